@@ -1,0 +1,181 @@
+"""The transaction model: what a client asks for and what it is told. Pure data, shared by server and SDK.
+
+A transaction is one-shot, as in etcd: if every comparison holds, the operations of `success` are applied, else those of
+`failure`; all of it at one point of the total order, over as many shards as its keys need.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from multicast.types import Timestamp
+
+KEY_BYTES_MAX = 400
+VALUE_BYTES_MAX = 1024 * 1024
+BODY_BYTES_MAX = 4 * 1024 * 1024
+OPERATIONS_MAX = 512
+SCAN_LIMIT_MAX = 1000
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+TARGETS = ("value", "version", "exists")
+OPERATORS = ("==", "!=", "<", ">")
+
+
+class Compare(msgspec.Struct, array_like=True, gc=False):
+    """target "value": `operand` is bytes, and an absent key satisfies nothing but "!=". "version": a Timestamp, an absent
+    key has version (0, 0). "exists": bool, with "==" or "!="."""
+
+    key: bytes
+    target: str
+    op: str
+    operand: bytes | bool | Timestamp
+
+
+class Get(msgspec.Struct, array_like=True, tag=1, gc=False):
+    key: bytes
+
+
+class Put(msgspec.Struct, array_like=True, tag=2, gc=False):
+    key: bytes
+    value: bytes
+
+
+class Delete(msgspec.Struct, array_like=True, tag=3, gc=False):
+    key: bytes
+
+
+class Add(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """Adds to a decimal signed 64-bit integer; an absent key counts as 0. Anything else fails the whole transaction."""
+
+    key: bytes
+    delta: int
+
+
+class Append(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """Appends bytes; an absent key counts as empty. Beyond the value limit the whole transaction fails."""
+
+    key: bytes
+    value: bytes
+
+
+class Range(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """The first `limit` keys that begin with `prefix` and are greater than `after` (empty: from the first)."""
+
+    prefix: bytes
+    limit: int
+    after: bytes = b""
+
+
+Operation = Get | Put | Delete | Add | Append | Range
+
+
+class Transaction(msgspec.Struct, array_like=True, gc=False):
+    """Operations of one branch see the effects of earlier ones of the same branch."""
+
+    compare: tuple[Compare, ...] = ()
+    success: tuple[Operation, ...] = ()
+    failure: tuple[Operation, ...] = ()
+
+
+class Found(msgspec.Struct, array_like=True, gc=False):
+    """A key as a read saw it."""
+
+    key: bytes
+    value: bytes
+    version: Timestamp
+
+
+class OperationResult(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
+    """One per operation of the branch that ran, in its order.
+
+    Get: `found` or None. Delete: `deleted`. Add: `value`, the new integer. Append: `length`, the new one, bytes.
+    Range: `entries` in key order, `more` if there are further ones.
+    """
+
+    found: Found | None = None
+    deleted: bool = False
+    value: int = 0
+    length: int = 0
+    entries: tuple[Found, ...] = ()
+    more: bool = False
+
+
+class Result(msgspec.Struct, array_like=True, gc=False):
+    """The outcome of an executed transaction. `version`: its timestamp, and that of everything that it wrote.
+
+    failure: empty, or why the whole transaction had no effect although it was ordered, e.g. an Add to a text;
+    `failure_key` says where.
+    """
+
+    succeeded: bool
+    version: Timestamp
+    results: tuple[OperationResult, ...] = ()
+    failure: str = ""
+    failure_key: bytes = b""
+
+
+class InvalidTransaction(ValueError):
+    """The transaction breaks a limit. `field` names the offending part, e.g. `success[3].key`."""
+
+    def __init__(self, field: str, problem: str):
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+def _check_key(field: str, key: bytes) -> None:
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise InvalidTransaction(field, f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
+
+
+def _check_value(field: str, value: bytes) -> None:
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidTransaction(field, f"a value has at most {VALUE_BYTES_MAX} bytes, this one {len(value)}")
+
+
+def _check_operation(field: str, operation: Operation) -> None:
+    if type(operation) is Range:
+        if len(operation.prefix) > KEY_BYTES_MAX or len(operation.after) > KEY_BYTES_MAX:
+            raise InvalidTransaction(f"{field}.prefix", f"at most {KEY_BYTES_MAX} bytes")
+        if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
+            raise InvalidTransaction(f"{field}.limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
+        return
+    _check_key(f"{field}.key", operation.key)
+    if type(operation) is Put or type(operation) is Append:
+        _check_value(f"{field}.value", operation.value)
+    elif type(operation) is Add and not INT64_MIN <= operation.delta <= INT64_MAX:
+        raise InvalidTransaction(f"{field}.delta", "not a signed 64-bit integer")
+
+
+def validate(transaction: Transaction) -> None:
+    """Check every limit, before anything is ordered. InvalidTransaction names the first field that breaks one."""
+    count = len(transaction.compare) + len(transaction.success) + len(transaction.failure)
+    if count > OPERATIONS_MAX:
+        raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
+    if count == 0:
+        raise InvalidTransaction("transaction", "it has no comparison and no operation")
+    for i, compare in enumerate(transaction.compare):
+        field = f"compare[{i}]"
+        _check_key(f"{field}.key", compare.key)
+        if compare.target not in TARGETS:
+            raise InvalidTransaction(f"{field}.target", f"one of {', '.join(TARGETS)}, not {compare.target!r}")
+        if compare.op not in OPERATORS:
+            raise InvalidTransaction(f"{field}.op", f"one of {' '.join(OPERATORS)}, not {compare.op!r}")
+        operand: Any = compare.operand
+        if compare.target == "exists":
+            if type(operand) is not bool:
+                raise InvalidTransaction(f"{field}.value", "true or false")
+            if compare.op not in ("==", "!="):
+                raise InvalidTransaction(f"{field}.op", "existence is compared with == or !=")
+        elif compare.target == "version":
+            if not isinstance(operand, Timestamp):
+                raise InvalidTransaction(f"{field}.value", "a version")
+        else:
+            if type(operand) is not bytes:
+                raise InvalidTransaction(f"{field}.value", "a value")
+            _check_value(f"{field}.value", operand)
+    for name, branch in (("success", transaction.success), ("failure", transaction.failure)):
+        for i, operation in enumerate(branch):
+            _check_operation(f"{name}[{i}]", operation)

@@ -1,0 +1,438 @@
+"""The host's side of the protocol contract, without IO: batches, lanes, numbering, journal records, catch-up.
+
+Theory of operation. A host (TCP or simulated) puts inputs in (`receive`, `submit`, `request`, ...), and calls `run`,
+which drains them through the protocol and the application and returns a `Batch`: journal bytes to append and sync as
+one, messages that may leave at once, answers for clients, and when to wake up. After the batch's flush the host calls
+`flushed`, which gives the messages that waited for it. While a flush is under way further batches may be run; flushes
+complete in order. A message behind a waiting one to the same peer waits too: one FIFO per link.
+
+Final deliveries are numbered here, go to the application and into the journal. `recover` brings back what a journal
+holds. A process that missed deliveries fetches them from a peer's journal (`CatchUpRequest`, `CatchUpReply`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from multicast import records, wire
+from multicast.protocol import (
+    Application,
+    ApplicationOutbox,
+    MulticastProtocol,
+    Outbox,
+    Overloaded,
+    PeerError,
+    Saved,
+)
+from multicast.records import encode_record
+from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
+
+CATCH_UP_RETRY_US = 1_000_000
+
+_MESSAGE, _SUBMIT, _REQUEST, _RESET = range(4)
+
+
+class Batch:
+    """What the host has to do after one `Engine.run`.
+
+    number: rises by one per batch. journal: bytes to append and sync as one, empty if nothing needs it.
+    sends: (receivers, encoded message) that may leave now, in order. answers: (token, answer) for clients.
+    changes: puts and deletes (value None) of the protocol, already part of `journal`.
+    reads: (peer, position): read deliveries from the journal and give them to `Engine.feed`.
+    faulty: (peer, what it did): close that link. wake_at: the next instant at which to run, None for none.
+    """
+
+    __slots__ = ("answers", "changes", "faulty", "journal", "number", "reads", "sends", "wake_at")
+
+    def __init__(self, number: int):
+        self.number = number
+        self.journal = b""
+        self.sends: list[tuple[tuple[ProcessId, ...], bytes]] = []
+        self.answers: list[tuple[int, Any]] = []
+        self.changes: list[tuple[bytes, bytes | None]] = []
+        self.reads: list[tuple[ProcessId, int]] = []
+        self.faulty: list[tuple[ProcessId, str]] = []
+        self.wake_at: int | None = None
+
+
+class Checkpoint:
+    """What lies materialised on disk beside the journal: see `Engine.recover`."""
+
+    __slots__ = ("offset", "position", "values")
+
+    def __init__(self, values: dict[bytes, bytes], position: int, offset: int):
+        self.values = values
+        self.position = position
+        self.offset = offset
+
+
+class Engine:
+    """One process: a protocol and an application, driven by a host.
+
+    incarnation: differs from that of every other life of this process. durability: for the journal's `Started`.
+    copy_to_self: encode and decode messages to oneself too (the simulator does, to catch aliasing).
+    """
+
+    def __init__(
+        self,
+        protocol: MulticastProtocol,
+        application: Application,
+        incarnation: int,
+        durability: str = "fsync",
+        copy_to_self: bool = False,
+    ):
+        self.protocol = protocol
+        self.application = application
+        self.self_id = protocol.self_id
+        self.incarnation = incarnation
+        self.durability = durability
+        self.codec = wire.Codec(protocol.specification.messages, application.messages)
+        self.position = 0
+        self.completed = 0
+        self.offset = 0
+        self._window = protocol.options.dedup_window_us
+        self._copy_to_self = copy_to_self
+        self._inputs: deque[tuple[int, Any, Any, Any]] = deque()
+        self._out = Outbox()
+        self._app_out = ApplicationOutbox()
+        self._batch = Batch(1)
+        self._journal: list[bytes] = []
+        self._held: dict[ProcessId, deque[tuple[int, bytes, Any]]] = {}
+        self._last_journaled = 0
+        self._flushed = 0
+        self._flush_positions: deque[tuple[int, int]] = deque()
+        self._stable = self._stable_told = 0
+        self._delivery_offsets: deque[tuple[int, int]] = deque()
+        self._journaled_completed = 0
+        self._catching_up: tuple[ProcessId, int] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def recover(self, checkpoint: Checkpoint | None, tail: Iterable[tuple[int, Any]], now: int) -> Batch:
+        """The first call. `tail`: (journal offset at its end, record) of all from `checkpoint.offset` on, in order, up to
+        the last BatchEnd; the application already holds the outcomes of the first `checkpoint.position` deliveries. Returns the first batch.
+        """
+        values = dict(checkpoint.values) if checkpoint else {}
+        done = checkpoint.position if checkpoint else 0
+        first = checkpoint is None
+        deliveries: list[tuple[int, records.Delivered]] = []
+        outcomes: dict[int, bytes] = {}
+        batch_start = self.offset = checkpoint.offset if checkpoint else 0
+        for offset, record in tail:
+            first = False
+            kind = type(record)
+            if kind is records.Put:
+                values[record.key] = record.value
+            elif kind is records.Delete:
+                values.pop(record.key, None)
+            elif kind is records.Delivered:
+                if record.stage == FINAL and record.position > done:
+                    deliveries.append((batch_start, record))
+            elif kind is records.Completed:
+                outcomes[record.position] = record.record
+            elif kind is records.BatchEnd:
+                batch_start = offset
+            self.offset = offset
+        self.position = self.completed = self._stable = done
+        self._journaled_completed = max(outcomes, default=done)
+        out = self._app_out
+        for offset, d in deliveries:
+            if d.position != self.position + 1:
+                raise records.JournalError(f"delivery {d.position} follows delivery {self.position} in the journal")
+            self.position = d.position
+            if self.application.completes:
+                self._delivery_offsets.append((d.position, offset))
+            else:
+                self.completed = d.position
+            self.application.on_deliver(
+                d.position, d.message, d.timestamp, FINAL, d.expired, outcomes.get(d.position), now, out
+            )
+            self._drain_application(now)
+        self._journal_record(
+            records.Started(
+                self.incarnation,
+                self.self_id,
+                self.protocol.group,
+                dict(self.protocol.topology.groups),
+                self.protocol.specification.name,
+                self.durability,
+                now,
+            )
+        )
+        self.protocol.on_start(Saved(values, self.position, first), now, self._out)
+        self._drain(now)
+        self.application.on_start(now, self._app_out)
+        self._drain(now)
+        return self.run(now)
+
+    def stop(self, now: int) -> Batch:
+        """The last batch of a life that ends in good order."""
+        self._journal_record(records.Stopped(self.position, self.completed, now))
+        return self._close(now)
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether no input waits for `run`."""
+        return not self._inputs
+
+    def receive(self, peer: ProcessId, data: bytes) -> None:
+        """An encoded message of a peer arrived, new and in order. PeerError: close that link."""
+        channel, message = self.codec.decode(data)
+        self._inputs.append((_MESSAGE, peer, channel, message))
+
+    def submit(self, message: AppMessage) -> None:
+        """multicast(m). A refusal reaches `Application.on_refused`."""
+        self._inputs.append((_SUBMIT, message, None, None))
+
+    def request(self, token: int, request: Any) -> None:
+        """A client's request for the application."""
+        self._inputs.append((_REQUEST, token, request, None))
+
+    def peer_reset(self, peer: ProcessId) -> None:
+        """See `MulticastProtocol.on_peer_reset`."""
+        self._inputs.append((_RESET, peer, None, None))
+
+    def feed(
+        self, peer: ProcessId, deliveries: list[tuple[records.Delivered, bytes | None]], more: bool
+    ) -> list[tuple[tuple[ProcessId, ...], bytes]]:
+        """Answer a read of `Batch.reads`: sends that may leave now."""
+        reply = wire.CatchUpReply(deliveries, more)
+        released: list[tuple[tuple[ProcessId, ...], bytes]] = []
+        self._send((peer,), wire.HOST, reply, False, released)
+        return released
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def run(self, now: int) -> Batch:
+        """Drain all inputs through protocol and application."""
+        out, app_out, inputs = self._out, self._app_out, self._inputs
+        protocol, application = self.protocol, self.application
+        if self._stable > self._stable_told:
+            self._stable_told = self._stable
+            protocol.on_stable(self._stable, now, out)
+            self._drain(now)
+        while True:
+            while inputs:
+                kind, a, b, c = inputs.popleft()
+                if kind == _MESSAGE:
+                    try:
+                        if b == wire.PROTOCOL:
+                            protocol.on_message(a, c, now, out)
+                        elif b == wire.APPLICATION:
+                            application.on_message(a, c, now, app_out)
+                        else:
+                            self._on_host_message(a, c, now)
+                    except PeerError as error:
+                        self._batch.faulty.append((a, str(error)))
+                elif kind == _REQUEST:
+                    application.on_request(a, b, now, app_out)
+                elif kind == _SUBMIT:
+                    app_out.submissions.append(a)
+                else:
+                    protocol.on_peer_reset(a, now, out)
+                    application.on_peer_reset(a, now, app_out)
+                self._drain(now)
+            protocol.end_batch(now, out)
+            self._drain(now)
+            application.end_batch(now, app_out)
+            self._drain(now)
+            wake_protocol = protocol.on_tick(now, out)
+            self._drain(now)
+            wake_application = application.on_tick(now, app_out)
+            self._drain(now)
+            self._collect_sends()
+            if not inputs:
+                break
+        wakes = [w for w in (wake_protocol, wake_application) if w is not None]
+        batch = self._close(now)
+        batch.wake_at = min(wakes) if wakes else None
+        return batch
+
+    def flushed(self, number: int) -> list[tuple[tuple[ProcessId, ...], bytes]]:
+        """Batch `number` and all before it are on disk: what waited for that. Own messages become inputs."""
+        self._flushed = number
+        while self._flush_positions and self._flush_positions[0][0] <= number:
+            self._stable = self._flush_positions.popleft()[1]
+        released: list[tuple[tuple[ProcessId, ...], bytes]] = []
+        for peer in list(self._held):
+            queue = self._held[peer]
+            while queue and queue[0][0] <= number:
+                _, data, own = queue.popleft()
+                if peer == self.self_id:
+                    self._inputs.append(own)
+                else:
+                    released.append(((peer,), data))
+            if not queue:
+                del self._held[peer]
+        return released
+
+    def recovery_offset(self, position: int) -> int:
+        """Where a replay must begin for a process whose outcomes up to `position` are materialised elsewhere.
+
+        Call it between batches with a completed position that never falls."""
+        offsets = self._delivery_offsets
+        while offsets and offsets[0][0] <= position:
+            offsets.popleft()
+        return offsets[0][1] if offsets else self.offset
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _drain(self, now: int) -> None:
+        """Carry out what a handler asked for, except sends."""
+        out, app_out = self._out, self._app_out
+        while out.deliveries or app_out.submissions or out.settlements or app_out.completions or out.catch_ups:
+            if out.deliveries:
+                deliveries, out.deliveries = out.deliveries, []
+                for message, timestamp, stage in deliveries:
+                    self._deliver(message, timestamp, stage, None, None, now)
+            if out.settlements:
+                settlements, out.settlements = out.settlements, []
+                for message_id in settlements:
+                    self.application.on_settled(message_id, now, app_out)
+            for peer in out.catch_ups:
+                self._catch_up(peer, now)
+            out.catch_ups.clear()
+            self._drain_application(now)
+
+    def _drain_application(self, now: int) -> None:
+        app_out = self._app_out
+        for position, record in app_out.completions:
+            if position != self.completed + 1 or position > self.position:
+                raise AssertionError(f"completed {position} after {self.completed}, delivered {self.position}")
+            self.completed = position
+            if position > self._journaled_completed:
+                self._journal_record(records.Completed(position, record, now))
+        app_out.completions.clear()
+        if app_out.submissions:
+            submissions, app_out.submissions = app_out.submissions, []
+            for message in submissions:
+                try:
+                    self.protocol.on_submit(message, now, self._out)
+                except Overloaded as error:
+                    self.application.on_refused(message, str(error), now, app_out)
+                else:
+                    self._journal_record(records.Submitted(message.id, message.destinations, now))
+        if app_out.answers:
+            self._batch.answers += app_out.answers
+            app_out.answers.clear()
+
+    def _deliver(
+        self,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        completion: bytes | None,
+        installed_from: ProcessId | None,
+        now: int,
+    ) -> None:
+        position = 0
+        expired = False
+        if stage == FINAL:
+            position = self.position = self.position + 1
+            expired = self._window > 0 and timestamp.time > created_us(message.id) + self._window
+            if self.application.completes:
+                self._delivery_offsets.append((position, self.offset))
+            else:
+                self.completed = position
+        self._journal_record(records.Delivered(position, timestamp, stage, expired, message, now, installed_from))
+        self.application.on_deliver(
+            position, message, timestamp, stage, expired, completion, now, self._app_out
+        )
+
+    def _journal_record(self, record: Any) -> None:
+        self._journal.append(encode_record(record))
+
+    def _collect_sends(self) -> None:
+        """Encode and sort out what was sent so far: now, held, or to oneself."""
+        out, app_out = self._out, self._app_out
+        for key, value in out.changes:
+            self._journal_record(records.Delete(key) if value is None else records.Put(key, value))
+        self._batch.changes += out.changes
+        out.changes.clear()
+        sends, released = out.sends, self._batch.sends
+        for to, message, durable in sends:
+            self._send(to, wire.PROTOCOL, message, durable, released)
+        sends.clear()
+        for to, message in app_out.sends:
+            self._send(to, wire.APPLICATION, message, False, released)
+        app_out.sends.clear()
+
+    def _send(
+        self,
+        to: tuple[ProcessId, ...],
+        channel: int,
+        message: Any,
+        durable: bool,
+        released: list[tuple[tuple[ProcessId, ...], bytes]],
+    ) -> None:
+        ticket = 0
+        if durable:
+            ticket = self._batch.number if self._journal else self._last_journaled
+            if ticket <= self._flushed:
+                ticket = 0
+        held, self_id, data = self._held, self.self_id, b""
+        free: tuple[ProcessId, ...] = to
+        if ticket or held or self_id in to:
+            leaving = []
+            for peer in to:
+                own = None
+                if peer == self_id:
+                    copy = message
+                    if self._copy_to_self:
+                        copy = self.codec.decode(self.codec.encode(channel, message))[1]
+                    own = (_MESSAGE, self_id, channel, copy)
+                queue = held.get(peer)
+                if ticket or queue:
+                    if queue is None:
+                        queue = held[peer] = deque()
+                    if peer != self_id and not data:
+                        data = self.codec.encode(channel, message)
+                    queue.append((ticket or queue[-1][0], data, own))
+                elif own is not None:
+                    self._inputs.append(own)
+                else:
+                    leaving.append(peer)
+            free = tuple(leaving)
+        if free:
+            released.append((free, data or self.codec.encode(channel, message)))
+
+    def _close(self, now: int) -> Batch:
+        batch = self._batch
+        self._collect_sends()
+        if self._journal:
+            self._journal.append(encode_record(records.BatchEnd(batch.number)))
+            batch.journal = b"".join(self._journal)
+            self._journal.clear()
+            self.offset += len(batch.journal)
+            self._last_journaled = batch.number
+            self._flush_positions.append((batch.number, self.completed))
+        self._batch = Batch(batch.number + 1)
+        return batch
+
+    # -- catching up --------------------------------------------------------------------------------------------------
+
+    def _catch_up(self, peer: ProcessId, now: int) -> None:
+        if self._catching_up is not None and now - self._catching_up[1] < CATCH_UP_RETRY_US:
+            return
+        self._catching_up = (peer, now)
+        self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False, self._batch.sends)
+
+    def _on_host_message(self, peer: ProcessId, message: Any, now: int) -> None:
+        if self.protocol.topology.group_of.get(peer) != self.protocol.group:
+            raise PeerError("catch-up is a matter inside a group")
+        if type(message) is wire.CatchUpRequest:
+            self._batch.reads.append((peer, max(1, message.position)))
+            return
+        self._catching_up = None
+        for delivered, completion in message.deliveries:
+            if delivered.position != self.position + 1:
+                continue
+            self._deliver(delivered.message, delivered.timestamp, FINAL, completion, peer, now)
+            self.protocol.on_install(self.position, delivered.message, delivered.timestamp, now, self._out)
+            self._drain(now)
+        if message.more:
+            self._catch_up(peer, now)

@@ -1,0 +1,276 @@
+"""The interface between a multicast protocol and whatever runs it, and between that and the application.
+
+A protocol is a state machine without IO: inputs come in as method calls, effects go out through an `Outbox`. `now` is
+an integer count of microseconds, `rng` a seeded `random.Random`; there is no other clock and no other randomness. The
+same object runs in the simulator (`multicast.simulation`) and over TCP (`multicast.runtime`); both drive it through
+`multicast.engine.Engine`, which is the host's side of this contract:
+
+- One FIFO per link. `send` never overtakes an earlier message to the same peer, whichever lane.
+- A vote, acknowledgement, promise, barrier or reported clock is `send_durable`: it leaves only after every earlier
+  `put` is on disk. A process counts its own vote only when it comes back to it through that lane.
+- Messages to oneself come back like any others; they take no time unless they wait for the disk.
+- The final deliveries of a group are numbered 1, 2, 3, ...; a replica never skips one. A process that missed some asks
+  for them with `Outbox.catch_up` and gets each through `on_install`, from a peer's journal.
+- A link loses messages only when one of its ends restarts or its queue overflows; then `on_peer_reset`.
+- A process is started once per life. A restarted process never leads in a ballot from before its restart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+
+
+class PeerError(Exception):
+    """A peer sent what no correct peer sends. The host closes that link and goes on; our own bugs crash instead."""
+
+
+class Overloaded(Exception):
+    """`on_submit` refuses: too many messages are pending. Nothing was multicast; try again later."""
+
+
+class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What every protocol can be told; a protocol adds its own by subclassing.
+
+    clock: "logical" counts events, "hybrid" is max(clock + 1, now) (PrimCast, Section 5; Kulkarni et al. 2014).
+    dedup_window_us: how long after its creation an id may be delivered with effect, microseconds; 0: for ever, and
+        then ids are remembered for ever too. Needs UUIDv7 ids and the hybrid clock.
+    pending_max: undelivered messages at one process beyond which `on_submit` raises Overloaded.
+    """
+
+    clock: str = "logical"
+    dedup_window_us: int = 0
+    pending_max: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.clock not in ("logical", "hybrid"):
+            raise ValueError(f"clock is 'logical' or 'hybrid', not {self.clock!r}")
+        if self.dedup_window_us < 0 or self.pending_max < 1:
+            raise ValueError("dedup_window_us must be at least 0 and pending_max at least 1")
+        if self.dedup_window_us and self.clock != "hybrid":
+            raise ValueError("dedup_window_us needs clock 'hybrid': ids carry wall-clock times")
+
+
+class Specification(msgspec.Struct, frozen=True, kw_only=True):
+    """What hosts, tests and people may know of a protocol without knowing the protocol.
+
+    name: as in configurations and on command lines.
+    summary: one line for help texts. paper: where it is from.
+    options: its `Options` subclass. messages: every message type it sends, each with its own integer tag.
+    housekeeping: those of them that do not order messages (heartbeats, garbage collection); not counted per multicast.
+    fault_tolerant: a minority of every group may crash. False: one process per group, and it must come back.
+    genuine: only the sender and the destinations of a message take part in ordering it.
+    stages: which stages it delivers.
+    strict_groups_max: with how many groups delivery alone is strictly serializable; None: with any number.
+    latency: collision-free latency as published, in message delays: (first in each group, every replica).
+    """
+
+    name: str
+    summary: str
+    paper: str
+    options: type[Options]
+    messages: tuple[type, ...]
+    housekeeping: tuple[type, ...] = ()
+    fault_tolerant: bool
+    genuine: bool
+    stages: tuple[int, ...] = (FINAL,)
+    strict_groups_max: int | None = 1
+    latency: tuple[int, int] | None = None
+
+
+class Saved(msgspec.Struct):
+    """What a process finds on its own disk when it starts.
+
+    values: every key that it had put and not deleted. position: its last final delivery, 0 before the first.
+    first: nothing was ever written here; this is the first life of the process.
+    """
+
+    values: dict[bytes, bytes]
+    position: int = 0
+    first: bool = True
+
+
+class Outbox:
+    """The effects of one batch, in order. The engine makes it, hands it to every call, and carries the effects out."""
+
+    __slots__ = ("catch_ups", "changes", "deliveries", "sends", "settlements")
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[tuple[ProcessId, ...], Any, bool]] = []
+        self.changes: list[tuple[bytes, bytes | None]] = []
+        self.deliveries: list[tuple[AppMessage, Timestamp, int]] = []
+        self.settlements: list[MessageId] = []
+        self.catch_ups: list[ProcessId] = []
+
+    def send(self, to: Sequence[ProcessId], message: Any) -> None:
+        """Send to each of `to`, oneself allowed. Does not itself wait for the disk."""
+        self.sends.append((tuple(to), message, False))
+
+    def send_durable(self, to: Sequence[ProcessId], message: Any) -> None:
+        """Send to each of `to` once every earlier put is on disk."""
+        self.sends.append((tuple(to), message, True))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Keep `value` under `key`; found again in `Saved.values` after a restart."""
+        self.changes.append((key, value))
+
+    def delete(self, key: bytes) -> None:
+        """Forget `key`."""
+        self.changes.append((key, None))
+
+    def deliver(self, message: AppMessage, timestamp: Timestamp, stage: int = FINAL) -> None:
+        """Hand `message` to the application. Final deliveries have rising timestamps; the engine numbers them."""
+        self.deliveries.append((message, timestamp, stage))
+
+    def settled(self, message_id: MessageId) -> None:
+        """A quorum of every destination group durably holds the outcome of this message: nobody will ask for it."""
+        self.settlements.append(message_id)
+
+    def catch_up(self, peer: ProcessId) -> None:
+        """This process misses final deliveries that `peer` (of its own group) has: fetch them from its journal."""
+        self.catch_ups.append(peer)
+
+
+class MulticastProtocol:
+    """One process's side of a protocol. Subclasses override what they need.
+
+    Handlers are called one at a time; none blocks. Assertions of a paper's per-process invariants stay on.
+    """
+
+    specification: ClassVar[Specification]
+
+    def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
+        self.self_id = self_id
+        self.topology = topology
+        self.options: Any = options
+        self.rng = rng
+        self.group: GroupId = topology.group_of[self_id]
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        """The first call of a life."""
+
+    def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
+        """multicast(m), by this process. It need not belong to a destination. May raise Overloaded."""
+        raise NotImplementedError
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        """A message of `specification.messages` arrived. May raise PeerError."""
+        raise NotImplementedError
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        """Timers. Called at the end of every batch; returns the next instant that it wants, None for none."""
+        return None
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        """The inputs at hand have been processed: merge and send what leaves together."""
+
+    def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
+        """What was under way to or from `peer` may be lost: it restarted, or a queue overflowed."""
+
+    def on_install(self, position: int, message: AppMessage, timestamp: Timestamp, now: int, out: Outbox) -> None:
+        """The host delivered this from a peer's journal as final delivery number `position`; do not deliver it."""
+
+    def on_stable(self, position: int, now: int, out: Outbox) -> None:
+        """The host durably holds the outcomes of the first `position` final deliveries."""
+
+    def leader_of(self, group: GroupId) -> ProcessId | None:
+        """Best guess of the process through which `group` is reached soonest; None if nobody is known."""
+        return self.topology.groups[group][0]
+
+    def role(self) -> str:
+        """For people: "leader", "follower", "recovering" or what fits the protocol."""
+        return "member"
+
+    def describe(self) -> dict[str, Any]:
+        """Numbers for status pages and metrics: clock, ballot, pending and the like. JSON-ready."""
+        return {}
+
+    def fingerprint(self) -> object:
+        """A hashable value that is equal for equal states; for exploration."""
+        raise NotImplementedError
+
+
+class ApplicationOutbox:
+    """The effects of the application in one batch."""
+
+    __slots__ = ("answers", "completions", "sends", "submissions")
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[tuple[ProcessId, ...], Any]] = []
+        self.submissions: list[AppMessage] = []
+        self.completions: list[tuple[int, bytes]] = []
+        self.answers: list[tuple[int, Any]] = []
+
+    def send(self, to: Sequence[ProcessId], message: Any) -> None:
+        """Send one of the application's own messages, over the same links."""
+        self.sends.append((tuple(to), message))
+
+    def submit(self, message: AppMessage) -> None:
+        """multicast(m). If the protocol is overloaded, `Application.on_refused` is called in the same batch."""
+        self.submissions.append(message)
+
+    def complete(self, position: int, record: bytes) -> None:
+        """The outcome of final delivery `position` is known; `record` goes into the journal. In order, without gaps."""
+        self.completions.append((position, record))
+
+    def answer(self, token: int, answer: Any) -> None:
+        """Answer the request that came with `token`."""
+        self.answers.append((token, answer))
+
+
+class Application:
+    """What deliveries are for. Pure like a protocol. This base class does nothing with them.
+
+    messages: types of its own messages, each with its own integer tag.
+    completes: it reports every delivery's outcome with `complete`; otherwise delivered is as good as completed.
+    """
+
+    messages: ClassVar[tuple[type, ...]] = ()
+    completes: ClassVar[bool] = False
+
+    def on_start(self, now: int, out: ApplicationOutbox) -> None:
+        """The first call of a life, after everything on disk was given back through on_deliver."""
+
+    def on_deliver(
+        self,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        completion: bytes | None,
+        now: int,
+        out: ApplicationOutbox,
+    ) -> None:
+        """A delivery. `position` counts final ones (0 for an optimistic one).
+
+        expired: its timestamp is later than its id's creation plus the deduplication window: it must have no effect.
+        completion: None, or the record of its outcome from this process's journal or a peer's.
+        """
+
+    def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
+        """A request of a client of this process; answered, now or later, with `out.answer(token, ...)`."""
+
+    def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
+        """The protocol did not take a submitted message; it has no effect."""
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: ApplicationOutbox) -> None:
+        """One of `messages` arrived from another process (or this one)."""
+
+    def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
+        """See `Outbox.settled`."""
+
+    def on_peer_reset(self, peer: ProcessId, now: int, out: ApplicationOutbox) -> None:
+        """See `MulticastProtocol.on_peer_reset`."""
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Timers, as in the protocol."""
+        return None
+
+    def end_batch(self, now: int, out: ApplicationOutbox) -> None:
+        """The inputs at hand have been processed."""

@@ -1,0 +1,199 @@
+"""Journal records: what a replica writes, and all that an audit reads. Pure: bytes in, bytes out.
+
+A journal is a sequence of segment files. A segment is a header (`SegmentHeader`) and records one after another:
+
+    length u32 | crc32 u32 | kind u8 | body          big-endian; length and CRC cover kind and body
+
+Bodies are msgpack arrays (structs below). A *journal offset* counts record bytes from the first record of the first
+segment on, headers not counted; the header tells the offset at which its segment begins. Records come in batches, each closed by a
+`BatchEnd`: a batch is wholly there or not at all.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp
+
+FORMAT_VERSION = 1
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+
+_MAGIC = b"AMCJRNL\n"
+_HEADER = struct.Struct(">8sHHIQQ16sI")  # magic, version, group, process, segment, base offset, cluster id, crc
+HEADER_BYTES = _HEADER.size
+_FRAME = struct.Struct(">II")
+FRAME_BYTES = _FRAME.size
+
+STARTED = 1
+STOPPED = 2
+PUT = 3
+DELETE = 4
+SUBMITTED = 5
+DELIVERED = 6
+COMPLETED = 7
+BATCH_END = 8
+
+
+class JournalError(Exception):
+    """The journal cannot be used; the text says why, where, and what to do."""
+
+
+class SegmentHeader(msgspec.Struct, frozen=True):
+    """The first bytes of a segment. `base` is the journal offset of its first record."""
+
+    cluster: bytes
+    group: GroupId
+    process: ProcessId
+    segment: int
+    base: int
+
+    def encode(self) -> bytes:
+        body = _HEADER.pack(
+            _MAGIC, FORMAT_VERSION, self.group, self.process, self.segment, self.base, self.cluster, 0
+        )[:-4]
+        return body + zlib.crc32(body).to_bytes(4, "big")
+
+    @classmethod
+    def decode(cls, data: bytes, name: str) -> SegmentHeader:
+        """JournalError, naming the file, if these are not the first bytes of a segment that we can read."""
+        if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
+            raise JournalError(f"{name}: not a journal segment")
+        _, version, group, process, segment, base, cluster, crc = _HEADER.unpack_from(data)
+        if version > FORMAT_VERSION:
+            raise JournalError(
+                f"{name}: journal format {version} is newer than this program's {FORMAT_VERSION}; use a newer release"
+            )
+        if zlib.crc32(data[: HEADER_BYTES - 4]) != crc:
+            raise JournalError(f"{name}: the segment header is damaged")
+        return cls(cluster, group, process, segment, base)
+
+
+class Started(msgspec.Struct, array_like=True, gc=False):
+    """A life begins. incarnation: unique per life. at: the host's clock, microseconds."""
+
+    incarnation: int
+    process: ProcessId
+    group: GroupId
+    members: dict[GroupId, tuple[ProcessId, ...]]
+    protocol: str
+    durability: str
+    at: int
+
+
+class Stopped(msgspec.Struct, array_like=True, gc=False):
+    """A life ended in good order. delivered, completed: positions reached."""
+
+    delivered: int
+    completed: int
+    at: int
+
+
+class Put(msgspec.Struct, array_like=True, gc=False):
+    key: bytes
+    value: bytes
+
+
+class Delete(msgspec.Struct, array_like=True, gc=False):
+    key: bytes
+
+
+class Submitted(msgspec.Struct, array_like=True, gc=False):
+    """This process multicast a message."""
+
+    id: MessageId
+    destinations: tuple[GroupId, ...]
+    at: int
+
+
+class Delivered(msgspec.Struct, array_like=True, gc=False):
+    """A delivery. position: 0 for an optimistic one. installed_from: None, or the peer whose journal it came from."""
+
+    position: int
+    timestamp: Timestamp
+    stage: int
+    expired: bool
+    message: AppMessage
+    at: int
+    installed_from: ProcessId | None = None
+
+
+class Completed(msgspec.Struct, array_like=True, gc=False):
+    """The outcome of a delivery; `record` is the application's (the store's: `kvstore.core.audit`)."""
+
+    position: int
+    record: bytes
+    at: int
+
+
+class BatchEnd(msgspec.Struct, array_like=True, gc=False):
+    """What stands before it was appended and synced as one: a replica that finds records after the last one cuts them."""
+
+    batch: int
+
+
+_TYPES: dict[int, type] = {
+    STARTED: Started,
+    STOPPED: Stopped,
+    PUT: Put,
+    DELETE: Delete,
+    SUBMITTED: Submitted,
+    DELIVERED: Delivered,
+    COMPLETED: Completed,
+    BATCH_END: BatchEnd,
+}
+_KINDS = {kind: type_ for type_, kind in _TYPES.items()}
+_encode = msgspec.msgpack.Encoder().encode
+_decoders = {kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _TYPES.items()}
+_KIND_BYTES = {type_: bytes([kind]) for kind, type_ in _TYPES.items()}
+
+
+def encode_record(record: Any) -> bytes:
+    """The framed record."""
+    body = _KIND_BYTES[type(record)] + _encode(record)
+    return _FRAME.pack(len(body), zlib.crc32(body)) + body
+
+
+def decode_body(kind: int, body: bytes | memoryview) -> Any:
+    """The record of one of the structs above. JournalError if it is of no kind that we know or malformed."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        raise JournalError(f"unknown record kind {kind}")
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise JournalError(f"malformed record of kind {kind}: {error}") from None
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Where scanning a segment stopped short of its end. at: byte position in the file."""
+
+    at: int
+    reason: str
+
+
+def scan(data: bytes | memoryview, start: int = HEADER_BYTES) -> Iterator[tuple[int, int, memoryview] | Damage]:
+    """(position in the file, kind, body) of every good record from byte `start` on; at the first bad one, a Damage, last."""
+    view = memoryview(data)
+    at, end = start, len(view)
+    while at < end:
+        if end - at < FRAME_BYTES + 1:
+            yield Damage(at, "a record is cut short")
+            return
+        length, crc = _FRAME.unpack_from(view, at)
+        if length < 1 or length > RECORD_BYTES_MAX:
+            yield Damage(at, f"impossible record length {length}")
+            return
+        if end - at - FRAME_BYTES < length:
+            yield Damage(at, "a record is cut short")
+            return
+        body = view[at + FRAME_BYTES : at + FRAME_BYTES + length]
+        if zlib.crc32(body) != crc:
+            yield Damage(at, "a record's checksum does not match")
+            return
+        yield at, body[0], body[1:]
+        at += FRAME_BYTES + length

@@ -1,0 +1,95 @@
+"""What travels between processes: channels, message encoding, greetings, limits.
+
+A link is one connection from a sender to a receiver. It opens with `Hello` one way and `Welcome` back (see
+`multicast.session`). Then messages go one way and cumulative acknowledgements the other. A message is one byte of
+channel (whose vocabulary it belongs to) and a msgpack array that begins with the type's tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from multicast.protocol import PeerError
+from multicast.records import Delivered
+from multicast.types import ProcessId
+
+WIRE_VERSION = 1
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+PROTOCOL = 0
+APPLICATION = 1
+HOST = 2
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it has."""
+
+    version: int
+    cluster: bytes
+    sender: ProcessId
+    receiver: ProcessId
+    incarnation: int
+    epoch: int
+    first: int
+
+
+class Welcome(msgspec.Struct, array_like=True):
+    """Receiver to sender: everything up to `received` is processed and flushed. `refusal`: why not, else empty."""
+
+    version: int
+    incarnation: int
+    received: int
+    refusal: str = ""
+
+
+class CatchUpRequest(msgspec.Struct, array_like=True, tag=1, gc=False):
+    """Send me your final deliveries from this position on."""
+
+    position: int
+
+
+class CatchUpReply(msgspec.Struct, array_like=True, tag=2, gc=False):
+    """Consecutive final deliveries with what the peer knows of their outcomes. more: ask again for what follows."""
+
+    deliveries: list[tuple[Delivered, bytes | None]]
+    more: bool
+
+
+HOST_MESSAGES = (CatchUpRequest, CatchUpReply)
+
+
+def tagged_union(types: Sequence[type]) -> Any:
+    """The msgspec type for decoding any of these."""
+    union: Any = types[0]
+    for type_ in types[1:]:
+        union = union | type_
+    return union
+
+
+class Codec:
+    """Encodes and decodes the messages of a protocol, an application and the host."""
+
+    def __init__(self, protocol_messages: Sequence[type], application_messages: Sequence[type] = ()):
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decoders = [
+            msgspec.msgpack.Decoder(tagged_union(types)) if types else None
+            for types in (protocol_messages, application_messages, HOST_MESSAGES)
+        ]
+
+    def encode(self, channel: int, message: Any) -> bytes:
+        return b"%c%b" % (channel, self._encode(message))
+
+    def decode(self, data: bytes) -> tuple[int, Any]:
+        """(channel, message). PeerError for what no correct peer sends."""
+        if not data or data[0] >= len(self._decoders):
+            raise PeerError(f"unknown channel {data[:1].hex() or 'in an empty message'}")
+        decoder = self._decoders[data[0]]
+        if decoder is None:
+            raise PeerError(f"nobody listens on channel {data[0]}")
+        try:
+            return data[0], decoder.decode(memoryview(data)[1:])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise PeerError(f"malformed message on channel {data[0]}: {error}") from None
