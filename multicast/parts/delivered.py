@@ -1,0 +1,255 @@
+"""What a process has delivered, kept exactly as long as somebody may need it: integrity and garbage collection.
+
+Theory of operation. Each process tells the others of a message's destination groups its *watermark*: the final
+timestamp up to which it durably holds all outcomes (`Stable`). A group's watermark is the highest that a quorum of it
+has reached. A message is *settled* when the watermark of every destination group has passed it: then every future leader
+of any of them either has delivered it or catches up past it before leading, so nobody will ask for it, and its payload
+and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the watermark has
+passed the id's creation plus twice the deduplication window; a copy that comes even later is delivered as expired.
+Without a window ids are known for ever.
+
+Durable: `d` + id -> timestamp and position of each known message; `D` -> the last delivery. Deliveries are delivered in
+the order of their timestamps, so a watermark speaks for everything below it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from multicast.protocol import Outbox
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+
+LAST_KEY = b"D"
+KNOWN_PREFIX = b"d"
+_ASK_AFTER_PERIODS = 10
+_BUCKET_US = 1_000_000
+
+
+class Stable(msgspec.Struct, array_like=True, tag=100, gc=False):
+    """I durably hold the outcome of every message up to `watermark` that is addressed to my group.
+    ask: I wait for your watermark; send it again."""
+
+    watermark: Timestamp
+    ask: bool = False
+
+
+def _encode(timestamp: Timestamp, position: int) -> bytes:
+    return timestamp.encode() + position.to_bytes(8, "big")
+
+
+def _decode(value: bytes) -> tuple[Timestamp, int]:
+    return Timestamp.decode(value[:16]), int.from_bytes(value[16:], "big")
+
+
+class DeliveredLog:
+    """One process's deliveries.
+
+    period_us: how often watermarks are told. window_us: the deduplication window, 0 for none.
+    position, timestamp: of the last delivery; 0 and ZERO before the first.
+    """
+
+    def __init__(self, self_id: ProcessId, topology: Topology, period_us: int, window_us: int):
+        self.position = 0
+        self.timestamp = ZERO
+        self._self_id = self_id
+        self._topology = topology
+        self._period_us = period_us
+        self._window_us = window_us
+        self._known: dict[MessageId, tuple[Timestamp, int]] = {}
+        self._unsettled: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
+        self._unsettled_count = 0
+        self._not_stable: deque[tuple[int, Timestamp]] = deque()
+        self._marks: dict[ProcessId, Timestamp] = dict.fromkeys(topology.processes, ZERO)
+        self._group_marks: dict[GroupId, Timestamp] = dict.fromkeys(topology.groups, ZERO)
+        self._shared: dict[GroupId, Timestamp] = {}
+        self._told: dict[GroupId, Timestamp] = {}
+        self._next_report = 0
+        self._ask_at = 0
+        self._buckets: dict[int, list[MessageId]] = {}
+        self._overdue: set[MessageId] = set()
+        self._settled_known: set[MessageId] = set()
+        self._last_dirty = False
+
+    def restore(
+        self, values: dict[bytes, bytes], position: int, destinations: Callable[[MessageId], tuple[GroupId, ...] | None]
+    ) -> None:
+        """From what was saved. `destinations` of a message that is not settled, None for one that is."""
+        self.position = position
+        found: list[tuple[int, Timestamp, MessageId]] = []
+        for key, value in values.items():
+            if key[:1] == KNOWN_PREFIX and len(key) == 17:
+                timestamp, at = _decode(value)
+                if at > position:
+                    raise AssertionError(f"delivery {at} is known, but the journal ends at {position}")
+                found.append((at, timestamp, key[1:]))
+        found.sort()
+        for at, timestamp, message_id in found:
+            self._remember(message_id, timestamp, at)
+            groups = destinations(message_id)
+            if groups is None:
+                self._settled_known.add(message_id)
+            else:
+                self._track(message_id, groups, timestamp)
+            self._not_stable.append((at, timestamp))
+        if LAST_KEY in values:
+            self.timestamp, at = _decode(values[LAST_KEY])
+            if at != position:
+                raise AssertionError(f"the last delivery is {at}, but the journal ends at {position}")
+            if not found or found[-1][0] < at:
+                self._not_stable.append((at, self.timestamp))
+
+    # -- deliveries ---------------------------------------------------------------------------------------------------
+
+    def known(self, message_id: MessageId) -> tuple[Timestamp, int] | None:
+        """Timestamp and position of a message that was delivered here, unless it is so old that it is forgotten."""
+        return self._known.get(message_id)
+
+    def add(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp, out: Outbox) -> int:
+        """The next delivery; its position."""
+        if timestamp <= self.timestamp:
+            raise AssertionError(f"delivery at {timestamp} after {self.timestamp}")
+        self.position += 1
+        self.timestamp = timestamp
+        self._last_dirty = True
+        self._remember(message_id, timestamp, self.position)
+        self._track(message_id, groups, timestamp)
+        self._not_stable.append((self.position, timestamp))
+        out.put(KNOWN_PREFIX + message_id, _encode(timestamp, self.position))
+        return self.position
+
+    def end_batch(self, out: Outbox) -> None:
+        """Keep the last delivery: one put per batch."""
+        if self._last_dirty:
+            self._last_dirty = False
+            out.put(LAST_KEY, _encode(self.timestamp, self.position))
+
+    def _remember(self, message_id: MessageId, timestamp: Timestamp, position: int) -> None:
+        self._known[message_id] = (timestamp, position)
+        if self._window_us:
+            self._buckets.setdefault(created_us(message_id) // _BUCKET_US, []).append(message_id)
+
+    def _track(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp) -> None:
+        queue = self._unsettled.get(groups)
+        if queue is None:
+            queue = self._unsettled[groups] = deque()
+        queue.append((timestamp, message_id))
+        self._unsettled_count += 1
+        for group in groups:
+            self._shared[group] = timestamp
+
+    # -- watermarks ---------------------------------------------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> int:
+        """How many delivered messages somebody may still ask for."""
+        return self._unsettled_count
+
+    @property
+    def watermark(self) -> Timestamp:
+        """This process's own."""
+        return self._marks[self._self_id]
+
+    def stable(self, position: int, out: Outbox) -> list[MessageId]:
+        """The host durably holds the outcomes up to `position`. Returns newly settled messages."""
+        mark = ZERO
+        queue = self._not_stable
+        while queue and queue[0][0] <= position:
+            mark = queue.popleft()[1]
+        return self.report(self._self_id, mark, out)
+
+    def report(self, process: ProcessId, watermark: Timestamp, out: Outbox) -> list[MessageId]:
+        """A process has told its watermark. Returns newly settled messages."""
+        if watermark <= self._marks[process]:
+            return []
+        self._marks[process] = watermark
+        group = self._topology.group_of[process]
+        members = self._topology.groups[group]
+        mark = sorted((self._marks[p] for p in members), reverse=True)[self._topology.quorum(group) - 1]
+        if mark <= self._group_marks[group]:
+            return []
+        self._group_marks[group] = mark
+        return self._settle(group, out)
+
+    def _settle(self, group: GroupId, out: Outbox) -> list[MessageId]:
+        settled: list[MessageId] = []
+        for groups, queue in list(self._unsettled.items()):
+            if group not in groups:
+                continue
+            mark = min(self._group_marks[g] for g in groups)
+            while queue and queue[0][0] <= mark:
+                settled.append(queue.popleft()[1])
+            if not queue:
+                del self._unsettled[groups]
+        if settled:
+            self._unsettled_count -= len(settled)
+            self._ask_at = 0
+        for message_id in settled:
+            out.settled(message_id)
+            if message_id in self._overdue:
+                self._overdue.discard(message_id)
+                self._forget(message_id, out)
+            elif self._window_us:
+                self._settled_known.add(message_id)
+        return settled
+
+    def forget_reports(self, peer: ProcessId) -> None:
+        """The link to `peer` lost its memory: tell its group again."""
+        self._told.pop(self._topology.group_of[peer], None)
+
+    def on_stable_message(self, sender: ProcessId, message: Stable, out: Outbox) -> list[MessageId]:
+        """Returns newly settled messages."""
+        if message.ask:
+            out.send((sender,), Stable(self.watermark))
+        return self.report(sender, message.watermark, out)
+
+    def tick(self, now: int, out: Outbox) -> int | None:
+        """Tell watermarks, forget old ids. Returns when it wants to be called again."""
+        if now < self._next_report:
+            return self._next_report
+        own = self.watermark
+        behind = False
+        for group, shared in self._shared.items():
+            told = self._told.get(group, ZERO)
+            if told < shared:
+                if own > told:
+                    self._told[group] = own
+                    self._send(group, Stable(own), out)
+                behind = behind or own < shared
+        if self._window_us:
+            self._forget_old(own.time - 2 * self._window_us, out)
+        if self._unsettled and not self._ask_at:
+            self._ask_at = now + _ASK_AFTER_PERIODS * self._period_us
+        elif self._unsettled and now >= self._ask_at:
+            self._ask_at = 0
+            for group in sorted({g for groups in self._unsettled for g in groups}):
+                self._send(group, Stable(own, True), out)
+        if not self._unsettled and not behind:
+            self._next_report = 0
+            return None
+        self._next_report = now + self._period_us
+        return self._next_report
+
+    def _send(self, group: GroupId, message: Stable, out: Outbox) -> None:
+        peers = [p for p in self._topology.groups[group] if p != self._self_id]
+        if peers:
+            out.send(peers, message)
+
+    # -- forgetting ---------------------------------------------------------------------------------------------------
+
+    def _forget_old(self, before_us: int, out: Outbox) -> None:
+        limit = before_us // _BUCKET_US
+        old: Iterable[int] = sorted(bucket for bucket in self._buckets if bucket < limit)
+        for bucket in old:
+            for message_id in self._buckets.pop(bucket):
+                if message_id in self._settled_known:
+                    self._settled_known.discard(message_id)
+                    self._forget(message_id, out)
+                else:
+                    self._overdue.add(message_id)
+
+    def _forget(self, message_id: MessageId, out: Outbox) -> None:
+        del self._known[message_id]
+        out.delete(KNOWN_PREFIX + message_id)

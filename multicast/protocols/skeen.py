@@ -1,0 +1,239 @@
+"""Skeen's protocol: one process per group (White-Box paper, Section III, Fig. 1).
+
+Theory of operation. Every destination stamps a message with its own clock and tells the stamp to all destinations; the
+maximum of the stamps is the message's final timestamp. A message is delivered when no other could still get a lower one:
+its final timestamp is below the local stamps of all messages whose final timestamp is not known yet. Having computed a
+final timestamp, a process never stamps below it again.
+
+    message     from -> to                      when
+    Multicast   sender -> destinations          multicast(m)
+    Propose     destination -> destinations     it has stamped m
+    Stable      destination -> destinations     periodically, for garbage collection (parts.delivered)
+
+As printed, with two additions. The printed protocol assumes processes that never fail; ours may be stopped and come
+back: every stamp is on disk before the Propose that tells it leaves, and every Propose is on disk before the link
+acknowledges it. `Propose` carries m, so a destination that never got `Multicast` (its sender died between two sends)
+stamps m then; and stamps that stay unanswered are told again, asking for the answer. Neither changes a failure-free run.
+There is no fault tolerance: while one process is away, messages to it wait.
+
+Orderings relied on: none between links; a process's own Propose may arrive in any order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from multicast.parts.clock import Clock
+from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.pending import PendingQueue
+from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+
+_ENTRY_PREFIX = b"m"
+
+
+class Multicast(msgspec.Struct, array_like=True, tag=1, gc=False):
+    """Please order this message."""
+
+    message: AppMessage
+
+
+class Propose(msgspec.Struct, array_like=True, tag=2, gc=False):
+    """My group's local timestamp of m. again: I lack yours; tell me once more."""
+
+    message: AppMessage
+    local: Timestamp
+    again: bool = False
+
+
+class SkeenOptions(Options, kw_only=True, forbid_unknown_fields=True):
+    """retry_us: after which time an unanswered stamp is told again. stability_us: how often watermarks are told."""
+
+    retry_us: int = 500_000
+    stability_us: int = 100_000
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    """A message that is not settled; also its saved form. stamps: group -> local timestamp, as far as known."""
+
+    message: AppMessage
+    stamps: dict[GroupId, Timestamp]
+    delivered: bool = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Entry).decode
+
+
+class Skeen(MulticastProtocol):
+    """One process. Fig. 1's Phase is PROPOSED while a stamp is missing and COMMITTED afterwards."""
+
+    specification = Specification(
+        name="skeen",
+        summary="Skeen's protocol: singleton groups, two message delays, no fault tolerance",
+        paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019, Section III",
+        options=SkeenOptions,
+        messages=(Multicast, Propose, Stable),
+        housekeeping=(Stable,),
+        fault_tolerant=False,
+        genuine=True,
+        strict_groups_max=1,
+        latency=(2, 2),
+    )
+
+    def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
+        super().__init__(self_id, topology, options, rng)
+        for group, members in topology.groups.items():
+            if len(members) != 1:
+                raise ValueError(f"skeen needs groups of one process; group {group} has {len(members)}")
+        self._clock = Clock(self.options.clock)
+        self._entries: dict[MessageId, _Entry] = {}
+        self._queue = PendingQueue()
+        self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
+        self._retries: deque[tuple[int, MessageId]] = deque()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        for key, value in saved.values.items():
+            if key[:1] == _ENTRY_PREFIX:
+                self._entries[key[1:]] = _decode(value)
+        self._log.restore(saved.values, saved.position, self._destinations)
+        self._clock.advance(self._log.timestamp.time)
+        for message_id, entry in self._entries.items():
+            entry.delivered = self._log.known(message_id) is not None
+            for stamp in entry.stamps.values():
+                self._clock.advance(stamp.time)
+            if not entry.delivered:
+                self._queue.propose(message_id, entry.stamps[self.group])
+                self._retries.append((now, message_id))
+                self._commit_if_complete(message_id, entry)
+        self._deliver(out)
+
+    def _destinations(self, message_id: MessageId) -> tuple[GroupId, ...] | None:
+        entry = self._entries.get(message_id)
+        return entry.message.destinations if entry else None
+
+    # -- ordering -----------------------------------------------------------------------------------------------------
+
+    def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
+        if len(self._queue) >= self.options.pending_max:
+            raise Overloaded(f"{len(self._queue)} messages are pending, the limit is {self.options.pending_max}")
+        out.send(self.topology.members(message.destinations), Multicast(message))
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        if type(message) is Stable:
+            self._drop(self._log.on_stable_message(sender, message, out), out)
+            return
+        groups = message.message.destinations
+        if self.group not in groups or any(g not in self.topology.groups for g in groups):
+            raise PeerError(f"a message for groups {groups} at group {self.group}")
+        if type(message) is Propose:
+            self._on_propose(sender, message, now, out)
+        else:
+            self._on_multicast(message.message, now, out)
+
+    def _on_multicast(self, message: AppMessage, now: int, out: Outbox) -> _Entry | None:
+        """Fig. 1, lines 8-12. None if the message is settled already."""
+        entry = self._entries.get(message.id)
+        if entry is not None or self._log.known(message.id):
+            return entry
+        local = Timestamp(self._clock.stamp(now), self.group)
+        entry = self._entries[message.id] = _Entry(message, {self.group: local})
+        self._queue.propose(message.id, local)
+        self._retries.append((now, message.id))
+        self._save(entry, out)
+        self._propose(entry, self.topology.members(message.destinations), False, out)
+        return entry
+
+    def _propose(self, entry: _Entry, to: tuple[ProcessId, ...], again: bool, out: Outbox) -> None:
+        out.send_durable(to, Propose(entry.message, entry.stamps[self.group], again))
+
+    def _on_propose(self, sender: ProcessId, propose: Propose, now: int, out: Outbox) -> None:
+        """Fig. 1, lines 13-19."""
+        group = self.topology.group_of[sender]
+        if group not in propose.message.destinations:
+            raise PeerError(f"group {group} stamps a message that is not for it")
+        entry = self._on_multicast(propose.message, now, out)
+        if entry is None:
+            return
+        if propose.again and sender != self.self_id:
+            self._propose(entry, (sender,), False, out)
+        known = entry.stamps.setdefault(group, propose.local)
+        if known != propose.local:
+            raise PeerError(f"group {group} has stamped a message twice, {known} and {propose.local}")
+        if entry.delivered or sender != self.self_id:
+            self._save(entry, out)
+        if not entry.delivered:
+            self._commit_if_complete(propose.message.id, entry)
+            self._deliver(out)
+
+    def _commit_if_complete(self, message_id: MessageId, entry: _Entry) -> None:
+        if len(entry.stamps) == len(entry.message.destinations):
+            final = max(entry.stamps.values())
+            self._advance_clock(final.time)
+            self._queue.commit(message_id, final)
+
+    def _advance_clock(self, to: int) -> None:
+        """Fig. 1, line 15."""
+        self._clock.advance(to)
+
+    def _deliver(self, out: Outbox) -> None:
+        """Fig. 1, lines 17-19."""
+        while (due := self._queue.pop()) is not None:
+            final, message_id = due
+            entry = self._entries[message_id]
+            entry.delivered = True
+            self._log.add(message_id, entry.message.destinations, final, out)
+            out.deliver(entry.message, final)
+
+    def _save(self, entry: _Entry, out: Outbox) -> None:
+        out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry))
+
+    # -- garbage, timers ----------------------------------------------------------------------------------------------
+
+    def on_stable(self, position: int, now: int, out: Outbox) -> None:
+        self._drop(self._log.stable(position, out), out)
+
+    def _drop(self, settled: list[MessageId], out: Outbox) -> None:
+        for message_id in settled:
+            del self._entries[message_id]
+            out.delete(_ENTRY_PREFIX + message_id)
+
+    def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
+        self._log.forget_reports(peer)
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        self._log.end_batch(out)
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        retries = self._retries
+        while retries:
+            since, message_id = retries[0]
+            entry = self._entries.get(message_id)
+            if entry is not None and not entry.delivered and len(entry.stamps) < len(entry.message.destinations):
+                if now - since < self.options.retry_us:
+                    break
+                missing = tuple(g for g in entry.message.destinations if g not in entry.stamps)
+                self._propose(entry, self.topology.members(missing), True, out)
+                retries.append((now, message_id))
+            retries.popleft()
+        wakes = [w for w in (self._log.tick(now, out),) if w is not None]
+        if retries:
+            wakes.append(retries[0][0] + self.options.retry_us)
+        return min(wakes) if wakes else None
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        return {"clock": self._clock.value, "pending": len(self._queue), "unsettled": self._log.unsettled}
+
+    def fingerprint(self) -> object:
+        stamps = tuple(
+            (i, tuple(sorted(e.stamps.items())), e.delivered) for i, e in sorted(self._entries.items())
+        )
+        return (self._clock.value, stamps, self._log.position)
