@@ -148,7 +148,7 @@ _TYPES: dict[int, type] = {
 }
 _KINDS = {kind: type_ for type_, kind in _TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
-_decoders = {kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _TYPES.items()}
+_decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _TYPES.items()}
 _KIND_BYTES = {type_: bytes([kind]) for kind, type_ in _TYPES.items()}
 
 
