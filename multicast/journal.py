@@ -1,0 +1,351 @@
+"""The journal of one replica: segments of records on a disk, appended batch by batch, read back at the next start.
+
+Theory of operation. Every batch is appended as one piece and vouched for only after `sync` has returned. So whatever a
+crash leaves behind the last whole batch was never vouched for, and opening cuts it. Anything else that is not as
+written (an earlier damage, a missing file) may be a lost promise: opening refuses, and changes nothing. Two things
+tell the one from the other. A segment is synced before the next one is created, so only the last can be torn. And the
+`mark`, a file of a few bytes, says up to where `sync` has returned: it is exact after the death of a process, and at
+most too low after a loss of power, because it is not itself synced.
+
+The formats of segments and records are in `multicast.records`. Appending and reading may happen in different threads;
+appending and syncing are one thread's.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from multicast import records
+from multicast.records import FRAME_BYTES, HEADER_BYTES, Delivered, JournalError, SegmentHeader
+from multicast.types import GroupId, ProcessId
+
+SEGMENT_BYTES_MAX = 64 * 1024 * 1024
+READ_BYTES = 1024 * 1024
+"""How much is read from the disk at a time, and how far behind a delivery its outcome is looked for."""
+INDEX_BYTES = 64 * 1024
+"""One delivery per so many bytes of journal is remembered with its offset."""
+
+_CUT_SHORT = "a record is cut short"
+_MARK = "mark"
+_MARK_BYTES = 12
+_SEGMENT_NAME = re.compile(r"journal-(\d{8})\.seg")
+_REMEDY = "restore this replica's directory from a copy; it must not run without what it has promised"
+
+
+class Disk(Protocol):
+    """A flat directory of files. Every method may raise OSError; then nobody knows what was written."""
+
+    def list(self) -> list[str]:
+        """The names of all files, in any order."""
+
+    def size(self, name: str) -> int:
+        """Bytes. FileNotFoundError if there is no such file."""
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Up to `length` bytes (None: all) from byte `start` on; fewer at the end. FileNotFoundError."""
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add to the end of a file, creating it. Durable only after `sync`."""
+
+    def sync(self, name: str) -> None:
+        """Return when everything appended to this file, and the file's existence, is on disk."""
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file to `size` bytes. Durable on return."""
+
+    def write_small(self, name: str, data: bytes) -> None:
+        """Make at most 16 bytes the whole content of a file, at once and not durably; its length never changes."""
+
+    def close(self) -> None:
+        """Give the directory back. Nothing else may be called afterwards."""
+
+
+class _Segment(NamedTuple):
+    name: str
+    base: int
+
+
+class _Position(msgspec.Struct, array_like=True, gc=False):
+    """The first field of `Delivered`, to find out which delivery it is without building the rest."""
+
+    position: int
+
+
+_position = msgspec.msgpack.Decoder(_Position).decode
+
+
+def segment_name(number: int) -> str:
+    return f"journal-{number:08d}.seg"
+
+
+class Journal:
+    """The journal of `process`, a member of `group`, on `disk`.
+
+    cluster: 16 bytes. segment_bytes_max: a batch that begins beyond this goes into a new segment.
+    Opening raises `JournalError`: one line that says what is wrong, in which file, at which byte, and what to do.
+
+    cut_bytes: what opening removed of an unfinished batch. end: the journal offset at the end.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        cluster: bytes,
+        group: GroupId,
+        process: ProcessId,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    ):
+        self.disk = disk
+        self.cluster = cluster
+        self.group = group
+        self.process = process
+        self.segment_bytes_max = segment_bytes_max
+        self.cut_bytes = 0
+        self.end = 0
+        self._segments: list[_Segment] = []
+        self._positions: list[int] = []
+        self._offsets: list[int] = []
+        self._lock = threading.Lock()
+        self._broken = False
+        self._synced = self._read_mark()
+        self._open()
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        numbers = sorted(int(m[1]) for m in map(_SEGMENT_NAME.fullmatch, self.disk.list()) if m)
+        cut: tuple[str, int] | None = None
+        for index, number in enumerate(numbers):
+            if number != index:
+                raise JournalError(f"{segment_name(index)} is missing; {_REMEDY}")
+            cut = self._open_segment(number, last=number == numbers[-1]) or cut
+        if self.end < self._synced:
+            where = f"{self._segments[-1].name}, byte {self._file_position()}" if self._segments else segment_name(0)
+            raise JournalError(
+                f"{where}: the journal ends {self._synced - self.end} bytes before what this replica has promised;"
+                f" {_REMEDY}"
+            )
+        if cut:
+            self.disk.truncate(*cut)
+        if self.end > self._synced:
+            self.sync()
+
+    def _file_position(self) -> int:
+        return HEADER_BYTES + self.end - self._segments[-1].base
+
+    def _open_segment(self, number: int, last: bool) -> tuple[str, int] | None:
+        """Check one segment and index it. Returns what to cut: (name, size to keep)."""
+        name = segment_name(number)
+        data = self.disk.read(name)
+        if last and (len(data) < HEADER_BYTES or not data.strip(b"\0")):
+            self.cut_bytes = len(data)  # it was being created: its header is synced before anything follows
+            return (name, 0)
+        self._check_header(SegmentHeader.decode(data, name), name, number)
+        self._segments.append(_Segment(name, self.end))
+        good = HEADER_BYTES
+        deliveries: list[tuple[int, int]] = []
+        damage: records.Damage | None = None
+        for found in records.scan(data):
+            if isinstance(found, records.Damage):
+                damage = found
+                break
+            at, kind, body = found
+            if kind == records.DELIVERED:
+                deliveries.append((_position(body).position, at))
+            elif kind == records.BATCH_END:
+                good = at + FRAME_BYTES + 1 + len(body)
+        for position, at in deliveries:
+            if at < good:
+                self._remember(position, self.end + at - HEADER_BYTES)
+        self.end += good - HEADER_BYTES
+        if good == len(data):
+            return None
+        at = damage.at if damage else good
+        reason = damage.reason if damage else "records without the end of their batch"
+        if not last or (damage and _batch_after(data, damage.at + 1)):
+            raise JournalError(f"{name}, byte {at}: {reason}, and more of the journal follows; {_REMEDY}")
+        self.cut_bytes = len(data) - good
+        return (name, good)
+
+    def _check_header(self, header: SegmentHeader, name: str, number: int) -> None:
+        if header.cluster != self.cluster:
+            raise JournalError(
+                f"{name} belongs to cluster {header.cluster.hex()}, not to {self.cluster.hex()};"
+                " use the directory of this cluster"
+            )
+        if (header.group, header.process) != (self.group, self.process):
+            raise JournalError(
+                f"{name} belongs to process {header.process} of group {header.group}, not to process {self.process}"
+                f" of group {self.group}; use the directory of this process"
+            )
+        if (header.segment, header.base) != (number, self.end):
+            raise JournalError(
+                f"{name} says that it is segment {header.segment} from offset {header.base} on, but what precedes it"
+                f" ends at {self.end}; {_REMEDY}"
+            )
+
+    def _remember(self, position: int, offset: int) -> None:
+        """Index the final delivery whose record begins at `offset`, unless one close before it is."""
+        if position and (not self._offsets or offset - self._offsets[-1] >= INDEX_BYTES):
+            self._offsets.append(offset)
+            self._positions.append(position)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def tail(self, offset: int) -> Iterator[tuple[int, Any]]:
+        """(journal offset at its end, record) of every record from `offset`, where one begins, to the end.
+
+        JournalError if the journal is shorter than `offset`, or was damaged since it was opened.
+        """
+        if offset > self.end:
+            raise JournalError(
+                f"the journal ends at offset {self.end}, before the materialised state's {offset}; {_REMEDY}"
+            )
+        for end, kind, body in self._walk(offset):
+            yield end, records.decode_body(kind, body)
+
+    def read_deliveries(
+        self, position: int, bytes_max: int = READ_BYTES
+    ) -> tuple[list[tuple[Delivered, bytes | None]], bool]:
+        """Final deliveries from number `position` on, about `bytes_max` of them, with their outcomes as far as they
+        stand close behind; and whether the journal holds more. For `Batch.reads`."""
+        with self._lock:
+            if not self._offsets:
+                return [], False
+            start = self._offsets[max(0, bisect_right(self._positions, position) - 1)]
+        found: dict[int, Delivered] = {}
+        outcomes: dict[int, bytes] = {}
+        size, more, stop = 0, False, 0
+        for end, kind, body in self._walk(start):
+            if kind == records.DELIVERED and not more:
+                if _position(body).position >= position:
+                    if size >= bytes_max:
+                        more, stop = True, end + READ_BYTES
+                    else:
+                        delivered: Delivered = records.decode_body(kind, body)
+                        found[delivered.position] = delivered
+                        size += len(body)
+            elif kind == records.COMPLETED and _position(body).position in found:
+                completed: records.Completed = records.decode_body(kind, body)
+                outcomes[completed.position] = completed.record
+            if more and (end >= stop or len(outcomes) == len(found)):
+                break
+        return [(delivered, outcomes.get(number)) for number, delivered in found.items()], more
+
+    def _walk(self, offset: int) -> Iterator[tuple[int, int, memoryview]]:
+        """(journal offset at its end, kind, body) of every record from `offset` to the end as it is now."""
+        with self._lock:
+            segments, end = list(self._segments), self.end
+        index = max(0, bisect_right([s.base for s in segments], offset) - 1)
+        for number in range(index, len(segments)):
+            name, base = segments[number]
+            stop = segments[number + 1].base if number + 1 < len(segments) else end
+            length = READ_BYTES
+            while offset < stop:
+                length = min(length, stop - offset)
+                data = self.disk.read(name, HEADER_BYTES + offset - base, length)
+                used = 0
+                for found in records.scan(data, 0):
+                    if isinstance(found, records.Damage):
+                        used = found.at
+                        if length == stop - offset or found.reason != _CUT_SHORT:
+                            at = HEADER_BYTES + offset - base + used
+                            raise JournalError(f"{name}, byte {at}: {found.reason}; {_REMEDY}")
+                        break
+                    at, kind, body = found
+                    used = at + FRAME_BYTES + 1 + len(body)
+                    yield offset + used, kind, body
+                length = READ_BYTES if used else length * 2
+                offset += used
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, data: bytes) -> None:
+        """Append whole batches (`Batch.journal`, or several of them joined). OSError: this journal is unusable."""
+        if self._broken:
+            raise JournalError("the journal failed before; open it again")
+        self._broken = True
+        if not self._segments or self.end - self._segments[-1].base >= self.segment_bytes_max:
+            self._roll()
+        self.disk.append(self._segments[-1].name, data)
+        with self._lock:
+            if not self._offsets or self.end - self._offsets[-1] >= INDEX_BYTES:
+                self._index(data)
+            self.end += len(data)
+        self._broken = False
+
+    def _index(self, data: bytes) -> None:
+        for found in records.scan(data, 0):
+            if isinstance(found, records.Damage):
+                raise AssertionError(f"appended a batch that cannot be read: {found.reason}")
+            at, kind, body = found
+            if kind == records.DELIVERED:
+                position = _position(body).position
+                if position:
+                    self._remember(position, self.end + at)
+                    return
+
+    def _roll(self) -> None:
+        """Begin a new segment; everything before it is on disk."""
+        if self._segments:
+            self.disk.sync(self._segments[-1].name)
+        number = len(self._segments)
+        name = segment_name(number)
+        self.disk.append(name, SegmentHeader(self.cluster, self.group, self.process, number, self.end).encode())
+        self.disk.sync(name)
+        with self._lock:
+            self._segments.append(_Segment(name, self.end))
+
+    def sync(self, to_disk: bool = True) -> None:
+        """Return when all that was appended is durable, and say so in the mark. OSError: this journal is unusable.
+
+        to_disk: False leaves it to the operating system: durable then means that it survives this process.
+        """
+        if self._broken:
+            raise JournalError("the journal failed before; open it again")
+        if self.end == self._synced:
+            return
+        end, self._broken = self.end, True
+        if to_disk:
+            self.disk.sync(self._segments[-1].name)
+        mark = end.to_bytes(8, "big")
+        self.disk.write_small(_MARK, mark + zlib.crc32(mark).to_bytes(4, "big"))
+        self._synced, self._broken = end, False
+
+    def close(self) -> None:
+        """Give the disk back. What was not synced is not promised."""
+        self._broken = True
+        self.disk.close()
+
+    def _read_mark(self) -> int:
+        """0 if there is none, or if it was being written when the power went: then it protects nothing."""
+        try:
+            data = self.disk.read(_MARK)
+        except FileNotFoundError:
+            return 0
+        if len(data) != _MARK_BYTES or zlib.crc32(data[:8]).to_bytes(4, "big") != data[8:]:
+            return 0
+        return int.from_bytes(data[:8], "big")
+
+
+def _batch_after(data: bytes, start: int) -> bool:
+    """Whether the end of a batch stands anywhere from byte `start` on. Then what is damaged before it was once whole:
+    an append is cut short at its end, it does not lose its middle."""
+    at = data.find(bytes([records.BATCH_END, 0x91]), start)
+    while at >= 0:
+        frame = at - FRAME_BYTES
+        length = int.from_bytes(data[frame : frame + 4], "big")
+        if frame >= start and 3 <= length <= 11 and len(data) - at >= length:
+            crc = int.from_bytes(data[frame + 4 : at], "big")
+            body = data[at : at + length]
+            if zlib.crc32(body) == crc:
+                return True
+        at = data.find(bytes([records.BATCH_END, 0x91]), at + 1)
+    return False

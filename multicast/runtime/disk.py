@@ -1,0 +1,110 @@
+"""Real files: the `Disk` of a live journal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+SMALL_BYTES_MAX = 16
+
+
+class DirectoryInUse(OSError):
+    """Another process has this directory open."""
+
+
+class FileDisk:
+    """The files of one directory, which is created if need be and belongs to this object until `close`.
+
+    DirectoryInUse if it belongs to another one. The lock goes with the process, however it ends.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = os.path.abspath(path)
+        self._make_directory(self.path)
+        self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self._open: dict[str, int] = {}
+        self._unsynced_names: set[str] = set()
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._directory)
+            raise DirectoryInUse(f"{self.path} is in use by another process") from None
+
+    @staticmethod
+    def _make_directory(path: str) -> None:
+        """Create what is missing of `path`, durably: each new name is in the directory above it."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for made in reversed(missing):
+            os.mkdir(made)
+            parent = os.open(os.path.dirname(made), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+
+    def _descriptor(self, name: str) -> int:
+        """The file opened for writing, created if there is none."""
+        descriptor = self._open.get(name)
+        if descriptor is None:
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
+            self._open[name] = descriptor
+            self._unsynced_names.add(name)  # even if it exists: the life that made it may not have come to its sync
+        return descriptor
+
+    def list(self) -> list[str]:
+        return os.listdir(self._directory)
+
+    def size(self, name: str) -> int:
+        return os.stat(name, dir_fd=self._directory).st_size
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        try:
+            wanted = max(0, os.fstat(descriptor).st_size - start)
+            if length is not None:
+                wanted = min(wanted, length)
+            pieces = []
+            while wanted:
+                piece = os.pread(descriptor, wanted, start)
+                if not piece:
+                    break
+                pieces.append(piece)
+                start += len(piece)
+                wanted -= len(piece)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            os.close(descriptor)
+
+    def append(self, name: str, data: bytes) -> None:
+        descriptor = self._descriptor(name)
+        os.lseek(descriptor, 0, os.SEEK_END)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def sync(self, name: str) -> None:
+        os.fdatasync(self._descriptor(name))
+        if name in self._unsynced_names:
+            os.fsync(self._directory)
+            self._unsynced_names.discard(name)
+
+    def truncate(self, name: str, size: int) -> None:
+        descriptor = self._descriptor(name)
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+
+    def write_small(self, name: str, data: bytes) -> None:
+        if len(data) > SMALL_BYTES_MAX:
+            raise ValueError(f"{name}: at most {SMALL_BYTES_MAX} bytes, not {len(data)}")
+        os.pwrite(self._descriptor(name), data, 0)
+
+    def close(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
