@@ -1,0 +1,76 @@
+"""What can go wrong, as exceptions. The tree is drawn in the package docstring.
+
+Every exception says in `outcome` what became of the request: "not_applied" (certainly without effect), or "unknown" (it
+may have been applied, may be applied yet, or neither). A request that was applied never ends in an exception.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from multicast.types import MessageId
+
+NOT_APPLIED = "not_applied"
+UNKNOWN = "unknown"
+
+
+class KvError(Exception):
+    """Base of all exceptions of this package.
+
+    code: the problem's `code` as the server named it, or "" where there was no answer. status: HTTP status, 0 without an
+    answer. field: the part of the request that was refused, if the server named one. message_id: the id under which the
+    request was sent; the same request may be sent again under it. None for reads.
+    """
+
+    outcome = NOT_APPLIED
+
+    def __init__(
+        self, detail: str, *, code: str = "", status: int = 0, field: str = "", message_id: MessageId | None = None
+    ):
+        super().__init__(detail)
+        self.code = code
+        self.status = status
+        self.field = field
+        self.message_id = message_id
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.message_id is not None and self.outcome == UNKNOWN:
+            text += f" (outcome unknown; id {uuid.UUID(bytes=self.message_id)})"
+        return text
+
+
+class InvalidRequest(KvError):
+    """The request breaks a limit or makes no sense; the same request will never succeed. `field` names the part."""
+
+
+class IdReused(InvalidRequest):
+    """The message id was used before, for another request. Nothing of this one was applied."""
+
+
+class ConditionFailed(KvError):
+    """`if_version` or `if_absent` does not hold. Nothing was written."""
+
+
+class TransactionFailed(KvError):
+    """An operation was impossible, e.g. an add to a text; the whole transaction has no effect."""
+
+
+class Conflict(KvError):
+    """What an interactive transaction had read was changed before it committed. Nothing was written; run it again."""
+
+
+class Expired(KvError):
+    """The request came into the order too late for its id. It has no effect, and never will."""
+
+
+class Unavailable(KvError):
+    """No replica took the request before its deadline. It certainly has no effect."""
+
+
+class OutcomeUnknown(KvError):
+    """The deadline passed while the request may have reached the cluster. Send it again under `message_id` to find out,
+    within the cluster's deduplication window."""
+
+    outcome = UNKNOWN
+

@@ -1,0 +1,153 @@
+"""Which replica to ask: the shard map, the leaders, and whom not to trust at the moment. No IO.
+
+Any replica accepts any request, so a wrong guess costs time and never correctness. A request goes to the leader of a
+shard that it involves; if that fails, to the other replicas of those shards, and at last to anyone known.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from client_sdk.codec import MalformedAnswer
+from kvstore.core.shard_map import ShardMap
+from multicast.types import GroupId
+
+SUSPECT_SECONDS = 1.0
+"""For how long a replica that failed comes last."""
+
+
+class _ReplicaJson(msgspec.Struct):
+    id: int
+    url: str
+
+
+class _ShardJson(msgspec.Struct):
+    id: int
+    replicas: list[_ReplicaJson]
+    leader: int | None = None
+
+
+class _ClusterJson(msgspec.Struct):
+    cluster_id: str
+    shard_map: Any
+    shards: list[_ShardJson]
+
+
+_decode_cluster = msgspec.json.Decoder(_ClusterJson).decode
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """What one replica told of the cluster. urls: shard -> its replicas' base URLs, the leader's (if known) first."""
+
+    cluster_id: str
+    shard_map: ShardMap
+    urls: dict[GroupId, tuple[str, ...]]
+    leaders: dict[GroupId, str]
+
+    @classmethod
+    def parse(cls, body: bytes) -> ClusterView:
+        """From the answer to `GET /v1/cluster`. MalformedAnswer if it is not one."""
+        try:
+            answer = _decode_cluster(body)
+            shard_map = ShardMap.from_json(answer.shard_map)
+        except (ValueError, TypeError, KeyError) as error:
+            raise MalformedAnswer(f"answer to /v1/cluster: {error}") from error
+        urls, leaders = {}, {}
+        for shard in answer.shards:
+            in_order = sorted(shard.replicas, key=lambda r: (r.id != shard.leader, r.id))
+            urls[shard.id] = tuple(r.url.rstrip("/") for r in in_order)
+            if in_order and in_order[0].id == shard.leader:
+                leaders[shard.id] = urls[shard.id][0]
+        return cls(answer.cluster_id, shard_map, urls, leaders)
+
+
+class Router:
+    """Chooses replicas. `seeds`: the base URLs that the user gave; they stay the last resort."""
+
+    def __init__(self, seeds: Sequence[str], rng: random.Random):
+        self.seeds = tuple(seeds)
+        self.view: ClusterView | None = None
+        self._rng = rng
+        self._suspect_until: dict[str, float] = {}
+
+    def shards_of(self, keys: Iterable[bytes], everything: bool = False) -> tuple[GroupId, ...]:
+        """The shards that own `keys`, or all of them; none while no view is known."""
+        if self.view is None:
+            return ()
+        if everything:
+            return tuple(self.view.urls)
+        shard_of = self.view.shard_map.shard_of
+        return tuple(sorted({shard_of(key) for key in keys}))
+
+    def candidates(self, shards: Sequence[GroupId], now: float) -> list[str]:
+        """Every known replica, best first: leaders of `shards`, their other replicas, the rest; suspects after all."""
+        urls: dict[str, None] = {}
+        if self.view is not None:
+            involved = list(shards)
+            if len(involved) > 1:
+                self._rng.shuffle(involved)
+            for shard in involved:
+                leader = self.view.leaders.get(shard)
+                if leader is not None:
+                    urls[leader] = None
+            for shard in involved:
+                urls.update(dict.fromkeys(self.view.urls.get(shard, ())))
+            for others in self.view.urls.values():
+                urls.update(dict.fromkeys(others))
+        urls.update(dict.fromkeys(self.seeds))
+        return sorted(urls, key=lambda url: self._suspect_until.get(url, 0.0) > now)
+
+    def suspect(self, url: str, now: float) -> None:
+        """`url` did not answer, or is not ready."""
+        self._suspect_until[url] = now + SUSPECT_SECONDS
+
+    def trust(self, url: str) -> None:
+        """`url` answered."""
+        self._suspect_until.pop(url, None)
+
+    def learn(self, view: ClusterView) -> None:
+        """Take a new view. A view of another cluster, or with an older shard map, is not taken. ValueError for the former."""
+        if self.view is not None:
+            if view.cluster_id != self.view.cluster_id:
+                raise ValueError(f"a replica of cluster {view.cluster_id}, not of {self.view.cluster_id}")
+            if view.shard_map.version < self.view.shard_map.version:
+                return
+        self.view = view
+
+
+class _Replica(msgspec.Struct):
+    host: str
+    http_port: int
+
+
+class _ClusterFile(msgspec.Struct):
+    replicas: list[_Replica]
+
+
+def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
+    """Base URLs from what a user gives: a cluster's directory (its cluster.json), a URL, several with commas, or a list.
+
+    ValueError, in one line, for anything else.
+    """
+    if not isinstance(target, str | Path):
+        return tuple(url for one in target for url in find_urls(one))
+    text = str(target)
+    if "://" in text:
+        urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+        wrong = [url for url in urls if not url.startswith(("http://", "https://"))]
+        if wrong or not urls:
+            raise ValueError(f"not an http:// or https:// URL: {(wrong or [text])[0]}")
+        return urls
+    file = Path(text) / "cluster.json"
+    if not file.is_file():
+        raise ValueError(f"{text!r} is neither a URL nor the directory of a cluster ({file} does not exist)")
+    try:
+        replicas = msgspec.json.decode(file.read_bytes(), type=_ClusterFile).replicas
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return tuple(f"http://{replica.host}:{replica.http_port}" for replica in replicas)
