@@ -1,0 +1,45 @@
+"""What a replica needs of its storage. Pure: an interface."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from multicast.types import MessageId, Timestamp
+
+Row = tuple[bytes, Timestamp]
+"""The value of a key and the version that wrote it."""
+
+
+class State(Protocol):
+    """The data of one shard, remembered ids and retained parts, as of the last completed transaction."""
+
+    def get(self, key: bytes) -> Row | None:
+        """None: absent."""
+
+    def scan(self, prefix: bytes, after: bytes, limit: int) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
+        """The first `limit` of (key, value, version) that begin with `prefix` and whose key is greater than `after`, in
+        key order, and whether there are more."""
+
+    def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
+        """value None: delete; an absent key may be deleted."""
+
+    def state_digest(self) -> bytes:
+        """16 bytes, a function of all (key, value, version) alone."""
+
+    def remembered(self, message_id: MessageId) -> bytes | None:
+        """What `remember` kept for this id."""
+
+    def remember(self, message_id: MessageId, record: bytes) -> None:
+        """Keep the result of a completed transaction."""
+
+    def forget_before(self, message_id: MessageId) -> None:
+        """Forget every id less than this one. Never called with a smaller one than before."""
+
+    def part(self, message_id: MessageId) -> bytes | None:
+        """What `keep_part` kept."""
+
+    def keep_part(self, message_id: MessageId, part: bytes) -> None:
+        """Keep this shard's part of a transaction."""
+
+    def drop_part(self, message_id: MessageId) -> None:
+        """Nobody will ask for it; it need not exist."""
