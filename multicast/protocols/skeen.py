@@ -58,11 +58,13 @@ class SkeenOptions(Options, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Entry(msgspec.Struct, array_like=True):
-    """A message that is not settled; also its saved form. stamps: group -> local timestamp, as far as known."""
+    """A message that is not settled; also its saved form. stamps: group -> local timestamp, as far as known.
+    told: the own stamp is on disk, so that it counts."""
 
     message: AppMessage
     stamps: dict[GroupId, Timestamp]
     delivered: bool = False
+    told: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,6 +108,7 @@ class Skeen(MulticastProtocol):
         self._clock.advance(self._log.timestamp.time)
         for message_id, entry in self._entries.items():
             entry.delivered = self._log.known(message_id) is not None
+            entry.told = True
             for stamp in entry.stamps.values():
                 self._clock.advance(stamp.time)
             if not entry.delivered:
@@ -166,14 +169,16 @@ class Skeen(MulticastProtocol):
         known = entry.stamps.setdefault(group, propose.local)
         if known != propose.local:
             raise PeerError(f"group {group} has stamped a message twice, {known} and {propose.local}")
-        if entry.delivered or sender != self.self_id:
+        if sender == self.self_id:
+            entry.told = True
+        else:
             self._save(entry, out)
         if not entry.delivered:
             self._commit_if_complete(propose.message.id, entry)
             self._deliver(out)
 
     def _commit_if_complete(self, message_id: MessageId, entry: _Entry) -> None:
-        if len(entry.stamps) == len(entry.message.destinations):
+        if entry.told and len(entry.stamps) == len(entry.message.destinations):
             final = max(entry.stamps.values())
             self._advance_clock(final.time)
             self._queue.commit(message_id, final)

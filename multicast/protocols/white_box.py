@@ -1,0 +1,876 @@
+"""White-Box atomic multicast (Gotsman, Lefort, Chockler, DSN 2019; Figs. 3-6).
+
+Theory of operation. Skeen's protocol between the leaders of the destination groups and Paxos inside each group, woven
+together. The leader of each destination group stamps m with its clock and sends ACCEPT with its ballot and stamp to *all*
+processes of all destination groups. A process that has the ACCEPTs of all groups, its own group's from the leader that it
+follows, stores the stamp, moves its clock past the maximum of them (m's global timestamp) and acknowledges to all these
+leaders, naming the vector of ballots. A leader with acknowledgements for one vector from a quorum of every group, itself
+among them, knows that stamps and clocks are durable: m is committed. It delivers committed messages in timestamp order,
+as Skeen's does, and its followers deliver on its word. A new leader first brings a quorum of its group into one state:
+everything committed that any of a quorum knows, and what was accepted in the latest ballot.
+
+    message        from -> to                                   durable before it leaves
+    Multicast      sender -> leaders of the destinations        -
+    Accept         leader -> all processes of destinations      -  (a restarted leader never leads in that ballot again)
+    AcceptAck      process -> leaders of destinations           the accepted message, its stamp, the clock
+    Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
+    NewLeader      candidate -> own group                       -
+    NewLeaderAck   process -> candidate                         the promised ballot
+    NewState       new leader -> own group                      -
+    NewStateAck    process -> new leader                        the state and the ballot it joined
+    Nack           process -> candidate or leader               -  (a higher ballot exists)
+    LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead)
+    Heartbeat      leader -> own group                          -
+    Known          process -> who treats m as pending           -  (m was delivered long ago, at this timestamp)
+    Stable         process -> destination groups                -  (parts.delivered)
+
+Deviations from the figures, with reasons:
+1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it again.
+2. A candidate acts on the first quorum of NEWLEADER_ACKs only; a process that votes later gets the leader's present state.
+3. Phase and timestamps of a DELIVER are stored even if its delivery is filtered as a duplicate (line 25).
+4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack. A leader or candidate that
+   hears of a higher ballot and sees no new leader soon starts a still higher one.
+5. Leaders retry messages that stay uncommitted, by a Multicast to all processes of the destinations; a sender retries too
+   until it knows of the delivery.
+6. DELIVER and heartbeats carry the group's dense position. A process that finds a gap fetches the missing deliveries from
+   a peer's journal (the host's catch-up) instead of skipping them, and a candidate delivers all that any of its quorum
+   has delivered before it computes its state.
+7. Garbage collection. m is settled when a quorum of each destination group durably holds its outcome (parts.delivered).
+   Then m's entry goes; its id is remembered. Safe, because every later leader of any of these groups has, from its quorum,
+   a voter that delivered m, and by 6 delivers m itself before it leads; it then recognises m by its id. Copies of m in
+   MULTICAST, ACCEPT, ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored; who still treats m as pending is told Known: he
+   drops m if he has delivered past it, and adopts the timestamp otherwise (a delivered message's timestamp is final, and a
+   quorum's clock has passed it).
+8. The clock never goes down at one process, also where line 61 would allow it.
+9. Only the own leader's ACCEPT carries the payload.
+10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own only
+    when they come back through that lane; a restarted process leads only in a new ballot.
+
+Orderings relied on: FIFO from a leader to its followers (ACCEPT before DELIVER, NEW_STATE before either; DELIVERs and
+heartbeats in order of their positions); a loss is found by position.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from multicast.parts.clock import Clock
+from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.pending import PendingQueue
+from multicast.parts.timer import LeaderTimer
+from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
+
+START, PROPOSED, ACCEPTED, COMMITTED = range(4)
+LEADER, FOLLOWER, RECOVERING = "leader", "follower", "recovering"
+
+_ENTRY_PREFIX = b"m"
+_BALLOTS_KEY = b"b"
+_CLOCK_KEY = b"c"
+_FIRST_NUMBER = 1
+_ABANDONED_RETRIES = 20
+
+Vector = tuple[Ballot, ...]
+"""Ballots of a message's destination groups, in the order of its destinations."""
+
+
+class Multicast(msgspec.Struct, array_like=True, tag=1, gc=False):
+    """Please order this message."""
+
+    message: AppMessage
+
+
+class Accept(msgspec.Struct, array_like=True, tag=2, gc=False):
+    """In `ballot`, the group's leader stamps m with `local`. message: the payload, for its own group only."""
+
+    id: MessageId
+    group: GroupId
+    ballot: Ballot
+    local: Timestamp
+    message: AppMessage | None
+
+
+class AcceptAck(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """The sender accepted these messages at the stamps of these ballots."""
+
+    ballots: Vector
+    ids: list[MessageId]
+
+
+class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """Delivery number `position` of the group."""
+
+    id: MessageId
+    ballot: Ballot
+    local: Timestamp
+    final: Timestamp
+    position: int
+
+
+class EntryState(msgspec.Struct, array_like=True, gc=False):
+    """A message in somebody's state; also its saved form. phase: ACCEPTED or COMMITTED. local: None where a message was
+    installed from a peer's journal. final: None unless COMMITTED."""
+
+    message: AppMessage
+    phase: int
+    local: Timestamp | None
+    final: Timestamp | None
+
+
+class NewLeader(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """Support me in this ballot."""
+
+    ballot: Ballot
+
+
+class NewLeaderAck(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """I do; this is my state. joined: the ballot in which it was formed (cballot). position: my last delivery."""
+
+    ballot: Ballot
+    joined: Ballot
+    clock: int
+    position: int
+    entries: list[EntryState]
+
+
+class NewState(msgspec.Struct, array_like=True, tag=7, gc=False):
+    """The state in which the ballot begins (or, for one who comes late, the leader's present one)."""
+
+    ballot: Ballot
+    clock: int
+    entries: list[EntryState]
+
+
+class NewStateAck(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """I have joined the ballot."""
+
+    ballot: Ballot
+
+
+class Nack(msgspec.Struct, array_like=True, tag=9, gc=False):
+    """I have promised this higher ballot."""
+
+    ballot: Ballot
+
+
+class Heartbeat(msgspec.Struct, array_like=True, tag=10, gc=False):
+    """The leader lives; it has sent the deliveries up to `position`."""
+
+    ballot: Ballot
+    position: int
+
+
+class LeaderIs(msgspec.Struct, array_like=True, tag=11, gc=False):
+    """Not me: the leader of this ballot leads my group."""
+
+    ballot: Ballot
+
+
+class Known(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """This message was delivered, at this timestamp."""
+
+    id: MessageId
+    final: Timestamp
+
+
+class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
+    """Microseconds all. heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a follower
+    stands for election, up to twice that. retry_us: after which time an uncommitted message is sent again.
+    stability_us: how often watermarks are told."""
+
+    heartbeat_us: int = 100_000
+    election_timeout_us: int = 1_000_000
+    retry_us: int = 500_000
+    stability_us: int = 100_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.heartbeat_us, self.retry_us, self.stability_us) < 1:
+            raise ValueError("heartbeat_us, retry_us and stability_us must be at least 1")
+        if self.election_timeout_us < 2 * self.heartbeat_us:
+            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
+
+
+class _Entry:
+    """A message that is not settled.
+
+    accepts: group -> (ballot, stamp) of the latest ACCEPT. acks: vector -> processes that acknowledged it (leader).
+    sent: DELIVER was sent in this reign. position: of its delivery here, 0 before.
+    """
+
+    __slots__ = ("accepts", "acks", "final", "id", "local", "message", "phase", "position", "seen_at", "sent")
+
+    def __init__(self, message_id: MessageId, now: int):
+        self.id = message_id
+        self.message: AppMessage | None = None
+        self.phase = START
+        self.local: Timestamp | None = None
+        self.final: Timestamp | None = None
+        self.accepts: dict[GroupId, tuple[Ballot, Timestamp]] = {}
+        self.acks: dict[Vector, set[ProcessId]] = {}
+        self.position = 0
+        self.sent = False
+        self.seen_at = now
+
+    def state(self) -> EntryState:
+        assert self.message is not None
+        return EntryState(self.message, self.phase, self.local, self.final)
+
+
+_encode_entry = msgspec.msgpack.Encoder().encode
+_decode_entry = msgspec.msgpack.Decoder(EntryState).decode
+_decode_ballots = msgspec.msgpack.Decoder(tuple[Ballot, Ballot]).decode
+
+
+class WhiteBox(MulticastProtocol):
+    """One process. Names follow Fig. 3; `joined` is its cballot, `promised` its ballot."""
+
+    specification = Specification(
+        name="white_box",
+        summary="White-Box atomic multicast: three message delays, survives a minority of every group",
+        paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019",
+        options=WhiteBoxOptions,
+        messages=(
+            Multicast, Accept, AcceptAck, Deliver, NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat,
+            LeaderIs, Known, Stable,
+        ),
+        housekeeping=(NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat, LeaderIs, Known, Stable),
+        fault_tolerant=True,
+        genuine=True,
+        strict_groups_max=1,
+        latency=(3, 4),
+    )  # fmt: skip
+
+    def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
+        super().__init__(self_id, topology, options, rng)
+        self.members = topology.groups[self.group]
+        self.status = RECOVERING
+        self.clock = Clock(self.options.clock)
+        self.entries: dict[MessageId, _Entry] = {}
+        self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
+        first = Ballot(_FIRST_NUMBER, self.members[0])
+        self.joined = first
+        self.promised = first
+        self.leaders: dict[GroupId, Ballot] = {
+            g: Ballot(_FIRST_NUMBER, members[0]) for g, members in topology.groups.items()
+        }
+        self._highest = first
+        self._timer = LeaderTimer(self.options.election_timeout_us, rng)
+        self._votes: dict[ProcessId, NewLeaderAck] | None = None
+        self._state_acks: set[ProcessId] = set()
+        self._queue = PendingQueue()
+        self._announced = 0
+        self._next_heartbeat = 0
+        self._retries: deque[tuple[int, MessageId]] = deque()
+        self._submitted: dict[MessageId, AppMessage] = {}
+        self._submission_retries: deque[tuple[int, MessageId]] = deque()
+        self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
+        self._saved_clock = 0
+        self._sweep_at = 0
+        self._wake = 0
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        values = saved.values
+        for key, value in values.items():
+            if key[:1] == _ENTRY_PREFIX:
+                self._load(_decode_entry(value), now)
+        self.log.restore(values, saved.position, self._destinations)
+        for entry in self.entries.values():
+            known = self.log.known(entry.id)
+            if known is not None:
+                entry.phase, entry.final, entry.position = COMMITTED, known[0], known[1]
+        self._saved_clock = int.from_bytes(values.get(_CLOCK_KEY, b""), "big")
+        self.clock.advance(self._saved_clock)
+        self.clock.advance(self.log.timestamp.time)
+        if _BALLOTS_KEY in values:
+            self.promised, self.joined = _decode_ballots(values[_BALLOTS_KEY])
+            self._highest = self.leaders[self.group] = self.promised
+            if self.promised == self.joined and self.joined.leader != self.self_id:
+                self.status = FOLLOWER
+            self._timer.restart(now, 0.1 if self.joined.leader == self.self_id else 1.0)
+            return
+        self._save_ballots(out)
+        self._timer.restart(now)
+        if self.joined.leader == self.self_id:
+            out.send_durable((self.self_id,), NewStateAck(self.joined))
+        else:
+            self.status = FOLLOWER
+
+    def _load(self, state: EntryState, now: int) -> _Entry:
+        entry = self.entries[state.message.id] = _Entry(state.message.id, now)
+        entry.message, entry.phase, entry.local, entry.final = state.message, state.phase, state.local, state.final
+        return entry
+
+    def _destinations(self, message_id: MessageId) -> tuple[GroupId, ...] | None:
+        entry = self.entries.get(message_id)
+        return entry.message.destinations if entry is not None and entry.message is not None else None
+
+    def _save_ballots(self, out: Outbox) -> None:
+        out.put(_BALLOTS_KEY, _encode_entry((self.promised, self.joined)))
+
+    def _save_entry(self, entry: _Entry, out: Outbox) -> None:
+        out.put(_ENTRY_PREFIX + entry.id, _encode_entry(entry.state()))
+
+    # -- dispatch -----------------------------------------------------------------------------------------------------
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        kind = type(message)
+        if kind is Accept:
+            self._on_accept(sender, message, now, out)
+        elif kind is AcceptAck:
+            self._on_accept_ack(sender, message, now, out)
+        elif kind is Multicast:
+            self._on_multicast(sender, message.message, now, out)
+        elif kind is Stable:
+            self._drop(self.log.on_stable_message(sender, message, out), out)
+        elif kind is Known:
+            self._on_known(message, now, out)
+        elif kind is LeaderIs:
+            self._learn_leader(self.topology.group_of[sender], message.ballot)
+        elif self.topology.group_of[sender] != self.group:
+            raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
+        elif kind is Deliver:
+            self._on_deliver(sender, message, now, out)
+        elif kind is Heartbeat:
+            self._on_heartbeat(sender, message, now, out)
+        elif kind is NewLeader:
+            self._on_new_leader(sender, message.ballot, now, out)
+        elif kind is NewLeaderAck:
+            self._on_new_leader_ack(sender, message, now, out)
+        elif kind is NewState:
+            self._on_new_state(sender, message, now, out)
+        elif kind is NewStateAck:
+            self._on_new_state_ack(sender, message.ballot, now, out)
+        else:
+            self._on_nack(message.ballot, now)
+
+    # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
+
+    def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
+        """Line 1."""
+        pending = max(len(self._queue), len(self._submitted))
+        if pending >= self.options.pending_max:
+            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+        if self.log.known(message.id):
+            return
+        if message.id not in self._submitted:
+            self._submitted[message.id] = message
+            self._submission_retries.append((now, message.id))
+            self._wake_by(now + self.options.retry_us)
+        out.send([self.leaders[g].leader for g in message.destinations], Multicast(message))
+
+    def _on_multicast(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+        """Lines 3-9."""
+        groups = message.destinations
+        if self.group not in groups or any(g not in self.topology.groups for g in groups):
+            raise PeerError(f"a message for groups {groups} at group {self.group}")
+        if self.status is not LEADER:
+            if self.joined.leader != self.self_id:
+                out.send((sender,), LeaderIs(self.joined))
+            return
+        entry = self.entries.get(message.id)
+        known = self.log.known(message.id)
+        if known is not None and (entry is None or entry.local is None):
+            out.send((sender,), Known(message.id, known[0]))
+            return
+        if entry is None:
+            entry = self.entries[message.id] = _Entry(message.id, now)
+        if entry.phase == START:
+            entry.message = message
+            entry.local = Timestamp(self.clock.stamp(now), self.group)
+            entry.phase = PROPOSED
+            self._queue.propose(message.id, entry.local)
+            self._retry_later(entry, now)
+        if entry.local is None:
+            raise AssertionError("a pending message has no stamp at its leader")
+        local = entry.local
+        others = [g for g in groups if g != self.group]
+        out.send(self.members, Accept(message.id, self.group, self.joined, local, message))
+        if others:
+            out.send(self.topology.members(others), Accept(message.id, self.group, self.joined, local, None))
+
+    def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
+        """Lines 10-16."""
+        if self.topology.group_of[sender] != accept.group or accept.ballot.leader != sender:
+            raise PeerError(f"an ACCEPT for group {accept.group} from process {sender}")
+        entry = self.entries.get(accept.id)
+        if entry is None:
+            known = self.log.known(accept.id)
+            if known is not None:
+                out.send((sender,), Known(accept.id, known[0]))
+                return
+            entry = self.entries[accept.id] = _Entry(accept.id, now)
+        if accept.group == self.group:
+            if accept.ballot < self.promised:
+                out.send((sender,), Nack(self.promised))
+            elif accept.ballot == self.joined:
+                self._timer.heard(now)
+            if entry.message is None:
+                if accept.message is None or self.group not in accept.message.destinations:
+                    raise PeerError("an ACCEPT of the own group without the message")
+                entry.message = accept.message
+        else:
+            self._learn_leader(accept.group, accept.ballot)
+        held = entry.accepts.get(accept.group)
+        if held is None or accept.ballot >= held[0]:
+            entry.accepts[accept.group] = (accept.ballot, accept.local)
+            self._accept_if_complete(entry, out)
+
+    def _accept_if_complete(self, entry: _Entry, out: Outbox) -> None:
+        """Lines 11-16, once the ACCEPTs of all destination groups are there."""
+        message, accepts = entry.message, entry.accepts
+        if message is None or self.status is RECOVERING or len(accepts) < len(message.destinations):
+            return
+        ballot, local = accepts[self.group]
+        if ballot != self.joined:
+            return
+        if entry.phase == COMMITTED:
+            if entry.local is not None and entry.local != local:
+                raise AssertionError(f"Invariant 3a: {entry.id.hex()} stamped {entry.local} and {local}")
+            entry.local = local
+        elif entry.phase != ACCEPTED or entry.local != local:
+            entry.phase, entry.local = ACCEPTED, local
+            self._save_entry(entry, out)
+        self._advance_clock(max(stamp for _, stamp in accepts.values()).time)
+        vector = tuple(accepts[g][0] for g in message.destinations)
+        leaders = tuple(b.leader for b in vector)
+        self._acks.setdefault((leaders, vector), []).append(entry.id)
+
+    def _advance_clock(self, to: int) -> None:
+        """Line 14."""
+        self.clock.advance(to)
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        """Send the batch's acknowledgements (line 16), one message per vector of ballots."""
+        self.log.end_batch(out)
+        if not self._acks:
+            return
+        if self.clock.value != self._saved_clock:
+            self._saved_clock = self.clock.value
+            out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
+        for (leaders, vector), ids in self._acks.items():
+            self._send_acknowledgement(leaders, AcceptAck(vector, ids), out)
+        self._acks.clear()
+
+    def _send_acknowledgement(self, leaders: tuple[ProcessId, ...], message: AcceptAck, out: Outbox) -> None:
+        out.send_durable(leaders, message)
+
+    def _on_accept_ack(self, sender: ProcessId, ack: AcceptAck, now: int, out: Outbox) -> None:
+        """Lines 17-23."""
+        if self.status is not LEADER or self.joined not in ack.ballots:
+            return
+        committed = False
+        for message_id in ack.ids:
+            entry = self.entries.get(message_id)
+            if entry is None or entry.phase not in (PROPOSED, ACCEPTED):
+                continue
+            acknowledged = entry.acks.setdefault(self._ack_key(ack.ballots), set())
+            acknowledged.add(sender)
+            if self._is_committed(entry, ack.ballots, acknowledged):
+                entry.final = max(stamp for _, stamp in entry.accepts.values())
+                entry.phase = COMMITTED
+                entry.acks.clear()
+                self._queue.commit(message_id, entry.final)
+                committed = True
+        if committed:
+            self._deliver_ready(out)
+
+    def _ack_key(self, vector: Vector) -> Any:
+        """Acknowledgements count together only if their ballot vectors are equal (line 17)."""
+        return vector
+
+    def _is_committed(self, entry: _Entry, vector: Vector, acknowledged: set[ProcessId]) -> bool:
+        """Line 17: a quorum of each destination group, this leader among them, and the ACCEPTs of these ballots."""
+        message = entry.message
+        if message is None or self.self_id not in acknowledged:
+            return False
+        for group, ballot in zip(message.destinations, vector, strict=True):
+            held = entry.accepts.get(group)
+            if held is None or held[0] != ballot:
+                return False
+            if sum(p in acknowledged for p in self.topology.groups[group]) < self.topology.quorum(group):
+                return False
+        return True
+
+    def _deliver_ready(self, out: Outbox) -> None:
+        """Lines 21-23."""
+        while (due := self._queue.pop()) is not None:
+            entry = self.entries[due[1]]
+            if not entry.sent:
+                self._announced += 1
+                self._send_deliver(entry, self._announced, out)
+
+    def _send_deliver(self, entry: _Entry, position: int, out: Outbox) -> None:
+        assert entry.final is not None
+        entry.sent = True
+        # A message installed from a journal has no local stamp here; nobody computes with the final one in its place.
+        local = entry.local or entry.final
+        out.send(self.members, Deliver(entry.id, self.joined, local, entry.final, position))
+
+    def _on_deliver(self, sender: ProcessId, deliver: Deliver, now: int, out: Outbox) -> None:
+        """Lines 24-31."""
+        if self.status is RECOVERING or self.joined != deliver.ballot:
+            return
+        if sender != self.joined.leader:
+            raise PeerError("a DELIVER from a process that does not lead")
+        self._timer.heard(now)
+        entry = self.entries.get(deliver.id)
+        if deliver.position <= self.log.position:
+            self._on_duplicate_deliver(entry, deliver, out)
+            return
+        if deliver.position > self.log.position + 1 or entry is None or entry.message is None:
+            out.catch_up(sender)
+            return
+        entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
+        self._advance_clock(deliver.final.time)
+        out.deliver(entry.message, deliver.final)
+        self._delivered(entry, out)
+
+    def _on_duplicate_deliver(self, entry: _Entry | None, deliver: Deliver, out: Outbox) -> None:
+        """Deviation 3."""
+        known = self.log.known(deliver.id)
+        if known is not None and known != (deliver.final, deliver.position):
+            raise AssertionError(f"Invariant 3b: {deliver.id.hex()} delivered at {known} and {deliver}")
+        if entry is not None and entry.phase != COMMITTED:
+            entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
+            if entry.message is not None:
+                self._save_entry(entry, out)
+
+    def _delivered(self, entry: _Entry, out: Outbox) -> None:
+        """Common to a delivery and an installation."""
+        message, final = entry.message, entry.final
+        assert message is not None and final is not None
+        entry.position = self.log.add(entry.id, message.destinations, final, out)
+        entry.accepts.clear()
+        entry.acks.clear()
+        self._submitted.pop(entry.id, None)
+        if self.status is LEADER and self.topology.group_of.get(message.origin) not in message.destinations:
+            out.send((message.origin,), Known(entry.id, final))
+
+    def on_install(self, position: int, message: AppMessage, timestamp: Timestamp, now: int, out: Outbox) -> None:
+        entry = self.entries.get(message.id)
+        if entry is None:
+            entry = self.entries[message.id] = _Entry(message.id, now)
+        if entry.message is None or entry.phase != COMMITTED:
+            entry.message, entry.phase, entry.final = message, COMMITTED, timestamp
+            if len(message.destinations) == 1:
+                entry.local = timestamp
+            self._save_entry(entry, out)
+        self._queue.remove(message.id)
+        self._advance_clock(timestamp.time)
+        self._delivered(entry, out)
+        if entry.position != position:
+            raise AssertionError(f"installed delivery {position} as {entry.position}")
+        if self._votes is not None:
+            self._compute_state(now, out)
+
+    # -- retries and late copies --------------------------------------------------------------------------------------
+
+    def _retry_later(self, entry: _Entry, now: int) -> None:
+        self._retries.append((now, entry.id))
+        self._wake_by(now + self.options.retry_us)
+
+    def _retry(self, entry: _Entry, out: Outbox) -> None:
+        """Lines 32-34, to all processes of the destinations, since who leads may be what is wrong."""
+        message = entry.message
+        assert message is not None
+        others = self.topology.members([g for g in message.destinations if g != self.group])
+        out.send((*others, self.self_id), Multicast(message))
+
+    def _on_known(self, known: Known, now: int, out: Outbox) -> None:
+        """Deviation 7."""
+        self._submitted.pop(known.id, None)
+        entry = self.entries.get(known.id)
+        if self.status is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
+            return
+        if known.final <= self.log.timestamp:
+            del self.entries[known.id]
+            self._queue.remove(known.id)
+            out.delete(_ENTRY_PREFIX + known.id)
+        else:
+            entry.phase, entry.final = COMMITTED, known.final
+            self._advance_clock(known.final.time)
+            self._queue.commit(known.id, known.final)
+        self._deliver_ready(out)
+
+    def _learn_leader(self, group: GroupId, ballot: Ballot) -> None:
+        if ballot.leader not in self.topology.groups[group]:
+            raise PeerError(f"process {ballot.leader} does not belong to group {group}")
+        if ballot > self.leaders[group]:
+            self.leaders[group] = ballot
+
+    # -- leader change (Fig. 4, lines 35-68) --------------------------------------------------------------------------
+
+    def _recover(self, now: int, out: Outbox) -> None:
+        """Line 35."""
+        ballot = Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id)
+        self._timer.restart(now)
+        out.send(self.members, NewLeader(ballot))
+
+    def _on_new_leader(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
+        """Lines 37-41."""
+        if ballot.leader != sender:
+            raise PeerError("NEWLEADER of somebody else's ballot")
+        if ballot <= self.promised:
+            out.send((sender,), Nack(self.promised))
+            return
+        self._promise(ballot, now, out)
+
+    def _promise(self, ballot: Ballot, now: int, out: Outbox) -> None:
+        self.status = RECOVERING
+        self.promised = ballot
+        self._highest = max(self._highest, ballot)
+        self._timer.restart(now)
+        self._votes = {} if ballot.leader == self.self_id else None
+        self._state_acks = set()
+        self._save_ballots(out)
+        entries = [e.state() for e in self.entries.values() if e.phase >= ACCEPTED and e.message is not None]
+        out.send_durable(
+            (ballot.leader,), NewLeaderAck(ballot, self.joined, self.clock.value, self.log.position, entries)
+        )
+
+    def _on_new_leader_ack(self, sender: ProcessId, ack: NewLeaderAck, now: int, out: Outbox) -> None:
+        """Lines 42-43; deviation 2."""
+        if ack.ballot != self.promised or ack.ballot.leader != self.self_id:
+            return
+        if self._votes is not None:
+            self._votes[sender] = ack
+            self._compute_state(now, out)
+        elif sender != self.self_id and self.joined == self.promised:
+            out.send((sender,), self._new_state())
+
+    def _compute_state(self, now: int, out: Outbox) -> None:
+        """Lines 44-56, after catching up with everything that a voter has delivered (deviation 6)."""
+        votes = self._votes
+        if votes is None or len(votes) < self.topology.quorum(self.group):
+            return
+        ahead = max(votes, key=lambda p: votes[p].position)
+        if votes[ahead].position > self.log.position:
+            out.catch_up(ahead)
+            self._wake_by(now + self.options.heartbeat_us)
+            return
+        self._votes = None
+        latest = max(vote.joined for vote in votes.values())
+        chosen: dict[MessageId, EntryState] = {}
+        for _, vote in sorted(votes.items()):
+            for state in vote.entries:
+                if state.phase == COMMITTED:
+                    held = chosen.get(state.message.id)
+                    if held is None or held.phase != COMMITTED or held.local is None:
+                        chosen[state.message.id] = state
+                elif vote.joined == latest:
+                    chosen.setdefault(state.message.id, state)
+        self.clock.advance(max(vote.clock for vote in votes.values()))
+        self._adopt(self.promised, list(chosen.values()), now, out)
+        out.send([p for p in self.members if p != self.self_id], self._new_state())
+        out.send_durable((self.self_id,), NewStateAck(self.promised))
+
+    def _new_state(self) -> NewState:
+        entries = [e.state() for e in self.entries.values() if e.phase >= ACCEPTED and e.message is not None]
+        return NewState(self.joined, self.clock.value, entries)
+
+    def _adopt(self, ballot: Ballot, states: list[EntryState], now: int, out: Outbox) -> None:
+        """Lines 44-55 and 60-61: take over a state, but for what was delivered or settled here already."""
+        self.joined = ballot
+        self.leaders[self.group] = ballot
+        given = {s.message.id: s for s in states}
+        for message_id, entry in list(self.entries.items()):
+            state = given.pop(message_id, None)
+            self._reset_delivered(entry)
+            if entry.position:
+                if entry.local is None and state is not None and state.local is not None:
+                    entry.local = state.local
+                    self._save_entry(entry, out)
+            elif state is not None:
+                entry.message, entry.phase = state.message, state.phase
+                entry.local, entry.final = state.local, state.final
+                self._save_entry(entry, out)
+            else:
+                if entry.phase >= ACCEPTED:
+                    out.delete(_ENTRY_PREFIX + message_id)
+                entry.phase, entry.local, entry.final = START, None, None
+        for message_id, state in given.items():
+            if self.log.known(message_id) is None:
+                self._save_entry(self._load(state, now), out)
+        self._queue = PendingQueue()
+        self._retries.clear()
+        self._save_ballots(out)
+        self._saved_clock = self.clock.value
+        out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
+
+    def _reset_delivered(self, entry: _Entry) -> None:
+        """Line 44 must also clear `Delivered` (deviation 1)."""
+        entry.sent = False
+        entry.acks.clear()
+
+    def _on_new_state(self, sender: ProcessId, state: NewState, now: int, out: Outbox) -> None:
+        """Lines 57-62."""
+        if self.status is not RECOVERING or self.promised != state.ballot or self.joined == state.ballot:
+            return
+        if sender != state.ballot.leader:
+            raise PeerError("NEW_STATE of somebody else's ballot")
+        self.clock.advance(state.clock)
+        self._adopt(state.ballot, state.entries, now, out)
+        self.status = FOLLOWER
+        self._timer.restart(now)
+        out.send_durable((sender,), NewStateAck(state.ballot))
+        for entry in list(self.entries.values()):
+            self._accept_if_complete_after_join(entry, out)
+
+    def _accept_if_complete_after_join(self, entry: _Entry, out: Outbox) -> None:
+        """ACCEPTs of the ballot that arrived before its state did."""
+        held = entry.accepts.get(self.group)
+        if held is not None and held[0] == self.joined:
+            self._accept_if_complete(entry, out)
+
+    def _on_new_state_ack(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
+        """Lines 63-68. The first ballot needs no agreement on its state: all begin with the empty one."""
+        if self.status is not RECOVERING or not ballot == self.promised == self.joined:
+            return
+        self._state_acks.add(sender)
+        needed = 1 if ballot.number == _FIRST_NUMBER else self.topology.quorum(self.group)
+        if len(self._state_acks) < needed or self.self_id not in self._state_acks:
+            return
+        self.status = LEADER
+        self._next_heartbeat = self._wake = now
+        self._announced = self.log.position
+        again = sorted((e for e in self.entries.values() if e.position), key=lambda e: e.position)
+        for entry in again:
+            self._send_deliver(entry, entry.position, out)
+        for entry in self.entries.values():
+            if entry.phase == ACCEPTED:
+                assert entry.local is not None
+                self._queue.propose(entry.id, entry.local)
+                self._retry(entry, out)
+                self._retry_later(entry, now)
+            elif entry.phase == COMMITTED and not entry.position:
+                assert entry.final is not None
+                self._queue.commit(entry.id, entry.final)
+        self._deliver_ready(out)
+
+    def _on_nack(self, ballot: Ballot, now: int) -> None:
+        """Deviation 4: wait a little for the process of that ballot to lead; then stand against it."""
+        if ballot > self._highest:
+            self._highest = ballot
+            self._timer.restart(now, 0.3)
+            self._wake_by(self._timer.deadline)
+
+    def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
+        ballot = heartbeat.ballot
+        if ballot.leader != sender:
+            raise PeerError("a heartbeat of somebody else's ballot")
+        if ballot < self.promised:
+            out.send((sender,), Nack(self.promised))
+        elif self.status is FOLLOWER and ballot == self.joined:
+            self._timer.heard(now)
+            if heartbeat.position > self.log.position:
+                out.catch_up(sender)
+        elif ballot.leader != self.self_id:
+            # A leader that this process missed the election of, or whose NEW_STATE was lost: vote late, get its state.
+            self._promise(ballot, now, out)
+
+    # -- garbage, timers ----------------------------------------------------------------------------------------------
+
+    def on_stable(self, position: int, now: int, out: Outbox) -> None:
+        self._drop(self.log.stable(position, out), out)
+
+    def _drop(self, settled: list[MessageId], out: Outbox) -> None:
+        for message_id in settled:
+            if self.entries.pop(message_id, None) is not None:
+                out.delete(_ENTRY_PREFIX + message_id)
+
+    def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
+        self.log.forget_reports(peer)
+        if self.status is LEADER:
+            self._next_heartbeat = min(self._next_heartbeat, now)
+            self._wake_by(now)
+
+    def _wake_by(self, at: int) -> None:
+        if at < self._wake:
+            self._wake = at
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        wake_log = self.log.tick(now, out)
+        if now >= self._wake:
+            self._wake = self._run_timers(now, out)
+        return self._wake if wake_log is None else min(self._wake, wake_log)
+
+    def _run_timers(self, now: int, out: Outbox) -> int:
+        wakes = [self._retry_due(now, out)]
+        if self.status is LEADER:
+            if now >= self._next_heartbeat:
+                self._next_heartbeat = now + self.options.heartbeat_us
+                peers = [p for p in self.members if p != self.self_id]
+                if peers:
+                    out.send(peers, Heartbeat(self.joined, self._announced))
+            wakes.append(self._next_heartbeat)
+            if self._highest > self.promised:
+                if self._timer.due(now):
+                    self._recover(now, out)
+                wakes.append(self._timer.deadline)
+        else:
+            if self._votes is not None:
+                self._compute_state(now, out)
+                wakes.append(now + self.options.heartbeat_us)
+            if self._timer.due(now):
+                self._recover(now, out)
+            wakes.append(self._timer.deadline)
+        if now >= self._sweep_at:
+            self._sweep_at = now + _ABANDONED_RETRIES * self.options.retry_us
+            self._sweep(now)
+        return min(wakes)
+
+    def _retry_due(self, now: int, out: Outbox) -> int:
+        due = now - self.options.retry_us
+        retries = self._retries
+        while retries and retries[0][0] <= due:
+            entry = self.entries.get(retries.popleft()[1])
+            if self.status is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
+                self._retry(entry, out)
+                retries.append((now, entry.id))
+        submissions = self._submission_retries
+        while submissions and submissions[0][0] <= due:
+            message = self._submitted.get(submissions.popleft()[1])
+            if message is not None:
+                out.send(self.topology.members(message.destinations), Multicast(message))
+                submissions.append((now, message.id))
+        heads = [queue[0][0] + self.options.retry_us for queue in (retries, submissions) if queue]
+        return min(heads, default=now + 20 * self.options.retry_us)
+
+    def _sweep(self, now: int) -> None:
+        """Forget remote ACCEPTs of messages that the own group never took up; their leaders send them again."""
+        old = now - _ABANDONED_RETRIES * self.options.retry_us
+        for message_id in [e.id for e in self.entries.values() if e.phase == START and e.seen_at < old]:
+            del self.entries[message_id]
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def leader_of(self, group: GroupId) -> ProcessId | None:
+        return self.leaders[group].leader
+
+    def role(self) -> str:
+        return self.status
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "ballot": f"{self.joined.number}/{self.joined.leader}",
+            "clock": self.clock.value,
+            "pending": len(self._queue),
+            "submitted": len(self._submitted),
+            "entries": len(self.entries),
+            "unsettled": self.log.unsettled,
+        }
+
+    def fingerprint(self) -> object:
+        entries = tuple(
+            (i, e.phase, e.local, e.final, tuple(sorted(e.accepts.items())), e.position, e.sent,
+             tuple(sorted((v, tuple(sorted(ps))) for v, ps in e.acks.items())))
+            for i, e in sorted(self.entries.items())
+        )  # fmt: skip
+        return (self.status, self.promised, self.joined, self.clock.value, self.log.position, entries)
