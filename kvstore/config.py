@@ -1,0 +1,370 @@
+"""The configuration of a cluster: `DIR/cluster.json`, one model, read alike by every replica and by the command line.
+
+An unknown key, a wrong type and a broken limit are each one `ConfigError` that names the file and the place. Whatever
+is written, is written beside and renamed: a reader never sees half a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvstore.core import model
+from kvstore.core.shard_map import ShardMap
+from kvstore.fields import find_unknown
+from multicast import registry
+from multicast.protocol import Options
+from multicast.types import GroupId, ProcessId, Topology
+
+FORMAT = 1
+CLUSTER_FILE = "cluster.json"
+IDENTITY_FILE = "identity.json"
+HTTP_PORT_OFFSET = 100
+BASE_PORT = 7400
+DURABILITIES = ("fsync", "os")
+
+MIB = 1024 * 1024
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the text names the file, the key and the limit."""
+
+
+class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503.
+    timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
+    commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
+    buffer_bytes_max: write buffer beyond which requests get a 503. map_bytes_max: size of the LMDB file.
+    segment_bytes_max: of a journal file. stop_deadline_ms: how long a stopping replica waits for open requests.
+    """
+
+    body_bytes_max: int = model.BODY_BYTES_MAX
+    in_flight_requests_max: int = 4096
+    timeout_default_ms: int = 5_000
+    timeout_max_ms: int = 60_000
+    commit_interval_ms: int = 1_000
+    commit_bytes: int = 8 * MIB
+    buffer_bytes_max: int = 128 * MIB
+    map_bytes_max: int = 64 * 1024 * MIB
+    segment_bytes_max: int = 64 * MIB
+    stop_deadline_ms: int = 5_000
+
+
+LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
+    "body_bytes_max": (1024, model.BODY_BYTES_MAX),
+    "in_flight_requests_max": (1, 1_000_000),
+    "timeout_default_ms": (1, 600_000),
+    "timeout_max_ms": (1, 600_000),
+    "commit_interval_ms": (10, 60_000),
+    "commit_bytes": (64 * 1024, 1024 * MIB),
+    "buffer_bytes_max": (MIB, 16 * 1024 * MIB),
+    "map_bytes_max": (16 * MIB, 16 * 1024 * 1024 * MIB),
+    "segment_bytes_max": (MIB, 1024 * MIB),
+    "stop_deadline_ms": (100, 600_000),
+}
+
+
+class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """One replica: its shard, and where it listens for its peers and for HTTP."""
+
+    id: ProcessId
+    shard: GroupId
+    host: str
+    peer_port: int
+    http_port: int
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.http_port}"
+
+
+class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
+    dedup_window_ms: how long after its creation a transaction's id may still take effect.
+    """
+
+    format: int
+    cluster_id: str
+    protocol: str
+    protocol_options: dict[str, Any] = {}
+    durability: str = "fsync"
+    dedup_window_ms: int = 120_000
+    shard_map: dict[str, Any]
+    replicas: tuple[ReplicaConfig, ...]
+    limits: Limits = Limits()
+
+    @property
+    def cluster(self) -> bytes:
+        """The cluster id as it stands in journals and greetings: 16 bytes."""
+        return bytes.fromhex(self.cluster_id)
+
+    @property
+    def shards(self) -> dict[GroupId, tuple[ProcessId, ...]]:
+        """Shard -> its replicas, in the order of the file."""
+        shards: dict[GroupId, list[ProcessId]] = {}
+        for replica in self.replicas:
+            shards.setdefault(replica.shard, []).append(replica.id)
+        return {shard: tuple(shards[shard]) for shard in sorted(shards)}
+
+    def topology(self) -> Topology:
+        return Topology(self.shards)
+
+    def map(self) -> ShardMap:
+        return ShardMap.from_json(self.shard_map)
+
+    def options(self) -> Options:
+        """The protocol's options: those of the file, the hybrid clock, and the deduplication window."""
+        given = {"clock": "hybrid", **self.protocol_options, "dedup_window_us": self.dedup_window_ms * 1000}
+        return msgspec.convert(given, registry.load(self.protocol).specification.options)
+
+    def replica(self, replica_id: ProcessId) -> ReplicaConfig:
+        """ConfigError if there is no such replica."""
+        for replica in self.replicas:
+            if replica.id == replica_id:
+                return replica
+        raise ConfigError(f"no replica {replica_id} in this cluster; it has {_listed([r.id for r in self.replicas])}")
+
+
+class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`DIR/replicas/<id>/identity.json`: whose data lies in this directory."""
+
+    format: int
+    cluster_id: str
+    replica: ProcessId
+    shard: GroupId
+    protocol: str
+
+
+def _listed(ids: list[int]) -> str:
+    if len(ids) > 3 and ids == list(range(ids[0], ids[0] + len(ids))):
+        return f"{ids[0]} to {ids[-1]}"
+    return ", ".join(map(str, ids))
+
+
+def new_cluster(
+    *,
+    shards: int,
+    replicas: int,
+    protocol: str,
+    cluster_id: str,
+    base_port: int = BASE_PORT,
+    host: str = "127.0.0.1",
+    durability: str = "fsync",
+) -> ClusterConfig:
+    """A cluster of `shards` x `replicas` on one machine. Replica i: peer port base + i, HTTP port base + 100 + i."""
+    count = shards * replicas
+    if shards < 1 or replicas < 1:
+        raise ConfigError(f"a cluster has at least one shard of one replica, not {shards} of {replicas}")
+    if count > HTTP_PORT_OFFSET:
+        raise ConfigError(f"at most {HTTP_PORT_OFFSET} replicas on one machine, not {count}")
+    config = ClusterConfig(
+        format=FORMAT,
+        cluster_id=cluster_id,
+        protocol=protocol,
+        durability=durability,
+        shard_map=ShardMap.even(tuple(range(shards))).to_json(),
+        replicas=tuple(
+            ReplicaConfig(
+                id=i,
+                shard=i // replicas,
+                host=host,
+                peer_port=base_port + i,
+                http_port=base_port + HTTP_PORT_OFFSET + i,
+            )
+            for i in range(count)
+        ),
+    )
+    check(config, "the new cluster")
+    return config
+
+
+def load(directory: Path) -> ClusterConfig:
+    """Read and check `directory/cluster.json`. ConfigError says what is wrong with it."""
+    path = directory / CLUSTER_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; `kvstore cluster init {directory} ...` makes one") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    return parse(data, str(path))
+
+
+def parse(data: bytes, source: str) -> ClusterConfig:
+    """A checked configuration. ConfigError begins with `source`."""
+    config = _decode(data, ClusterConfig, source, FORMAT)
+    check(config, source)
+    return config
+
+
+def _decode(data: bytes, model_type: type[Any], source: str, newest: int) -> Any:
+    try:
+        raw = json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{source}: not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{source}: a JSON object is needed")
+    version = raw.get("format")
+    if isinstance(version, int) and version > newest:
+        raise ConfigError(f"{source}: format {version} is newer than this program's {newest}; use a newer release")
+    unknown = find_unknown(raw, model_type)
+    if unknown:
+        raise ConfigError(f"{source}: {unknown}")
+    try:
+        return msgspec.convert(raw, model_type)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_readable(error)}") from None
+
+
+def _readable(error: msgspec.ValidationError) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.limits.x`", place first."""
+    text, _, place = str(error).partition(" - at `$")
+    return f"{place.strip('`').lstrip('.')}: {text}" if place else text
+
+
+def check(config: ClusterConfig, source: str) -> None:
+    """Whatever types cannot say. ConfigError names the first thing that is wrong."""
+
+    def fail(problem: str) -> None:
+        raise ConfigError(f"{source}: {problem}")
+
+    if config.format != FORMAT:
+        fail(f"format: {config.format} is not known; this program writes {FORMAT}")
+    if len(config.cluster_id) != 32 or any(c not in "0123456789abcdef" for c in config.cluster_id):
+        fail(f"cluster_id: 32 lower-case hexadecimal digits, not {config.cluster_id[:40]!r}")
+    if config.durability not in DURABILITIES:
+        fail(f"durability: one of {', '.join(DURABILITIES)}, not {config.durability!r}")
+    if not 1_000 <= config.dedup_window_ms <= 86_400_000:
+        fail(f"dedup_window_ms: from 1000 to 86400000, not {config.dedup_window_ms}")
+    for name, (low, high) in LIMIT_BOUNDS.items():
+        value = getattr(config.limits, name)
+        if not low <= value <= high:
+            fail(f"limits.{name}: from {low} to {high}, not {value}")
+    if config.limits.timeout_default_ms > config.limits.timeout_max_ms:
+        fail("limits.timeout_default_ms: at most limits.timeout_max_ms")
+    if config.limits.commit_bytes > config.limits.buffer_bytes_max:
+        fail("limits.commit_bytes: at most limits.buffer_bytes_max")
+    _check_replicas(config, fail)
+    _check_protocol(config, fail)
+
+
+def _check_replicas(config: ClusterConfig, fail: Any) -> None:
+    if not config.replicas:
+        fail("replicas: at least one is needed")
+    seen_ids: set[int] = set()
+    ports: dict[tuple[str, int], str] = {}
+    for i, replica in enumerate(config.replicas):
+        place = f"replicas[{i}]"
+        if not 0 <= replica.id < 2**31:
+            fail(f"{place}.id: from 0 to {2**31 - 1}, not {replica.id}")
+        if replica.id in seen_ids:
+            fail(f"{place}.id: {replica.id} is used twice")
+        seen_ids.add(replica.id)
+        if not 0 <= replica.shard < 2**16:
+            fail(f"{place}.shard: from 0 to 65535, not {replica.shard}")
+        if not replica.host:
+            fail(f"{place}.host: empty")
+        for name, port in (("peer_port", replica.peer_port), ("http_port", replica.http_port)):
+            if not 1 <= port <= 65535:
+                fail(f"{place}.{name}: from 1 to 65535, not {port}")
+            if (replica.host, port) in ports:
+                fail(f"{place}.{name}: port {port} is already {ports[replica.host, port]}")
+            ports[replica.host, port] = f"{place}.{name}"
+    try:
+        mapped = set(config.map().shards)
+    except (ValueError, KeyError, TypeError) as error:
+        fail(f"shard_map: {error}")
+    missing = sorted(mapped - set(config.shards))
+    if missing:
+        fail(f"shard_map: shard {missing[0]} has no replica")
+
+
+def _check_protocol(config: ClusterConfig, fail: Any) -> None:
+    try:
+        specification = registry.load(config.protocol).specification
+    except registry.UnknownProtocol as error:
+        fail(f"protocol: {error}")
+    if "dedup_window_us" in config.protocol_options:
+        fail("protocol_options.dedup_window_us: set dedup_window_ms at the top instead")
+    unknown = find_unknown(config.protocol_options, specification.options, "protocol_options")
+    if unknown:
+        fail(str(unknown))
+    try:
+        config.options()
+    except (msgspec.ValidationError, ValueError) as error:
+        text = _readable(error) if isinstance(error, msgspec.ValidationError) else str(error)
+        fail(f"protocol_options: {text}")
+    if not specification.fault_tolerant:
+        for shard, members in config.shards.items():
+            if len(members) != 1:
+                fail(
+                    f"replicas: shard {shard} has {len(members)} replicas, but {config.protocol} is not fault-tolerant: "
+                    "it runs with one replica per shard"
+                )
+
+
+def save(directory: Path, config: ClusterConfig) -> Path:
+    """Write `directory/cluster.json`; the path."""
+    path = directory / CLUSTER_FILE
+    write_atomically(path, json_text(config))
+    return path
+
+
+def json_text(value: Any) -> bytes:
+    """Indented JSON, for files that people read."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Durable on return; a reader sees the old content or the new."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with open(beside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def replica_directory(directory: Path, replica_id: ProcessId) -> Path:
+    """Everything that one replica keeps."""
+    return directory / "replicas" / str(replica_id)
+
+
+def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId) -> Path:
+    """The replica's directory, marked as its own at the first call. ConfigError if it is somebody else's."""
+    home = replica_directory(directory, replica_id)
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / IDENTITY_FILE
+    own = Identity(
+        format=FORMAT,
+        cluster_id=config.cluster_id,
+        replica=replica_id,
+        shard=config.replica(replica_id).shard,
+        protocol=config.protocol,
+    )
+    if not path.exists():
+        write_atomically(path, json_text(own))
+        return home
+    found: Identity = _decode(path.read_bytes(), Identity, str(path), FORMAT)
+    if found.cluster_id != own.cluster_id:
+        raise ConfigError(
+            f"{home} belongs to cluster {found.cluster_id}, not to {own.cluster_id}; nothing in it was changed"
+        )
+    if found != own:
+        names = ("replica", "shard", "protocol")
+        name = next(n for n in names if getattr(found, n) != getattr(own, n))
+        raise ConfigError(
+            f"{home} holds the data of {name} {getattr(found, name)}, but {CLUSTER_FILE} says {getattr(own, name)}; "
+            "nothing in it was changed"
+        )
+    return home

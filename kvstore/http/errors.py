@@ -1,0 +1,95 @@
+"""Errors as `application/problem+json` (RFC 9457).
+
+Beside the standard members each has `code` (for programs), `retryable` (the same request may work later), `outcome`
+("applied", "not_applied", "unknown": what became of the write) and, where a part of the request is to blame, `field`.
+
+    400 invalid, id_expired, id_in_future    404 not_found, unknown_path     405 method_not_allowed
+    409 id_reused, expired                   412 precondition_failed         413 too_large     415 unsupported_type
+    422 failed                               500 internal                    503 overloaded, not_ready, stopping
+    504 timeout
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+
+NOT_APPLIED = "not_applied"
+UNKNOWN = "unknown"
+
+RETRY_AFTER_SECONDS = "1"
+
+STATUS_OF_REFUSAL = {
+    "invalid": 400,
+    "id_expired": 400,
+    "id_in_future": 400,
+    "id_reused": 409,
+    "expired": 409,
+    "overloaded": 503,
+}
+
+
+class Problem(Exception):
+    """An answer other than success. Raised anywhere under a handler, rendered at the top."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool = False,
+        outcome: str = NOT_APPLIED,
+        field: str = "",
+        headers: dict[str, str] | None = None,
+    ):
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.retryable = retryable
+        self.outcome = outcome
+        self.field = field
+        self.headers = headers or {}
+
+    def response(self) -> web.Response:
+        body = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "retryable": self.retryable,
+            "outcome": self.outcome,
+        }
+        if self.field:
+            body["field"] = self.field
+        headers = {"Content-Type": "application/problem+json", **self.headers}
+        if self.status == 503:
+            headers["Retry-After"] = RETRY_AFTER_SECONDS
+        return web.Response(body=msgspec.json.encode(body), status=self.status, headers=headers)
+
+
+def invalid(field: str, detail: str) -> Problem:
+    """The request itself is wrong; it was not ordered."""
+    return Problem(400, "invalid", f"{field}: {detail}" if field else detail, field=field)
+
+
+def too_large(what: str, limit_bytes: int) -> Problem:
+    return Problem(413, "too_large", f"{what} has at most {limit_bytes} bytes", field="body")
+
+
+def unavailable(code: str, detail: str, outcome: str = NOT_APPLIED) -> Problem:
+    """503: try again, here after a moment or at another replica at once."""
+    return Problem(503, code, detail, retryable=True, outcome=outcome)
+
+
+def timed_out(timeout_ms: int, outcome: str) -> Problem:
+    return Problem(504, "timeout", f"no answer within {timeout_ms} ms", retryable=True, outcome=outcome)
+
+
+def refused(code: str, detail: str, retryable: bool, outcome: str) -> Problem:
+    """A replica's refusal."""
+    return Problem(STATUS_OF_REFUSAL.get(code, 400), code, detail, retryable=retryable, outcome=outcome)

@@ -1,0 +1,176 @@
+"""What a request says in its path, query and headers: parsed strictly, each mistake a `Problem` that names the part."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import uuid
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from kvstore.core.model import KEY_BYTES_MAX, SCAN_LIMIT_MAX, Compare, Range
+from kvstore.fields import nearest
+from kvstore.http.errors import Problem, invalid, too_large
+from multicast.types import MessageId, Timestamp, is_uuid7
+
+SCAN_LIMIT_DEFAULT = 100
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")
+_EXAMPLE_ID = "0197b3c2-7f00-7cc3-98c4-dc0c0c07398f"
+_STRONG_ETAG = re.compile(r'"([^"]*)"')
+_PAGE_TOKEN_VERSION = b"\x01"
+
+
+def percent_decoded(text: str, field: str) -> bytes:
+    """The bytes that a part of a path or query stands for. 400 for a `%` that begins no escape."""
+    bad = _BAD_ESCAPE.search(text)
+    if bad:
+        raise invalid(field, f"% is not followed by two hexadecimal digits: {text[bad.start() : bad.start() + 3]!r}")
+    return unquote_to_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def key_of(path: str, query: str, prefix: str) -> bytes:
+    """The key in a raw path: everything after `prefix`, `/` included."""
+    if query:
+        raise invalid("query", "a single key takes none; a '?' in a key is written %3F")
+    key = percent_decoded(path[len(prefix) :], "key")
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise invalid("key", f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
+    return key
+
+
+def message_id_of(request: web.BaseRequest) -> MessageId | None:
+    """The `Idempotency-Key`; None without one."""
+    text = request.headers.get("Idempotency-Key")
+    if text is None:
+        return None
+    if len(text) > 2 and text[0] == text[-1] == '"':  # a structured-field string, as the header's draft writes it
+        text = text[1:-1]
+    if _UUID.fullmatch(text):
+        message_id = uuid.UUID(text).bytes
+        if is_uuid7(message_id):
+            return message_id
+    raise invalid("Idempotency-Key", f"a UUIDv7 is needed, such as {_EXAMPLE_ID}, not {text[:60]!r}")
+
+
+def timeout_ms_of(request: web.BaseRequest, default_ms: int, max_ms: int) -> int:
+    """The `X-Timeout-Ms` of a request."""
+    text = request.headers.get("X-Timeout-Ms")
+    if text is None:
+        return default_ms
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 1 <= int(text) <= max_ms:
+        raise invalid("X-Timeout-Ms", f"a whole number from 1 to {max_ms}, not {text[:30]!r}")
+    return int(text)
+
+
+def conditions_of(request: web.BaseRequest, key: bytes) -> tuple[Compare, ...]:
+    """`If-Match` and `If-None-Match` of a write, as comparisons that must all hold."""
+    compares: list[Compare] = []
+    match = request.headers.get("If-Match")
+    if match is not None:
+        if match.strip() == "*":
+            compares.append(Compare(key, "exists", "==", True))
+        else:
+            versions = _versions("If-Match", match)
+            if len(versions) != 1:
+                raise invalid("If-Match", "one ETag or *; several would be alternatives, which POST /v1/txn can express")
+            compares.append(Compare(key, "version", "==", versions[0]))
+    none_match = request.headers.get("If-None-Match")
+    if none_match is not None:
+        if none_match.strip() == "*":
+            compares.append(Compare(key, "exists", "==", False))
+        else:
+            compares += [Compare(key, "version", "!=", v) for v in _versions("If-None-Match", none_match)]
+    return tuple(compares)
+
+
+def _versions(header: str, text: str) -> list[Timestamp]:
+    versions = []
+    for item in text.split(","):
+        item = item.strip()
+        if item.startswith("W/"):
+            raise invalid(header, "a weak ETag (W/...) cannot guard a write; send the ETag as this server gave it")
+        quoted = _STRONG_ETAG.fullmatch(item)
+        if not quoted:
+            raise invalid(header, f'an ETag in double quotes, such as "6423f1a2b3c4d-1", or *, not {item[:40]!r}')
+        try:
+            versions.append(Timestamp.parse(quoted[1]))
+        except ValueError:
+            raise invalid(header, f"no ETag of this server: {item[:40]}") from None
+    return versions
+
+
+def names_etag(header: str, etag: str) -> bool:
+    """Whether a GET's `If-Match` or `If-None-Match` names this ETag. Weakness does not matter: bytes are bytes."""
+    return any(item.strip().removeprefix("W/") in ("*", etag) for item in header.split(","))
+
+
+def query_of(query: str, known: tuple[str, ...]) -> dict[str, bytes]:
+    """The parameters of a query string. 400 for an unknown or repeated one. `+` is a space, as in forms."""
+    parameters: dict[str, bytes] = {}
+    for part in query.split("&") if query else ():
+        name, _, value = part.partition("=")
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}"
+            raise invalid(f"query.{name[:40]}", f"unknown parameter; {hint}")
+        if name in parameters:
+            raise invalid(f"query.{name}", "given twice")
+        parameters[name] = percent_decoded(value.replace("+", " "), f"query.{name}")
+    return parameters
+
+
+def scan_of(query: str) -> Range:
+    """The range that `GET /v1/kv?prefix=&limit=&page_token=` asks for."""
+    parameters = query_of(query, ("prefix", "limit", "page_token"))
+    prefix = parameters.get("prefix", b"")
+    if len(prefix) > KEY_BYTES_MAX:
+        raise invalid("query.prefix", f"at most {KEY_BYTES_MAX} bytes, not {len(prefix)}")
+    limit = parameters.get("limit", str(SCAN_LIMIT_DEFAULT).encode())
+    if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= SCAN_LIMIT_MAX:
+        raise invalid("query.limit", f"a whole number from 1 to {SCAN_LIMIT_MAX}, not {limit[:30].decode('latin-1')!r}")
+    token = parameters.get("page_token", b"")
+    return Range(prefix, int(limit), _after(token, prefix) if token else b"")
+
+
+def page_token(last_key: bytes) -> str:
+    """Where the page after `last_key` begins."""
+    return base64.urlsafe_b64encode(_PAGE_TOKEN_VERSION + last_key).decode().rstrip("=")
+
+
+def _after(token: bytes, prefix: bytes) -> bytes:
+    try:
+        data = base64.b64decode(token + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    after = data[1:]
+    if data[:1] != _PAGE_TOKEN_VERSION or not 1 <= len(after) <= KEY_BYTES_MAX or not after.startswith(prefix):
+        raise invalid("query.page_token", "not a next_page_token of a scan with this prefix")
+    return after
+
+
+async def body_of(request: web.BaseRequest, what: str, limit_bytes: int) -> bytes:
+    """The whole body. 413 as soon as it is known to be larger than `limit_bytes`, before or while it is read."""
+    length = request.content_length
+    if length is not None and length > limit_bytes:
+        raise too_large(what, limit_bytes)
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Problem(415, "unsupported_type", "Content-Encoding: bodies are taken as they are", field="Content-Encoding")
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    content = request.content
+    try:
+        data = await content.readany()
+        while not content.at_eof():
+            if len(data) > limit_bytes:
+                raise too_large(what, limit_bytes)
+            data += await content.readany()
+    except (web.RequestPayloadError, HttpProcessingError):
+        raise invalid("body", "broken transfer coding") from None
+    if len(data) > limit_bytes:
+        raise too_large(what, limit_bytes)
+    return data
