@@ -33,3 +33,463 @@ message never arrives before an earlier one of the same link.
 
 `observers` (see `Observer`) hear of every life, submission, delivery and frame; checkers are observers.
 """
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from collections.abc import Callable
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+from multicast import wire
+from multicast.engine import Batch, Checkpoint, Engine
+from multicast.journal import SEGMENT_BYTES_MAX, Journal
+from multicast.protocol import Application, MulticastProtocol
+from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.network import FOREVER, Conditions, Link, Network, Script
+from multicast.simulation.observe import Observer, watch
+from multicast.types import AppMessage, ProcessId, Topology
+
+EPOCH_US = 1_700_000_000_000_000
+CLUSTER = b"simulated world."
+
+MakeProcess = Callable[
+    [ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application, Checkpoint | None]
+]
+
+_ARRIVAL = struct.Struct(">QII")
+
+
+class Node:
+    """One process and its host, over all its lives.
+
+    life: 1 for the first, also the incarnation. offset_us: its clock against the world's. touched: frames taken since the
+    last batch, link -> sequence number. wake_at: the instant, of its own clock, at which it wants to run.
+    """
+
+    __slots__ = (
+        "application", "backlog", "disk", "due", "engine", "flushed_position", "fsync_extra_us", "journal", "last_clock",
+        "life", "links", "offset_us", "paused", "pid", "protocol", "queue", "replaying", "timer_at", "tokens", "touched",
+        "up", "wake_at", "world", "writing",
+    )  # fmt: skip
+
+    def __init__(self, world: World, pid: ProcessId):
+        self.world = world
+        self.pid = pid
+        self.disk = SimulatedDisk()
+        self.life = 0
+        self.up = self.paused = self.due = self.writing = self.replaying = False
+        self.offset_us = 0
+        self.last_clock = 0
+        self.fsync_extra_us = 0
+        self.flushed_position = 0
+        self.links: dict[ProcessId, Link] = {}
+        self.engine: Engine
+        self.journal: Journal
+        self.protocol: MulticastProtocol
+        self.application: Application
+        self._forget()
+
+    def _forget(self) -> None:
+        """What a process loses when it dies."""
+        self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.queue: list[tuple[int, int, bytes, list[Any]]] = []
+        self.tokens: dict[int, Callable[[Any], None]] = {}
+        self.touched: dict[ProcessId, tuple[Link, tuple[int | None, int], int]] = {}
+        self.due = self.writing = self.paused = False
+        self.wake_at: int | None = None
+        self.timer_at = FOREVER
+
+    def clock(self) -> int:
+        """This process's clock, microseconds since 1970. Within one life it never goes back."""
+        value = self.world.now + self.offset_us
+        if value < self.last_clock:
+            return self.last_clock
+        self.last_clock = value
+        return value
+
+    def decode(self, frame: bytes) -> Any:
+        """The message in an encoded frame."""
+        return self.engine.codec.decode(frame)[1]
+
+
+class World:
+    """See the module. `run_*` let an exception of a protocol or application through: it is a bug there.
+
+    violations: (checker, text) of everything that went wrong so far, in order.
+    events: protocol messages that arrived, multicasts and final deliveries.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        make_process: MakeProcess,
+        seed: int | str,
+        conditions: Conditions | None = None,
+        observers: list[Observer] | None = None,
+        script: Script | None = None,
+        on_batch: Callable[[Node, Batch], None] | None = None,
+        on_flushed: Callable[[Node, int], None] | None = None,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    ):
+        self.topology = topology
+        self.seed = seed
+        self.conditions = conditions or Conditions()
+        self.now = EPOCH_US
+        self.observers = list(observers or [])
+        self.violations: list[tuple[str, str]] = []
+        self.events = 0
+        self.on_batch = on_batch
+        self.on_flushed = on_flushed
+        self.segment_bytes_max = segment_bytes_max
+        self._make_process = make_process
+        self._rng = random.Random(f"{seed}/world")
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._ready: list[Node] = []
+        self._token = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.nodes = {pid: Node(self, pid) for pid in topology.processes}
+        self.network = Network(self, self.conditions, random.Random(f"{seed}/network"), script)
+        self.network.connect_all(self.nodes.values())
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def schedule(self, time: int, callback: Callable[..., None], *args: Any) -> None:
+        """Call back at this instant of the world's time, after everything already planned for it."""
+        if time < self.now:
+            raise ValueError(f"instant {time} is over, it is {self.now}")
+        self._sequence += 1
+        heappush(self._heap, (time, self._sequence, callback, args))
+
+    def at(self, time: int, callback: Callable[[], None]) -> None:
+        """Call back at this instant."""
+        self.schedule(time, callback)
+
+    def after(self, us: int, callback: Callable[[], None]) -> None:
+        """Call back in so many microseconds."""
+        self.schedule(self.now + us, callback)
+
+    def run_until(self, time: int) -> None:
+        """Let everything up to and including this instant happen."""
+        heap = self._heap
+        if self._ready:
+            self._run_ready()
+        while heap and heap[0][0] <= time:
+            instant, _, callback, args = heappop(heap)
+            self.now = instant
+            callback(*args)
+            if self._ready and (not heap or heap[0][0] > instant):
+                self._run_ready()
+        self.now = max(self.now, time)
+
+    def run_for(self, us: int) -> None:
+        self.run_until(self.now + us)
+
+    def run_while(self, condition: Callable[[], bool], limit_us: int, step_us: int = 50_000) -> bool:
+        """Run in steps until the condition is false; whether it became so within the limit."""
+        end = self.now + limit_us
+        while condition():
+            if self.now >= end:
+                return False
+            self.run_until(min(end, self.now + step_us))
+        return True
+
+    def digest(self) -> str:
+        """Of every arrival and fault so far, in order."""
+        return self._digest.copy().hexdigest()
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+
+    def node(self, pid: ProcessId) -> Node:
+        return self.nodes[pid]
+
+    def start(self) -> None:
+        """The first life of every process."""
+        for node in self.nodes.values():
+            self._begin(node)
+        self._run_ready()
+
+    def _begin(self, node: Node) -> None:
+        node.life += 1
+        node.up = node.replaying = True
+        node.last_clock = 0
+        group = self.topology.group_of[node.pid]
+        node.journal = Journal(node.disk, CLUSTER, group, node.pid, self.segment_bytes_max)
+        rng = random.Random(f"{self.seed}/process {node.pid}/{node.life}")
+        node.protocol, node.application, checkpoint = self._make_process(node.pid, rng, node.disk)
+        watch(node)
+        node.engine = Engine(node.protocol, node.application, node.life, copy_to_self=True)
+        for observer in self.observers:
+            observer.on_life(node)
+        tail = node.journal.tail(checkpoint.offset if checkpoint else 0)
+        batch = node.engine.recover(checkpoint, tail, node.clock())
+        if node.engine.position < node.flushed_position:
+            self.report(
+                "durability",
+                f"process {node.pid} came back with {node.engine.position} deliveries; {node.flushed_position} were synced",
+            )
+        self._carry_out(node, batch, {})
+        if not node.engine.idle:
+            self._due(node)
+
+    def crash(self, pid: ProcessId, power: bool = True) -> None:
+        """The process dies; with `power` its machine does, and what was not synced may be lost."""
+        node = self.nodes[pid]
+        if not node.up:
+            return
+        self._trace(f"crash {pid} {power}")
+        node.up = False
+        node.disk.crash(self._rng, power)
+        abandoned = list(node.tokens.values())
+        node._forget()
+        self.network.died(node)
+        for observer in self.observers:
+            observer.on_crash(node)
+        for callback in abandoned:
+            self.schedule(self.now, callback, None)
+
+    def restart(self, pid: ProcessId) -> None:
+        """A new life, from what is on the disk."""
+        node = self.nodes[pid]
+        if not node.up:
+            self._trace(f"restart {pid}")
+            self.network.born(node)
+            self._begin(node)
+
+    def stop(self) -> None:
+        """End every life in good order: `Stopped` is journaled and synced. The world is over."""
+        for node in self.nodes.values():
+            if node.up:
+                batch = node.engine.stop(node.clock())
+                node.journal.append(b"".join(item[2] for item in node.queue) + batch.journal)
+                node.journal.sync()
+                node.up = False
+        self._heap.clear()
+
+    def dump_journals(self, directory: Path | str) -> None:
+        """Write every journal as a live cluster has it: DIR/replicas/<pid>/journal/<file>."""
+        for node in self.nodes.values():
+            folder = Path(directory) / "replicas" / str(node.pid) / "journal"
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in node.disk.list():
+                (folder / name).write_bytes(node.disk.read(name))
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    def submit(self, pid: ProcessId, message: AppMessage) -> bool:
+        """multicast(m) by this process. False if it is down."""
+        node = self.nodes[pid]
+        if not node.up:
+            return False
+        node.engine.submit(message)
+        self._due(node)
+        return True
+
+    def request(self, pid: ProcessId, request: Any, callback: Callable[[Any], None]) -> None:
+        """A client's request; `callback` gets the answer, or None when the outcome will never be known."""
+        node = self.nodes[pid]
+        if not node.up:
+            self.schedule(self.now, callback, None)
+            return
+        self._token += 1
+        node.tokens[self._token] = callback
+        node.engine.request(self._token, request)
+        self._due(node)
+
+    def arrived(self, node: Node, link: Link, frame: bytes) -> None:
+        """A new frame, in order (the network's call). PeerError if it cannot be decoded."""
+        sender, session = link.sender.pid, link.session_in
+        self._digest.update(_ARRIVAL.pack(self.now, node.pid, sender))
+        self._digest.update(frame)
+        node.touched[sender] = (link, (session.incarnation, session.epoch), session.seen)
+        node.engine.receive(sender, frame)
+        if frame[0] == wire.PROTOCOL:
+            self.events += 1
+        if not node.due:
+            self._due(node)
+
+    def peer_reset(self, node: Node, peer: ProcessId) -> None:
+        """The link to or from `peer` has lost its memory (the network's call)."""
+        node.engine.peer_reset(peer)
+        self._due(node)
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def _due(self, node: Node) -> None:
+        """This process has something to do: soon."""
+        if node.due:
+            return
+        node.due = True
+        least, most = self.conditions.batch_us
+        if most:
+            self.schedule(self.now + self._rng.randint(least, most), self._run_due, node, node.life)
+        else:
+            self._ready.append(node)
+
+    def _run_due(self, node: Node, life: int) -> None:
+        if node.life == life and node.up and not node.paused:
+            self._run(node)
+
+    def _run_ready(self) -> None:
+        while self._ready:
+            ready, self._ready = self._ready, []
+            for node in ready:
+                if node.up and node.due and not node.paused:
+                    self._run(node)
+
+    def _run(self, node: Node) -> None:
+        """One batch; more of them while flushes that take no time bring back messages to oneself."""
+        engine = node.engine
+        while True:
+            touched = node.touched
+            if touched:
+                node.touched = {}
+            batch = engine.run(node.clock())
+            self._carry_out(node, batch, touched)
+            if engine.idle:
+                break
+        node.due = False
+
+    def _carry_out(self, node: Node, batch: Batch, touched: dict[ProcessId, Any]) -> None:
+        self._send(node, batch.sends)
+        for token, answer in batch.answers:
+            callback = node.tokens.pop(token, None)
+            if callback is not None:
+                self.schedule(self.now, callback, answer)
+        if self.on_batch is not None:
+            self.on_batch(node, batch)
+        acknowledge = list(touched.values())
+        if batch.journal or node.writing:
+            node.queue.append((batch.number, node.engine.position, batch.journal, acknowledge))
+            if not node.writing:
+                self._write(node)
+        else:
+            for link, memory, seen in acknowledge:
+                self.network.flushed(link, memory, seen)
+        for peer, position in batch.reads:
+            deliveries, more = node.journal.read_deliveries(position)
+            self._send(node, node.engine.feed(peer, deliveries, more))
+        for peer, reason in batch.faulty:
+            self.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")
+        node.wake_at = batch.wake_at
+        if batch.wake_at is not None:
+            self._set_timer(node)
+
+    def _send(self, node: Node, sends: list[tuple[tuple[ProcessId, ...], bytes]]) -> None:
+        links, network = node.links, self.network
+        for to, frame in sends:
+            for observer in self.observers:
+                observer.on_frame(node.pid, to, frame)
+            for peer in to:
+                network.send(links[peer], frame)
+
+    def _write(self, node: Node) -> None:
+        """Append every batch that waits, and sync them as one."""
+        batches, node.queue = node.queue, []
+        data = b"".join(item[2] for item in batches)
+        if data:
+            node.journal.append(data)
+        node.writing = True
+        least, most = self.conditions.fsync_us
+        duration = node.fsync_extra_us + (self._rng.randint(least, most) if most > least else most)
+        if duration:
+            self.schedule(self.now + duration, self._synced, node, node.life, batches)
+        else:
+            self._synced(node, node.life, batches)
+
+    def _synced(self, node: Node, life: int, batches: list[Any]) -> None:
+        if node.life != life or not node.up:
+            return
+        if node.paused:
+            node.backlog.append((self._synced, (node, life, batches)))
+            return
+        node.journal.sync()
+        node.writing = False
+        number, node.flushed_position = batches[-1][0], batches[-1][1]
+        self._send(node, node.engine.flushed(number))
+        for _, _, _, acknowledge in batches:
+            for link, memory, seen in acknowledge:
+                self.network.flushed(link, memory, seen)
+        if self.on_flushed is not None:
+            self.on_flushed(node, number)
+        if node.queue:
+            self._write(node)
+        if not node.engine.idle:
+            self._due(node)
+
+    def _set_timer(self, node: Node) -> None:
+        """Wake the process when its own clock shows `wake_at`; at most one timer per process is pending."""
+        wake_at = node.wake_at
+        if wake_at is None:
+            return
+        time = max(self.now + 1, wake_at - node.offset_us)
+        if time < node.timer_at:
+            node.timer_at = time
+            self.schedule(time, self._timer, node, node.life, time)
+
+    def _timer(self, node: Node, life: int, time: int) -> None:
+        if node.life != life or not node.up or time != node.timer_at:
+            return
+        node.timer_at = FOREVER
+        if node.wake_at is None:
+            return
+        if node.clock() >= node.wake_at:
+            self._due(node)
+        else:
+            self._set_timer(node)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def pause(self, pid: ProcessId, us: int) -> None:
+        """The process does nothing for so long; what arrives waits."""
+        node = self.nodes[pid]
+        if node.up and not node.paused:
+            self._trace(f"pause {pid} {us}")
+            node.paused = True
+            self.schedule(self.now + us, self._resume, node, node.life)
+
+    def _resume(self, node: Node, life: int) -> None:
+        if node.life != life or not node.up or not node.paused:
+            return
+        node.paused = False
+        backlog, node.backlog = node.backlog, []
+        for callback, args in backlog:
+            callback(*args)
+        node.due = False
+        self._due(node)
+
+    def jump_clock(self, pid: ProcessId, us: int) -> None:
+        """The process's clock moves by so much. Backwards, it stands still instead until a restart."""
+        node = self.nodes[pid]
+        self._trace(f"clock {pid} {us}")
+        node.offset_us += us
+        if node.up:
+            node.timer_at = FOREVER
+            self._set_timer(node)
+
+    def slow_disk(self, pid: ProcessId, extra_us: int) -> None:
+        """Every sync of this process takes so much longer; 0 ends it."""
+        self.nodes[pid].fsync_extra_us = extra_us
+
+    def heal(self) -> None:
+        """Everybody is up and running, every link works. Clocks stay as they are."""
+        self._trace("heal")
+        self.network.heal()
+        for node in self.nodes.values():
+            node.fsync_extra_us = 0
+            if not node.up:
+                self.restart(node.pid)
+            elif node.paused:
+                self._resume(node, node.life)
+        self._run_ready()
+
+    def report(self, checker: str, text: str) -> None:
+        """Something that must not happen has."""
+        self.violations.append((checker, text))
+
+    def _trace(self, text: str) -> None:
+        self._digest.update(f"{self.now} {text}\n".encode())

@@ -1,0 +1,100 @@
+"""A disk in memory that tells what was synced from what was only written.
+
+A crash of the process alone keeps what was written (the operating system still has it). A loss of power keeps what was
+synced and, of the bytes after that, a random prefix: none, some (a torn batch) or all (the crash came between the sync and
+its return). Files written by `write_small` are not durable: power may bring back an older content.
+"""
+
+from __future__ import annotations
+
+import random
+
+
+class _File:
+    __slots__ = ("data", "older", "small", "synced")
+
+    def __init__(self, small: bool = False):
+        self.data = bytearray()
+        self.synced = 0
+        self.small = small
+        self.older = b""
+
+
+class SimulatedDisk:
+    """The flat directory of one process (`multicast.journal.Disk`). Outlives the process."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, _File] = {}
+        self.bytes_lost = 0
+
+    def list(self) -> list[str]:
+        return sorted(self._files)
+
+    def size(self, name: str) -> int:
+        return len(self._file(name).data)
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        data = self._file(name).data
+        end = len(data) if length is None else min(len(data), start + length)
+        return bytes(memoryview(data)[start:end])
+
+    def append(self, name: str, data: bytes) -> None:
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = _File()
+        file.data += data
+
+    def sync(self, name: str) -> None:
+        file = self._file(name)
+        file.synced = len(file.data)
+
+    def truncate(self, name: str, size: int) -> None:
+        file = self._file(name)
+        del file.data[size:]
+        file.synced = len(file.data)
+
+    def write_small(self, name: str, data: bytes) -> None:
+        if len(data) > 16:
+            raise ValueError(f"write_small takes at most 16 bytes, not {len(data)}")
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = _File(small=True)
+        file.older = bytes(file.data)
+        file.data = bytearray(data)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    @property
+    def unsynced(self) -> int:
+        """Bytes that a loss of power may take."""
+        return sum(len(f.data) - f.synced for f in self._files.values() if not f.small)
+
+    def crash(self, rng: random.Random, power: bool) -> None:
+        """The process died; with `power`, the machine did. What is left now is durable."""
+        for name in sorted(self._files):
+            file = self._files[name]
+            if power:
+                self._lose(name, file, rng)
+            file.synced = len(file.data)
+
+    def _lose(self, name: str, file: _File, rng: random.Random) -> None:
+        if file.small:
+            if rng.random() < 0.5:
+                file.data = bytearray(file.older)
+            if not file.data:
+                del self._files[name]
+            return
+        loose = len(file.data) - file.synced
+        if loose:
+            kept = rng.choice((0, loose, rng.randrange(loose + 1)))
+            del file.data[file.synced + kept :]
+            self.bytes_lost += loose - kept
+            if not file.data and file.synced == 0 and rng.random() < 0.5:
+                del self._files[name]
+
+    def _file(self, name: str) -> _File:
+        file = self._files.get(name)
+        if file is None:
+            raise FileNotFoundError(name)
+        return file

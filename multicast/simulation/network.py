@@ -1,0 +1,282 @@
+"""The simulated network: one FIFO link per ordered pair of processes, with the sessions of the live links.
+
+A link is what a TCP connection with a session on top is: frames of one connection arrive in order; when it breaks, an
+unknown suffix of what was under way is lost, the sender dials again (`Hello`, `Welcome`) and the session resends. Loss of
+memory (a restart, a full queue) is reported to the protocols as the live host does it.
+
+Faults: `block` stops everything from a to b (one-sided; block both ways for a partition); a blocked direction loses its
+connection, and dialling needs both. `reset` breaks one connection. `slow` adds to every delay of a link.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from multicast.protocol import PeerError
+from multicast.session import Receiver, Sender
+from multicast.types import ProcessId
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import Node, World
+
+FOREVER = 1 << 62
+
+Script = Callable[[ProcessId, ProcessId, Any], int | None]
+
+
+class Conditions(msgspec.Struct, kw_only=True, frozen=True):
+    """What network, disk and host are like without faults. Ranges are (least, most), drawn evenly; microseconds.
+
+    delay_us: of a message. late_probability, late_us: some are that much later. fsync_us: how long a sync takes.
+    batch_us: how long inputs wait to be joined into one batch (0: those of one instant are). reconnect_us: pause before
+    dialling again. acknowledge_frames: a link acknowledges every so many frames.
+    """
+
+    delay_us: tuple[int, int] = (300, 1_500)
+    late_probability: float = 0.01
+    late_us: tuple[int, int] = (5_000, 20_000)
+    fsync_us: tuple[int, int] = (100, 400)
+    batch_us: tuple[int, int] = (0, 0)
+    reconnect_us: tuple[int, int] = (20_000, 100_000)
+    acknowledge_frames: int = 64
+
+    @classmethod
+    def exact(cls, delay_us: int) -> Conditions:
+        """Every message takes `delay_us`, the disk nothing: the papers' latency model."""
+        return cls(delay_us=(delay_us, delay_us), late_probability=0.0, fsync_us=(0, 0))
+
+
+class Link:
+    """From one process to one other. Owned by the network; its ends die with their processes.
+
+    dial: the newest connection that the sender has begun. accepted: the one whose frames the receiver takes, and until
+    when (`cut_at`). Both rise, so whatever belongs to an older connection is recognised.
+    """
+
+    __slots__ = ("accepted", "blocked", "cut_at", "dial", "extra_us", "last_arrival", "open", "receiver", "sender",
+                 "session_in", "session_out", "told")
+
+    def __init__(self, sender: Node, receiver: Node):
+        self.sender = sender
+        self.receiver = receiver
+        self.session_out = Sender()
+        self.session_in = Receiver()
+        self.dial = 0
+        self.accepted = 0
+        self.cut_at = FOREVER
+        self.open = False
+        self.blocked = False
+        self.extra_us = 0
+        self.last_arrival = 0
+        self.told = 0
+
+
+class Network:
+    """All links of a world."""
+
+    def __init__(self, world: World, conditions: Conditions, rng: random.Random, script: Script | None):
+        self.world = world
+        self.conditions = conditions
+        self.script = script
+        self.frames_sent = 0
+        self._random = rng.random
+        self._rng = rng
+        self._links: dict[tuple[ProcessId, ProcessId], Link] = {}
+
+    def connect_all(self, nodes: Iterable[Node]) -> None:
+        """Before the first start: every link exists and is connected, in no time."""
+        nodes = list(nodes)
+        for a in nodes:
+            for b in nodes:
+                if a is not b:
+                    link = self._links[a.pid, b.pid] = Link(a, b)
+                    link.session_in.greet(1, 0, 1)
+                    link.session_out.resume(1, 0)
+                    link.dial = link.accepted = 1
+                    link.open = True
+            a.links = {b.pid: self._links[a.pid, b.pid] for b in nodes if a is not b}
+
+    def link(self, a: ProcessId, b: ProcessId) -> Link:
+        return self._links[a, b]
+
+    # -- traffic ------------------------------------------------------------------------------------------------------
+
+    def send(self, link: Link, frame: bytes) -> None:
+        """A message leaves."""
+        sequence = link.session_out.push(frame)
+        if sequence is None:
+            self._break(link)
+            self.world.peer_reset(link.sender, link.receiver.pid)
+        elif link.open:
+            self._transmit(link, sequence, frame)
+
+    def _transmit(self, link: Link, sequence: int, frame: bytes) -> None:
+        self.frames_sent += 1
+        delay = None
+        if self.script is not None:
+            message = link.receiver.decode(frame)
+            delay = self.script(link.sender.pid, link.receiver.pid, message)
+        arrival = self.world.now + (self.delay(link) if delay is None else delay)
+        if arrival < link.last_arrival:
+            arrival = link.last_arrival
+        link.last_arrival = arrival
+        self.world.schedule(arrival, self._arrive, link, link.dial, sequence, frame)
+
+    def delay(self, link: Link) -> int:
+        """How long the next message of this link is under way."""
+        conditions = self.conditions
+        least, most = conditions.delay_us
+        value = least + link.extra_us
+        if most > least:
+            value += int(self._random() * (most - least + 1))
+        if conditions.late_probability and self._random() < conditions.late_probability:
+            value += self._rng.randint(*conditions.late_us)
+        return value
+
+    def _arrive(self, link: Link, dial: int, sequence: int, frame: bytes) -> None:
+        node = link.receiver
+        if node.paused:
+            node.backlog.append((self._arrive, (link, dial, sequence, frame)))
+            return
+        if link.accepted != dial or self.world.now > link.cut_at or not node.up:
+            return
+        try:
+            if not link.session_in.accept(sequence):
+                return
+            self.world.arrived(node, link, frame)
+        except PeerError as error:
+            self.world.report("peer error", f"process {node.pid} refused a frame of process {link.sender.pid}: {error}")
+            self._break(link)
+
+    def flushed(self, link: Link, memory: tuple[int | None, int], seen: int) -> None:
+        """The batch that processed frame `seen` is on the receiver's disk. memory: whose numbering that was."""
+        session = link.session_in
+        if (session.incarnation, session.epoch) != memory:
+            return
+        session.flushed = seen
+        if seen - link.told >= self.conditions.acknowledge_frames:
+            link.told = seen
+            back = self._links[link.receiver.pid, link.sender.pid]
+            if not back.blocked:
+                self.world.schedule(self.world.now + self.delay(back), self._acknowledged, link, link.accepted, seen)
+
+    def _acknowledged(self, link: Link, dial: int, seen: int) -> None:
+        if link.open and link.dial == dial and link.sender.up:
+            link.session_out.acknowledged(seen)
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def _break(self, link: Link) -> None:
+        """The connection is gone; what is under way arrives up to a random instant. The sender dials again later."""
+        link.open = False
+        link.dial += 1
+        most = self.conditions.delay_us[1]
+        link.cut_at = min(link.cut_at, self.world.now + self._rng.randint(0, most))
+        self._dial_later(link)
+
+    def _dial_later(self, link: Link) -> None:
+        pause = self._rng.randint(*self.conditions.reconnect_us)
+        self.world.schedule(self.world.now + pause, self._dial, link, link.dial)
+
+    def _dial(self, link: Link, dial: int) -> None:
+        sender = link.sender
+        if link.dial != dial or link.open or not sender.up:
+            return
+        if sender.paused:
+            sender.backlog.append((self._dial, (link, dial)))
+            return
+        link.dial += 1
+        if link.blocked or not link.receiver.up:
+            self._dial_later(link)
+            return
+        arrival = self.world.now + self.delay(link)
+        self.world.schedule(
+            arrival, self._hello, link, link.dial, sender.life, link.session_out.epoch, link.session_out.first
+        )
+
+    def _hello(self, link: Link, dial: int, incarnation: int, epoch: int, first: int) -> None:
+        node = link.receiver
+        if node.paused:
+            node.backlog.append((self._hello, (link, dial, incarnation, epoch, first)))
+            return
+        if link.dial != dial:
+            return
+        back = self._links[node.pid, link.sender.pid]
+        if not node.up or link.blocked or back.blocked:
+            self._dial_later(link)
+            return
+        received, lost = link.session_in.greet(incarnation, epoch, first)
+        link.accepted = dial
+        link.cut_at = FOREVER
+        link.last_arrival = 0
+        link.told = received
+        if lost:
+            self.world.peer_reset(node, link.sender.pid)
+        self.world.schedule(self.world.now + self.delay(back), self._welcome, link, dial, node.life, received)
+
+    def _welcome(self, link: Link, dial: int, incarnation: int, received: int) -> None:
+        sender = link.sender
+        if sender.paused:
+            sender.backlog.append((self._welcome, (link, dial, incarnation, received)))
+            return
+        if link.dial != dial or not sender.up:
+            return
+        frames, restarted = link.session_out.resume(incarnation, received)
+        link.open = True
+        if restarted:
+            self.world.peer_reset(sender, link.receiver.pid)
+        for sequence, frame in frames:
+            self._transmit(link, sequence, frame)
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+
+    def died(self, node: Node) -> None:
+        """Both ends of this process's links are gone with it."""
+        for peer, link in node.links.items():
+            self._break(link)
+            back = self._links[peer, node.pid]
+            self._break(back)
+            back.accepted = 0
+
+    def born(self, node: Node) -> None:
+        """New ends for a restarted process; it dials everybody, and everybody it once they notice."""
+        for peer, link in node.links.items():
+            link.session_out = Sender()
+            link.dial += 1
+            self.world.schedule(self.world.now, self._dial, link, link.dial)
+            back = self._links[peer, node.pid]
+            back.session_in = Receiver()
+            back.accepted = 0
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def reset(self, a: ProcessId, b: ProcessId) -> None:
+        """Break the connection from a to b."""
+        if self._links[a, b].open:
+            self._break(self._links[a, b])
+
+    def block(self, pairs: Iterable[tuple[ProcessId, ProcessId]]) -> None:
+        """Nothing gets from a to b, for every (a, b)."""
+        for pair in pairs:
+            link = self._links[pair]
+            link.blocked = True
+            if link.open:
+                self._break(link)
+
+    def unblock(self, pairs: Iterable[tuple[ProcessId, ProcessId]]) -> None:
+        for pair in pairs:
+            self._links[pair].blocked = False
+
+    def slow(self, a: ProcessId, b: ProcessId, extra_us: int) -> None:
+        """Every message from a to b takes so much longer; 0 ends it."""
+        self._links[a, b].extra_us = extra_us
+
+    def heal(self) -> None:
+        """No fault is left on any link."""
+        for link in self._links.values():
+            link.blocked = False
+            link.extra_us = 0

@@ -1,0 +1,112 @@
+"""What can be seen of a simulated process from outside, and who wants to see it.
+
+A protocol and an application do not know that they are watched: `watch` puts itself in front of some of their methods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from multicast.protocol import ApplicationOutbox, Outbox
+from multicast.types import FINAL, AppMessage, ProcessId, Timestamp
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import Node
+
+_HANDLERS = ("on_start", "on_submit", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install", "on_stable")
+
+
+class Observer:
+    """Hears what happens. All methods do nothing here.
+
+    watches_protocol: `on_handled` is wanted; it costs time.
+    """
+
+    watches_protocol = False
+
+    def on_life(self, node: Node) -> None:
+        """A life begins; nothing was replayed yet."""
+
+    def on_crash(self, node: Node) -> None:
+        """A life ended."""
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        """The process multicast this."""
+
+    def on_deliver(
+        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay: bool
+    ) -> None:
+        """The process delivered this; replay: it told its application again what it had in its journal."""
+
+    def on_frame(self, sender: ProcessId, to: tuple[ProcessId, ...], frame: bytes) -> None:
+        """An encoded message leaves for other processes."""
+
+    def on_handled(
+        self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
+    ) -> None:
+        """The protocol was called (`args` end with now and outbox) and sent these (receivers, message, durably)."""
+
+
+def watch(node: Node) -> None:
+    """Put the world's observers in front of this life's protocol and application."""
+    _watch_protocol(node)
+    _watch_application(node)
+
+
+def _watch_application(node: Node) -> None:
+    inner, world = node.application.on_deliver, node.world
+
+    def on_deliver(
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        completion: bytes | None,
+        now: int,
+        out: ApplicationOutbox,
+    ) -> None:
+        if stage == FINAL and not node.replaying:
+            world.events += 1
+        for observer in world.observers:
+            observer.on_deliver(node, position, message, timestamp, stage, expired, node.replaying)
+        inner(position, message, timestamp, stage, expired, completion, now, out)
+
+    setattr(node.application, "on_deliver", on_deliver)  # noqa: B010 - a method of this one object
+
+
+def _watch_protocol(node: Node) -> None:
+    protocol, world = node.protocol, node.world
+    watchers = [o for o in world.observers if o.watches_protocol]
+    start, submit = protocol.on_start, protocol.on_submit
+
+    def on_start(saved: Any, now: int, out: Outbox) -> None:
+        node.replaying = False
+        start(saved, now, out)
+
+    def on_submit(message: AppMessage, now: int, out: Outbox) -> None:
+        submit(message, now, out)
+        world.events += 1
+        for observer in world.observers:
+            observer.on_submit(node, message)
+
+    setattr(protocol, "on_start", on_start)  # noqa: B010
+    setattr(protocol, "on_submit", on_submit)  # noqa: B010
+    if watchers:
+        for name in _HANDLERS:
+            setattr(protocol, name, _handler(node, name, watchers))
+
+
+def _handler(node: Node, name: str, watchers: list[Observer]) -> Any:
+    inner = getattr(node.protocol, name)
+
+    def handle(*args: Any) -> Any:
+        out: Outbox = args[-1]
+        before = len(out.sends)
+        result = inner(*args)
+        sends = out.sends[before:]
+        for watcher in watchers:
+            watcher.on_handled(node, name, args, sends)
+        return result
+
+    return handle
