@@ -1,0 +1,103 @@
+# Two commands for newcomers: `make demo` and `make test`. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+PROTOCOL ?= white_box
+SEEDS ?= 0:200
+RUN_DIR ?= demo-run
+PYTEST_ARGS ?=
+
+# The stamp names this directory, so a checkout that was moved or copied is installed again.
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed-$(shell pwd | cksum | cut -d' ' -f1)
+
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help demo test lint format types bench locust audit sim install java clean
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	echo
+	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) PYTEST_ARGS='-k name'"
+
+demo: java $(STAMP) ## run a cluster, kill a leader, audit what it did (PROTOCOL=skeen for no kill)
+	@echo "==> Demo: 2 shards, protocol $(PROTOCOL)"
+	start=$$SECONDS
+	$(PYTHON) -m workloads.demo --protocol $(PROTOCOL)
+	echo "==> Demo finished in $$((SECONDS - start)) s"
+
+test: java $(STAMP) ## all tests
+	@echo "==> Tests"
+	start=$$SECONDS
+	$(PYTHON) -m pytest $(PYTEST_ARGS)
+	echo "==> Tests finished in $$((SECONDS - start)) s"
+
+lint: $(STAMP) ## ruff: style and formatting
+	@$(PYTHON) -m ruff check .
+
+format: $(STAMP) ## ruff: apply the safe fixes
+	@$(PYTHON) -m ruff check --fix .
+
+types: $(STAMP) ## mypy, strict
+	@$(PYTHON) -m mypy
+
+sim: $(STAMP) ## simulate PROTOCOL with SEEDS under faults, then measure its latency in message delays
+	@$(PYTHON) -m multicast.simulation run --protocol $(PROTOCOL) --seeds $(SEEDS) --profile faults
+	$(PYTHON) -m multicast.simulation latency
+
+bench: $(STAMP) ## throughput and latency of a fresh 2 x 3 cluster
+	@dir=$$(mktemp -d)
+	trap '$(VENV)/bin/kvstore cluster down "$$dir" >/dev/null; rm -rf "$$dir"' EXIT
+	$(VENV)/bin/kvstore cluster init "$$dir" --shards 2 --replicas 3 --protocol $(PROTOCOL)
+	$(VENV)/bin/kvstore cluster up "$$dir" --detach
+	$(VENV)/bin/kvstore bench "$$dir"
+
+audit: java $(STAMP) ## let Spark judge the run in RUN_DIR
+	@$(PYTHON) -m spark_etl audit $(RUN_DIR)
+
+install: $(STAMP) ## only create .venv and install
+
+clean: ## remove .venv, caches and the directory of the demo
+	@rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-run run spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The audit runs on Spark, which needs Java; said before anything is installed or started.
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
+	remedy="Install a Java runtime, e.g. on Debian or Ubuntu: sudo apt-get install openjdk-17-jre-headless (or set JAVA_HOME to one)."
+	if ! said=$$("$$java" -version 2>&1); then
+	  echo "Java 17 or newer is needed for the audit, and '$$java' does not run. $$remedy" >&2
+	  exit 1
+	fi
+	major=$$(sed -nE 's/.* version "([0-9]+).*/\1/p' <<< "$$said" | head -n 1)
+	if [ "$${major:-0}" -lt 17 ]; then
+	  echo "Java 17 or newer is needed for the audit; '$$java' is version $${major:-unknown}. $$remedy" >&2
+	  exit 1
+	fi
+
+$(STAMP): pyproject.toml constraints.txt
+	@found=""
+	for candidate in $(PYTHON_FOR_VENV) python3.11 python3.12 python3.13 python3; do
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi
+	done
+	if [ -z "$$found" ]; then
+	  echo "Python 3.11 or newer is needed and none was found. Install it, e.g. on Debian or Ubuntu: sudo apt-get install python3.11 python3.11-venv" >&2
+	  exit 1
+	fi
+	start=$$SECONDS
+	echo "==> Creating $(VENV) with $$("$$found" --version)"
+	if ! "$$found" -m venv --clear $(VENV); then
+	  echo "Could not create $(VENV). On Debian or Ubuntu the module is a package of its own: sudo apt-get install python3-venv" >&2
+	  exit 1
+	fi
+	echo "==> Installing the project and what it needs (Spark is large: a minute or a few, the first time only)"
+	if ! $(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'; then
+	  echo "The installation failed (see above). Run the same command again when that is mended." >&2
+	  exit 1
+	fi
+	touch $(STAMP)
+	echo "==> Installed in $$((SECONDS - start)) s"

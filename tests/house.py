@@ -1,0 +1,256 @@
+"""The rules of the house as functions: sources in, violations out. `test_house.py` applies them to the project.
+
+A rule takes the parsed modules of the project and returns one line per violation, `path:line: what is wrong`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("multicast", "kvstore", "client_sdk", "workloads", "spark_etl", "tests")
+FILE_LINES_MAX = 700
+
+LIBRARY_PURE = ("types", "protocol", "wire", "session", "engine", "records")
+ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
+    ("multicast.types", ()),
+    ("multicast.protocol", ("multicast.types",)),
+    ("multicast.records", ("multicast.types",)),
+    ("multicast.session", ("multicast.protocol", "multicast.types")),
+    ("multicast.wire", ("multicast.protocol", "multicast.records", "multicast.types")),
+    ("multicast.engine", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),
+    ("multicast.parts", ("multicast.types", "multicast.protocol")),
+    ("multicast.protocols", ("multicast.types", "multicast.protocol", "multicast.parts")),
+    ("multicast.registry", ("multicast.types", "multicast.protocol", "multicast.protocols")),
+    ("multicast.journal", ("multicast.types", "multicast.records")),
+    ("multicast.runtime", ("multicast.journal", *(f"multicast.{m}" for m in LIBRARY_PURE))),
+    ("multicast.simulation", ("multicast.journal", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
+    ("multicast", ("multicast",)),
+    ("kvstore.core", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),
+    ("kvstore.cli", ("kvstore", "multicast", "client_sdk", "workloads")),
+    ("kvstore", ("kvstore", "multicast")),
+    ("client_sdk", ("kvstore.core.model", "kvstore.core.shard_map", "multicast.types")),
+    (
+        "workloads",
+        ("client_sdk", "kvstore.core.model", "kvstore.core.shard_map", "kvstore.core.audit", "multicast.types"),
+    ),
+    ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit")),
+    ("tests", PACKAGES),
+)
+
+PURE = ("kvstore.core", "multicast.parts", "multicast.protocols", *(f"multicast.{m}" for m in LIBRARY_PURE))
+IMPURE_MODULES = frozenset(
+    (
+        "asyncio", "concurrent", "datetime", "io", "logging", "multiprocessing", "os", "pathlib", "queue",
+        "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "sys",
+        "tempfile", "threading", "time", "uuid",
+    )
+)
+IMPURE_CALLS = frozenset(("open", "print", "input", "hash", "exec", "eval"))
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file. `name` is dotted; `path` is relative to the root of the project."""
+
+    name: str
+    path: str
+    text: str
+    tree: ast.Module
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> Module:
+        """SyntaxError names the path."""
+        parts = path.removesuffix(".py").split("/")
+        if parts[-1] == "__init__":
+            parts.pop()
+        return cls(".".join(parts), path, text, ast.parse(text, path))
+
+    def at(self, node: ast.AST, problem: str) -> str:
+        return f"{self.path}:{getattr(node, 'lineno', 1)}: {problem}"
+
+
+Modules = Mapping[str, Module]
+
+
+def project() -> dict[str, Module]:
+    """Every Python file of the project, by dotted name."""
+    modules = {}
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            module = Module.parse(file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8"))
+            modules[module.name] = module
+    return modules
+
+
+def within(name: str, package: str) -> bool:
+    """Whether the module is the package or inside it."""
+    return name == package or name.startswith(package + ".")
+
+
+def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.AST, str]]:
+    """What a module imports, at any depth of its code, as dotted names: modules where we know them."""
+    package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield node, full if full in modules else base
+
+
+# -- arrows ------------------------------------------------------------------------------------------------------------
+
+
+def forbidden_arrows(modules: Modules) -> list[str]:
+    """Imports against the table `ARROWS`."""
+    found = []
+    for module in modules.values():
+        owner, allowed = max(((o, a) for o, a in ARROWS if within(module.name, o)), key=lambda row: len(row[0]))
+        for node, target in imports(module, modules):
+            if target.split(".")[0] not in PACKAGES:
+                continue
+            itself = within(target, owner) and owner != "multicast.protocols"
+            if not itself and not any(within(target, a) for a in allowed):
+                found.append(module.at(node, f"{owner} must not import {target}"))
+    return found
+
+
+def protocols_by_name(modules: Modules) -> list[str]:
+    """Modules other than tests that name one protocol's module, in an import or in a string."""
+    found = []
+    prefix = "multicast.protocols."
+    for module in modules.values():
+        if within(module.name, "tests"):
+            continue
+        for node, target in imports(module, modules):
+            if target.startswith(prefix):
+                found.append(module.at(node, f"names {target}; use the registry"))
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value[:-1].startswith(prefix):
+                found.append(module.at(node, f"names {node.value}; use the registry"))
+    return found
+
+
+# -- purity ------------------------------------------------------------------------------------------------------------
+
+
+def impure(modules: Modules) -> list[str]:
+    """Clocks, files, sockets, threads and unseeded randomness in the packages that must have none."""
+    found = []
+    for module in modules.values():
+        if not any(within(module.name, p) for p in PURE):
+            continue
+        for node, target in imports(module, modules):
+            if target.split(".")[0] in IMPURE_MODULES:
+                found.append(module.at(node, f"a pure module imports {target}"))
+        defines_hash = any(isinstance(n, ast.FunctionDef) and n.name == "__hash__" for n in ast.walk(module.tree))
+        allowed = {"hash"} if defines_hash else set()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "random":
+                found += [
+                    module.at(node, f"random.{a.name}: randomness is given, seeded, to pure modules")
+                    for a in node.names
+                    if a.name != "Random"
+                ]
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
+                if node.attr != "Random":
+                    found.append(module.at(node, f"random.{node.attr}: randomness is given, seeded, to pure modules"))
+            elif isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called in IMPURE_CALLS - allowed or called in ("random.Random", "Random"):
+                    found.append(module.at(node, f"a pure module calls {called}()"))
+            elif isinstance(node, ast.For) and _is_set(node.iter):
+                found.append(module.at(node, "iterates a set: its order differs from run to run"))
+    return found
+
+
+def _is_set(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
+    return isinstance(node, ast.Set | ast.SetComp)
+
+
+# -- style -------------------------------------------------------------------------------------------------------------
+
+
+def too_long(modules: Modules) -> list[str]:
+    """Files that have outgrown one subject."""
+    return [
+        f"{m.path}: {lines} lines, at most {FILE_LINES_MAX}"
+        for m in modules.values()
+        if (lines := len(m.text.splitlines())) > FILE_LINES_MAX
+    ]
+
+
+def undocumented(modules: Modules) -> list[str]:
+    """Public modules, classes and functions without a docstring. A class of nothing but fields needs none."""
+    found = []
+    for module in modules.values():
+        if within(module.name, "tests") or not module.text.strip():
+            continue
+        if ast.get_docstring(module.tree) is None:
+            found.append(f"{module.path}:1: the module has no docstring")
+        for node in module.tree.body:
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+                continue
+            only_fields = isinstance(node, ast.ClassDef) and all(
+                isinstance(n, ast.AnnAssign | ast.Pass) for n in node.body
+            )
+            if ast.get_docstring(node) is None and not only_fields:
+                found.append(module.at(node, f"{node.name} has no docstring"))
+    return found
+
+
+def forbidden(modules: Modules) -> list[str]:
+    """Postponed work, unsafe deserialisation, swallowed errors, tests that wait by sleeping."""
+    marks = tuple(first + second for first, second in (("TO", "DO"), ("FIX", "ME"), ("XX", "X")))
+    unsafe = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+    found = []
+    for module in modules.values():
+        for number, line in enumerate(module.text.splitlines(), 1):
+            found += [f"{module.path}:{number}: {mark}" for mark in marks if mark in line]
+        for node, target in imports(module, modules):
+            if target.split(".")[0] in unsafe:
+                found.append(module.at(node, f"imports {target}"))
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler) and _catches_all(node) and _does_nothing(node.body):
+                found.append(module.at(node, "swallows every error"))
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep" and within(module.name, "tests"):
+                found.append(module.at(node, "a test sleeps; wait for a condition with a deadline"))
+    return found
+
+
+def _catches_all(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException")
+
+
+def _does_nothing(body: list[ast.stmt]) -> bool:
+    return all(isinstance(n, ast.Pass) or (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)) for n in body)
+
+
+def asserts_nothing(modules: Modules) -> list[str]:
+    """Tests that cannot fail: no assert, no expected exception, and no helper called whose name says that it checks."""
+    telling = ("assert", "check", "expect", "raises", "fail", "run_state_machine")
+    found = []
+    for module in modules.values():
+        if not within(module.name, "tests"):
+            continue
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
+                continue
+            inside = list(ast.walk(node))
+            calls = [ast.unparse(n.func).rpartition(".")[2] for n in inside if isinstance(n, ast.Call)]
+            if not any(isinstance(n, ast.Assert) for n in inside) and not any(t in c for c in calls for t in telling):
+                found.append(module.at(node, f"{node.name} asserts nothing"))
+    return found

@@ -1,0 +1,197 @@
+"""The project keeps the rules of the house, and each rule notices a planted violation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import house
+from tests.house import ROOT, Module, Modules
+
+RULES: tuple[Callable[[Modules], list[str]], ...] = (
+    house.forbidden_arrows,
+    house.protocols_by_name,
+    house.impure,
+    house.too_long,
+    house.undocumented,
+    house.forbidden,
+    house.asserts_nothing,
+)
+
+
+@pytest.fixture(scope="module")
+def project() -> Modules:
+    return house.project()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_project_keeps(rule: Callable[[Modules], list[str]], project: Modules) -> None:
+    violations = rule(project)
+    assert not violations, "\n" + "\n".join(violations)
+
+
+def test_every_package_is_looked_at(project: Modules) -> None:
+    assert {name.split(".")[0] for name in project} == set(house.PACKAGES)
+    assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(house.PACKAGES)
+
+
+# -- planted violations ------------------------------------------------------------------------------------------------
+
+PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
+    # rule, file, what it must notice, and its innocent neighbour
+    (house.forbidden_arrows, "multicast/types.py", "import multicast.protocol", "import msgspec"),
+    (
+        house.forbidden_arrows,
+        "multicast/protocols/one.py",
+        "from multicast.protocols import two",
+        "from multicast.parts import clock",
+    ),
+    (house.forbidden_arrows, "multicast/protocols/one.py", "from . import two", "from ..parts import clock"),
+    (house.forbidden_arrows, "multicast/parts/clock.py", "from multicast import protocols", "from multicast.parts import two"),
+    (
+        house.forbidden_arrows,
+        "multicast/runtime/host.py",
+        "from multicast.protocols.two import Two",
+        "from multicast.engine import Engine",
+    ),
+    (
+        house.forbidden_arrows,
+        "multicast/simulation/world.py",
+        "def f():\n    from multicast.protocols import two",
+        "from multicast import registry",
+    ),
+    (house.forbidden_arrows, "multicast/journal.py", "import kvstore.core.model", "from multicast import records"),
+    (house.forbidden_arrows, "kvstore/core/replica.py", "import kvstore.storage", "import kvstore.core.model"),
+    (house.forbidden_arrows, "kvstore/http/app.py", "import client_sdk", "import kvstore.core.model"),
+    (house.forbidden_arrows, "kvstore/host.py", "import workloads", "import multicast.runtime"),
+    (house.forbidden_arrows, "client_sdk/client.py", "from kvstore import config", "from kvstore.core import model"),
+    (house.forbidden_arrows, "client_sdk/client.py", "import kvstore.core.audit", "import kvstore.core.shard_map"),
+    (house.forbidden_arrows, "workloads/bank.py", "from kvstore.core import replica", "from kvstore.core import audit"),
+    (house.forbidden_arrows, "spark_etl/extract.py", "from multicast import journal", "from multicast import records"),
+    (house.forbidden_arrows, "spark_etl/extract.py", "import kvstore.core.model", "import kvstore.core.audit"),
+    (house.forbidden_arrows, "kvstore/cli.py", "import tests.house", "import client_sdk"),
+    (
+        house.protocols_by_name,
+        "multicast/runtime/host.py",
+        "NAME = 'multicast.protocols.two'",
+        "NAME = 'multicast.protocols'",
+    ),
+    (house.protocols_by_name, "kvstore/host.py", "import multicast.protocols.two", "import multicast.registry"),
+    (house.impure, "kvstore/core/replica.py", "import asyncio", "import zlib"),
+    (house.impure, "kvstore/core/replica.py", "from time import monotonic", "from bisect import bisect"),
+    (house.impure, "multicast/parts/clock.py", "import socket", "import heapq"),
+    (house.impure, "multicast/protocols/one.py", "def f():\n    import os.path", "import struct"),
+    (house.impure, "multicast/engine.py", "def f():\n    return open('x')", "def f(box):\n    return box.open('x')"),
+    (house.impure, "multicast/session.py", "import random\nx = random.random()", "import random\nx: random.Random"),
+    (house.impure, "multicast/wire.py", "from random import randint", "from random import Random"),
+    (house.impure, "multicast/parts/clock.py", "import random\nx = random.Random(1)", "def f(rng):\n    rng.random()"),
+    (house.impure, "multicast/types.py", "x = hash('a')", "x = len('a')"),
+    (house.impure, "multicast/types.py", "for x in set('ab'):\n    pass", "for x in sorted(set('ab')):\n    pass"),
+    (house.too_long, "kvstore/host.py", "x = 1\n" * 701, "x = 1\n" * 700),
+    (house.undocumented, "kvstore/host.py", "x = 1", "'''Why.'''\nx = 1"),
+    (house.undocumented, "kvstore/host.py", "'''Why.'''\ndef f(): ...", "'''Why.'''\ndef _f(): ..."),
+    (house.undocumented, "kvstore/host.py", "'''Why.'''\nclass A:\n    x = 1", "'''Why.'''\nclass A:\n    x: int"),
+    (house.forbidden, "kvstore/host.py", "# TO" + "DO: later", "# to do so is right"),
+    (house.forbidden, "kvstore/host.py", "import pickle", "import json"),
+    (
+        house.forbidden,
+        "kvstore/host.py",
+        "try:\n    f()\nexcept Exception:\n    pass",
+        "try:\n    f()\nexcept OSError:\n    pass",
+    ),
+    (house.forbidden, "tests/test_x.py", "import time\ntime.sleep(1)", "import time\ntime.monotonic()"),
+    (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    assert f()"),
+    (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    check_order(f())"),
+)
+
+
+def sources(path: str, text: str) -> Modules:
+    """The module to judge, among others that it may name."""
+    others = (
+        *("multicast/protocols/two.py", "multicast/parts/clock.py", "multicast/parts/two.py", "multicast/records.py"),
+        *("multicast/journal.py", "multicast/registry.py", "kvstore/config.py", "kvstore/core/model.py"),
+        *("kvstore/core/audit.py", "kvstore/core/replica.py"),
+    )
+    modules = [Module.parse(p, "'''Nothing.'''") for p in others if p != path]
+    return {m.name: m for m in (*modules, Module.parse(path, text))}
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "violation", "neighbour"), PLANTED, ids=[f"{r.__name__}-{i}" for i, (r, *_) in enumerate(PLANTED)]
+)
+def test_a_planted_violation_is_noticed(
+    rule: Callable[[Modules], list[str]], path: str, violation: str, neighbour: str
+) -> None:
+    found = rule(sources(path, violation))
+    assert [line.split(":")[0] for line in found] == [path]
+    assert rule(sources(path, neighbour)) == []
+
+
+def test_every_rule_has_a_planted_violation() -> None:
+    assert {rule for rule, *_ in PLANTED} == set(RULES)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def ruff(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("-m", "ruff", "check", "--no-cache", "--output-format=concise", *arguments)
+
+
+def test_ruff_finds_nothing() -> None:
+    done = ruff(".")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff_notices_a_planted_violation(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("import os\n")
+    done = ruff("--config", str(ROOT / "pyproject.toml"), str(tmp_path))
+    assert done.returncode == 1
+    assert "F401" in done.stdout
+
+
+# -- light installation ------------------------------------------------------------------------------------------------
+
+HEAVY = ("lmdb", "pyspark", "pyarrow", "pandas", "scipy", "typer", "rich", "structlog", "prometheus_client", "locust")
+WITHOUT_EXTRAS = f"""
+import sys
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {HEAVY!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def test_the_sdk_imports_without_the_extras() -> None:
+    program = "from client_sdk import AsyncClient, Client\nprint(AsyncClient.__name__, Client.__name__)"
+    done = run("-c", WITHOUT_EXTRAS + program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["AsyncClient", "Client"]
+
+
+def test_blocking_the_extras_blocks_them() -> None:
+    done = run("-c", WITHOUT_EXTRAS + "import lmdb")
+    assert done.returncode == 1
+    assert "No module named 'lmdb'" in done.stderr
