@@ -111,8 +111,9 @@ class Engine:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def recover(self, checkpoint: Checkpoint | None, tail: Iterable[tuple[int, Any]], now: int) -> Batch:
-        """The first call. `tail`: (journal offset at its end, record) of all from `checkpoint.offset` on, in order, up to
-        the last BatchEnd; the application already holds the outcomes of the first `checkpoint.position` deliveries. Returns the first batch.
+        """The first call. `tail`: (journal offset at its end, record) of all from `checkpoint.offset` on, in order,
+        up to the last BatchEnd; the application already holds the outcomes of the first `checkpoint.position`
+        deliveries. Returns the first batch.
         """
         values = dict(checkpoint.values) if checkpoint else {}
         done = checkpoint.position if checkpoint else 0

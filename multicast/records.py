@@ -5,8 +5,8 @@ A journal is a sequence of segment files. A segment is a header (`SegmentHeader`
     length u32 | crc32 u32 | kind u8 | body          big-endian; length and CRC cover kind and body
 
 Bodies are msgpack arrays (structs below). A *journal offset* counts record bytes from the first record of the first
-segment on, headers not counted; the header tells the offset at which its segment begins. Records come in batches, each closed by a
-`BatchEnd`: a batch is wholly there or not at all.
+segment on, headers not counted; the header tells the offset at which its segment begins. Records come in batches,
+each closed by a `BatchEnd`: a batch is wholly there or not at all.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class Completed(msgspec.Struct, array_like=True, gc=False):
 
 
 class BatchEnd(msgspec.Struct, array_like=True, gc=False):
-    """What stands before it was appended and synced as one: a replica that finds records after the last one cuts them."""
+    """What stands before it was appended and synced as one: a replica that finds records after the last one cuts
+    them."""
 
     batch: int
 
@@ -148,7 +149,9 @@ _TYPES: dict[int, type] = {
 }
 _KINDS = {kind: type_ for type_, kind in _TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
-_decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _TYPES.items()}
+_decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _TYPES.items()
+}
 _KIND_BYTES = {type_: bytes([kind]) for kind, type_ in _TYPES.items()}
 
 
@@ -177,7 +180,8 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 def scan(data: bytes | memoryview, start: int = HEADER_BYTES) -> Iterator[tuple[int, int, memoryview] | Damage]:
-    """(position in the file, kind, body) of every good record from byte `start` on; at the first bad one, a Damage, last."""
+    """(position in the file, kind, body) of every good record from byte `start` on; at the first bad one, a Damage,
+    last."""
     view = memoryview(data)
     at, end = start, len(view)
     while at < end:

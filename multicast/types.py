@@ -79,7 +79,8 @@ class Ballot(NamedTuple):
 
 
 def new_message_id(now_us: int, random_bits: int) -> MessageId:
-    """A UUIDv7 (RFC 9562, Section 5.7): created at `now_us` microseconds since 1970, with the lower 62 random bits given.
+    """A UUIDv7 (RFC 9562, Section 5.7): created at `now_us` microseconds since 1970, with the lower 62 random bits
+    given.
 
     Its 12 bits beside the millisecond hold the fraction of it (Section 6.2, method 3), so ids sort by creation.
     """

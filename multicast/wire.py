@@ -25,7 +25,8 @@ HOST = 2
 
 
 class Hello(msgspec.Struct, array_like=True):
-    """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it has."""
+    """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it
+    has."""
 
     version: int
     cluster: bytes

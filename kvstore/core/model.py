@@ -24,8 +24,8 @@ OPERATORS = ("==", "!=", "<", ">")
 
 
 class Compare(msgspec.Struct, array_like=True, gc=False):
-    """target "value": `operand` is bytes, and an absent key satisfies nothing but "!=". "version": a Timestamp, an absent
-    key has version (0, 0). "exists": bool, with "==" or "!="."""
+    """target "value": `operand` is bytes, and an absent key satisfies nothing but "!=". "version": a Timestamp, an
+    absent key has version (0, 0). "exists": bool, with "==" or "!="."""
 
     key: bytes
     target: str

@@ -2,11 +2,11 @@
 
 Theory of operation. Each process tells the others of a message's destination groups its *watermark*: the final
 timestamp up to which it durably holds all outcomes (`Stable`). A group's watermark is the highest that a quorum of it
-has reached. A message is *settled* when the watermark of every destination group has passed it: then every future leader
-of any of them either has delivered it or catches up past it before leading, so nobody will ask for it, and its payload
-and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the watermark has
-passed the id's creation plus twice the deduplication window; a copy that comes even later is delivered as expired.
-Without a window ids are known for ever.
+has reached. A message is *settled* when the watermark of every destination group has passed it: then every future
+leader of any of them either has delivered it or catches up past it before leading, so nobody will ask for it, and its
+payload and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the
+watermark has passed the id's creation plus twice the deduplication window; a copy that comes even later is delivered
+as expired. Without a window ids are known for ever.
 
 Durable: `d` + id -> timestamp and position of each known message; `D` -> the last delivery. Deliveries are delivered in
 the order of their timestamps, so a watermark speaks for everything below it.

@@ -12,7 +12,8 @@ from multicast.types import MessageId, Timestamp
 
 
 class PendingQueue:
-    """Both sides are heaps with lazy deletion: every operation costs O(log n) amortised, `pop` O(1) when nothing is due."""
+    """Both sides are heaps with lazy deletion: every operation costs O(log n) amortised, `pop` O(1) when nothing is
+    due."""
 
     __slots__ = ("_committed", "_global", "_local", "_proposed")
 

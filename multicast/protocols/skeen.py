@@ -1,9 +1,9 @@
 """Skeen's protocol: one process per group (White-Box paper, Section III, Fig. 1).
 
 Theory of operation. Every destination stamps a message with its own clock and tells the stamp to all destinations; the
-maximum of the stamps is the message's final timestamp. A message is delivered when no other could still get a lower one:
-its final timestamp is below the local stamps of all messages whose final timestamp is not known yet. Having computed a
-final timestamp, a process never stamps below it again.
+maximum of the stamps is the message's final timestamp. A message is delivered when no other could still get a lower
+one: its final timestamp is below the local stamps of all messages whose final timestamp is not known yet. Having
+computed a final timestamp, a process never stamps below it again.
 
     message     from -> to                      when
     Multicast   sender -> destinations          multicast(m)
@@ -13,8 +13,8 @@ final timestamp, a process never stamps below it again.
 As printed, with two additions. The printed protocol assumes processes that never fail; ours may be stopped and come
 back: every stamp is on disk before the Propose that tells it leaves, and every Propose is on disk before the link
 acknowledges it. `Propose` carries m, so a destination that never got `Multicast` (its sender died between two sends)
-stamps m then; and stamps that stay unanswered are told again, asking for the answer. Neither changes a failure-free run.
-There is no fault tolerance: while one process is away, messages to it wait.
+stamps m then; and stamps that stay unanswered are told again, asking for the answer. Neither changes a failure-free
+run. There is no fault tolerance: while one process is away, messages to it wait.
 
 Orderings relied on: none between links; a process's own Propose may arrive in any order.
 """

@@ -1,10 +1,11 @@
 """White-Box atomic multicast (Gotsman, Lefort, Chockler, DSN 2019; Figs. 3-6).
 
 Theory of operation. Skeen's protocol between the leaders of the destination groups and Paxos inside each group, woven
-together. The leader of each destination group stamps m with its clock and sends ACCEPT with its ballot and stamp to *all*
-processes of all destination groups. A process that has the ACCEPTs of all groups, its own group's from the leader that it
-follows, stores the stamp, moves its clock past the maximum of them (m's global timestamp) and acknowledges to all these
-leaders, naming the vector of ballots. A leader with acknowledgements for one vector from a quorum of every group, itself
+together. The leader of each destination group stamps m with its clock and sends ACCEPT with its ballot and stamp to
+*all* processes of all destination groups. A process that has the ACCEPTs of all groups, its own group's from the
+leader that it follows, stores the stamp, moves its clock past the maximum of them (m's global timestamp) and
+acknowledges to all these leaders, naming the vector of ballots. A leader with acknowledgements for one vector from a
+quorum of every group, itself
 among them, knows that stamps and clocks are durable: m is committed. It delivers committed messages in timestamp order,
 as Skeen's does, and its followers deliver on its word. A new leader first brings a quorum of its group into one state:
 everything committed that any of a quorum knows, and what was accepted in the latest ballot.
@@ -25,26 +26,28 @@ everything committed that any of a quorum knows, and what was accepted in the la
     Stable         process -> destination groups                -  (parts.delivered)
 
 Deviations from the figures, with reasons:
-1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it again.
-2. A candidate acts on the first quorum of NEWLEADER_ACKs only; a process that votes later gets the leader's present state.
+1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it
+   again.
+2. A candidate acts on the first quorum of NEWLEADER_ACKs only; a process that votes later gets the leader's present
+   state.
 3. Phase and timestamps of a DELIVER are stored even if its delivery is filtered as a duplicate (line 25).
-4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack. A leader or candidate that
-   hears of a higher ballot and sees no new leader soon starts a still higher one.
-5. Leaders retry messages that stay uncommitted, by a Multicast to all processes of the destinations; a sender retries too
-   until it knows of the delivery.
-6. DELIVER and heartbeats carry the group's dense position. A process that finds a gap fetches the missing deliveries from
-   a peer's journal (the host's catch-up) instead of skipping them, and a candidate delivers all that any of its quorum
-   has delivered before it computes its state.
+4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack. A leader or candidate
+   that hears of a higher ballot and sees no new leader soon starts a still higher one.
+5. Leaders retry messages that stay uncommitted, by a Multicast to all processes of the destinations; a sender retries
+   too until it knows of the delivery.
+6. DELIVER and heartbeats carry the group's dense position. A process that finds a gap fetches the missing deliveries
+   from a peer's journal (the host's catch-up) instead of skipping them, and a candidate delivers all that any of its
+   quorum has delivered before it computes its state.
 7. Garbage collection. m is settled when a quorum of each destination group durably holds its outcome (parts.delivered).
-   Then m's entry goes; its id is remembered. Safe, because every later leader of any of these groups has, from its quorum,
-   a voter that delivered m, and by 6 delivers m itself before it leads; it then recognises m by its id. Copies of m in
-   MULTICAST, ACCEPT, ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored; who still treats m as pending is told Known: he
-   drops m if he has delivered past it, and adopts the timestamp otherwise (a delivered message's timestamp is final, and a
-   quorum's clock has passed it).
+   Then m's entry goes; its id is remembered. Safe, because every later leader of any of these groups has, from its
+   quorum, a voter that delivered m, and by 6 delivers m itself before it leads; it then recognises m by its id.
+   Copies of m in MULTICAST, ACCEPT, ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored; who still treats m as
+   pending is told Known: he drops m if he has delivered past it, and adopts the timestamp otherwise (a delivered
+   message's timestamp is final, and a quorum's clock has passed it).
 8. The clock never goes down at one process, also where line 61 would allow it.
 9. Only the own leader's ACCEPT carries the payload.
-10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own only
-    when they come back through that lane; a restarted process leads only in a new ballot.
+10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own
+    only when they come back through that lane; a restarted process leads only in a new ballot.
 
 Orderings relied on: FIFO from a leader to its followers (ACCEPT before DELIVER, NEW_STATE before either; DELIVERs and
 heartbeats in order of their positions); a loss is found by position.
@@ -73,6 +76,7 @@ _BALLOTS_KEY = b"b"
 _CLOCK_KEY = b"c"
 _FIRST_NUMBER = 1
 _ABANDONED_RETRIES = 20
+_EARLY_MAX = 100_000
 
 Vector = tuple[Ballot, ...]
 """Ballots of a message's destination groups, in the order of its destinations."""
@@ -102,11 +106,11 @@ class AcceptAck(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """Delivery number `position` of the group."""
+    """Delivery number `position` of the group. local: None where the leader has it from a peer's journal."""
 
     id: MessageId
     ballot: Ballot
-    local: Timestamp
+    local: Timestamp | None
     final: Timestamp
     position: int
 
@@ -178,8 +182,8 @@ class Known(msgspec.Struct, array_like=True, tag=12, gc=False):
 
 
 class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
-    """Microseconds all. heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a follower
-    stands for election, up to twice that. retry_us: after which time an uncommitted message is sent again.
+    """Microseconds all. heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a
+    follower stands for election, up to twice that. retry_us: after which time an uncommitted message is sent again.
     stability_us: how often watermarks are told."""
 
     heartbeat_us: int = 100_000
@@ -269,6 +273,7 @@ class WhiteBox(MulticastProtocol):
         self._submitted: dict[MessageId, AppMessage] = {}
         self._submission_retries: deque[tuple[int, MessageId]] = deque()
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
+        self._early: dict[int, Deliver] = {}
         self._saved_clock = 0
         self._sweep_at = 0
         self._wake = 0
@@ -332,7 +337,7 @@ class WhiteBox(MulticastProtocol):
         elif kind is Known:
             self._on_known(message, now, out)
         elif kind is LeaderIs:
-            self._learn_leader(self.topology.group_of[sender], message.ballot)
+            self._on_leader_is(self.topology.group_of[sender], message.ballot, out)
         elif self.topology.group_of[sender] != self.group:
             raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
         elif kind is Deliver:
@@ -468,8 +473,10 @@ class WhiteBox(MulticastProtocol):
         committed = False
         for message_id in ack.ids:
             entry = self.entries.get(message_id)
-            if entry is None or entry.phase not in (PROPOSED, ACCEPTED):
+            if entry is None or entry.message is None or entry.phase not in (PROPOSED, ACCEPTED):
                 continue
+            if len(ack.ballots) != len(entry.message.destinations):
+                raise PeerError(f"{len(ack.ballots)} ballots for {len(entry.message.destinations)} groups")
             acknowledged = entry.acks.setdefault(self._ack_key(ack.ballots), set())
             acknowledged.add(sender)
             if self._is_committed(entry, ack.ballots, acknowledged):
@@ -509,9 +516,7 @@ class WhiteBox(MulticastProtocol):
     def _send_deliver(self, entry: _Entry, position: int, out: Outbox) -> None:
         assert entry.final is not None
         entry.sent = True
-        # A message installed from a journal has no local stamp here; nobody computes with the final one in its place.
-        local = entry.local or entry.final
-        out.send(self.members, Deliver(entry.id, self.joined, local, entry.final, position))
+        out.send(self.members, Deliver(entry.id, self.joined, entry.local, entry.final, position))
 
     def _on_deliver(self, sender: ProcessId, deliver: Deliver, now: int, out: Outbox) -> None:
         """Lines 24-31."""
@@ -520,17 +525,24 @@ class WhiteBox(MulticastProtocol):
         if sender != self.joined.leader:
             raise PeerError("a DELIVER from a process that does not lead")
         self._timer.heard(now)
-        entry = self.entries.get(deliver.id)
         if deliver.position <= self.log.position:
-            self._on_duplicate_deliver(entry, deliver, out)
-            return
-        if deliver.position > self.log.position + 1 or entry is None or entry.message is None:
+            self._on_duplicate_deliver(self.entries.get(deliver.id), deliver, out)
+        elif not self._deliver_next(deliver, out):
+            if len(self._early) < _EARLY_MAX:
+                self._early[deliver.position] = deliver
             out.catch_up(sender)
-            return
-        entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
+
+    def _deliver_next(self, deliver: Deliver, out: Outbox) -> bool:
+        """Lines 26-31. False if a delivery before this one, or its payload, is missing."""
+        entry = self.entries.get(deliver.id)
+        if deliver.position != self.log.position + 1 or entry is None or entry.message is None:
+            return False
+        entry.phase, entry.final = COMMITTED, deliver.final
+        entry.local = deliver.local or entry.local
         self._advance_clock(deliver.final.time)
         out.deliver(entry.message, deliver.final)
         self._delivered(entry, out)
+        return True
 
     def _on_duplicate_deliver(self, entry: _Entry | None, deliver: Deliver, out: Outbox) -> None:
         """Deviation 3."""
@@ -538,7 +550,8 @@ class WhiteBox(MulticastProtocol):
         if known is not None and known != (deliver.final, deliver.position):
             raise AssertionError(f"Invariant 3b: {deliver.id.hex()} delivered at {known} and {deliver}")
         if entry is not None and entry.phase != COMMITTED:
-            entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
+            entry.phase, entry.final = COMMITTED, deliver.final
+            entry.local = deliver.local or entry.local
             if entry.message is not None:
                 self._save_entry(entry, out)
 
@@ -567,6 +580,12 @@ class WhiteBox(MulticastProtocol):
         self._delivered(entry, out)
         if entry.position != position:
             raise AssertionError(f"installed delivery {position} as {entry.position}")
+        if self.status is LEADER and not entry.sent:
+            self._announced = position
+            self._send_deliver(entry, position, out)
+        while (early := self._early.pop(self.log.position + 1, None)) is not None:
+            if not self._deliver_next(early, out):
+                break
         if self._votes is not None:
             self._compute_state(now, out)
 
@@ -598,6 +617,14 @@ class WhiteBox(MulticastProtocol):
             self._advance_clock(known.final.time)
             self._queue.commit(known.id, known.final)
         self._deliver_ready(out)
+
+    def _on_leader_is(self, group: GroupId, ballot: Ballot, out: Outbox) -> None:
+        known = self.leaders[group]
+        self._learn_leader(group, ballot)
+        if self.leaders[group] != known:
+            for message in self._submitted.values():
+                if group in message.destinations:
+                    out.send((ballot.leader,), Multicast(message))
 
     def _learn_leader(self, group: GroupId, ballot: Ballot) -> None:
         if ballot.leader not in self.topology.groups[group]:
@@ -679,7 +706,7 @@ class WhiteBox(MulticastProtocol):
         """Lines 44-55 and 60-61: take over a state, but for what was delivered or settled here already."""
         self.joined = ballot
         self.leaders[self.group] = ballot
-        given = {s.message.id: s for s in states}
+        given = {s.message.id: s for s in states if not self._is_past(s)}
         for message_id, entry in list(self.entries.items()):
             state = given.pop(message_id, None)
             self._reset_delivered(entry)
@@ -700,9 +727,18 @@ class WhiteBox(MulticastProtocol):
                 self._save_entry(self._load(state, now), out)
         self._queue = PendingQueue()
         self._retries.clear()
+        self._early.clear()
         self._save_ballots(out)
         self._saved_clock = self.clock.value
         out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
+
+    def _is_past(self, state: EntryState) -> bool:
+        """Whether this process has delivered beyond the place that the message has, or could get, without knowing it:
+        it was delivered so long ago that its id is forgotten, or its stamp never reached a quorum (Invariant 5)."""
+        if self.log.known(state.message.id) is not None:
+            return False
+        place = state.final if state.phase == COMMITTED else state.local
+        return place is not None and place <= self.log.timestamp
 
     def _reset_delivered(self, entry: _Entry) -> None:
         """Line 44 must also clear `Delivered` (deviation 1)."""
@@ -840,8 +876,8 @@ class WhiteBox(MulticastProtocol):
             if message is not None:
                 out.send(self.topology.members(message.destinations), Multicast(message))
                 submissions.append((now, message.id))
-        heads = [queue[0][0] + self.options.retry_us for queue in (retries, submissions) if queue]
-        return min(heads, default=now + 20 * self.options.retry_us)
+        period: int = self.options.retry_us
+        return min((queue[0][0] + period for queue in (retries, submissions) if queue), default=now + 20 * period)
 
     def _sweep(self, now: int) -> None:
         """Forget remote ACCEPTs of messages that the own group never took up; their leaders send them again."""
