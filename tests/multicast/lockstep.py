@@ -1,0 +1,130 @@
+"""A world without time or loss for scenario tests: engines joined by queues that a test empties as it likes."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+from multicast import registry
+from multicast.engine import Engine
+from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol
+from multicast.types import AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
+
+START_US = 1_700_000_000_000_000
+
+
+class Recorder(Application):
+    """Keeps what is delivered: (position, id, timestamp)."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[int, MessageId, Timestamp]] = []
+
+    def on_deliver(
+        self,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        completion: bytes | None,
+        now: int,
+        out: ApplicationOutbox,
+    ) -> None:
+        self.delivered.append((position, message.id, timestamp))
+
+
+class Lockstep:
+    """Processes of one protocol. Nothing moves until `settle`, `advance` or `step` is called; flushes are immediate.
+
+    down: processes that neither receive nor run. cut: (sender, receiver) pairs whose messages wait.
+    """
+
+    def __init__(self, topology: Topology, protocol: str | type[MulticastProtocol], seed: int = 1, **options: Any):
+        cls = registry.load(protocol) if isinstance(protocol, str) else protocol
+        self.topology = topology
+        self.now = START_US
+        self.rng = random.Random(seed)
+        self.links: dict[tuple[ProcessId, ProcessId], deque[bytes]] = {}
+        self.down: set[ProcessId] = set()
+        self.cut: set[tuple[ProcessId, ProcessId]] = set()
+        self.engines: dict[ProcessId, Engine] = {}
+        self.wakes: dict[ProcessId, int | None] = {}
+        for process in topology.processes:
+            instance = cls(process, topology, cls.specification.options(**options), random.Random(seed + process))
+            self.engines[process] = Engine(instance, Recorder(), incarnation=1, copy_to_self=True)
+        for process, engine in self.engines.items():
+            self._carry_out(process, engine.recover(None, (), self.now))
+
+    def protocol(self, process: ProcessId) -> Any:
+        return self.engines[process].protocol
+
+    def delivered(self, process: ProcessId) -> list[MessageId]:
+        return [i for _, i, _ in self.engines[process].application.delivered]  # type: ignore[attr-defined]
+
+    def message(self, *groups: int, origin: ProcessId = 0) -> AppMessage:
+        return AppMessage(new_message_id(self.now, self.rng.getrandbits(62)), tuple(sorted(groups)), b"x", origin)
+
+    def submit(self, process: ProcessId, *groups: int) -> MessageId:
+        """multicast a new message from this process."""
+        message = self.message(*groups, origin=process)
+        self.engines[process].submit(message)
+        self._run(process)
+        return message.id
+
+    def step(self, sender: ProcessId, receiver: ProcessId) -> bool:
+        """Deliver the oldest message of a link."""
+        queue = self.links.get((sender, receiver))
+        if not queue or (sender, receiver) in self.cut or receiver in self.down:
+            return False
+        self.engines[receiver].receive(sender, queue.popleft())
+        self._run(receiver)
+        return True
+
+    def settle(self) -> None:
+        """Deliver everything that may move, in a fixed order, until nothing does."""
+        moving = True
+        while moving:
+            moving = False
+            for sender, receiver in list(self.links):
+                while self.step(sender, receiver):
+                    moving = True
+
+    def advance(self, duration_us: int) -> None:
+        """Let time pass, waking processes when they want it and delivering everything at once."""
+        end = self.now + duration_us
+        self.settle()
+        while True:
+            due = [(w, p) for p, w in self.wakes.items() if w is not None and w <= end and p not in self.down]
+            if not due:
+                break
+            at, process = min(due)
+            self.now = max(self.now, at)
+            self._run(process)
+            if self.wakes[process] is not None and self.wakes[process] <= self.now:  # type: ignore[operator]
+                raise AssertionError(f"process {process} wants to be woken for ever")
+            self.settle()
+        self.now = end
+
+    def crash(self, process: ProcessId) -> None:
+        """For good: its links lose what is under way."""
+        self.down.add(process)
+        for link in [link for link in self.links if process in link]:
+            self.links[link].clear()
+
+    def _run(self, process: ProcessId) -> None:
+        self._carry_out(process, self.engines[process].run(self.now))
+
+    def _carry_out(self, process: ProcessId, batch: Any) -> None:
+        engine = self.engines[process]
+        assert not batch.faulty, batch.faulty
+        self.wakes[process] = batch.wake_at
+        sends = list(batch.sends)
+        if batch.journal:
+            sends += engine.flushed(batch.number)
+        for to, data in sends:
+            for peer in to:
+                if peer not in self.down:
+                    self.links.setdefault((process, peer), deque()).append(data)
+        if not engine.idle:
+            self._run(process)

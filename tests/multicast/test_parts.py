@@ -1,0 +1,182 @@
+"""Shared parts against naive oracles."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multicast import registry
+from multicast.parts.clock import Clock
+from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.pending import PendingQueue
+from multicast.parts.timer import LeaderTimer
+from multicast.protocol import Options, Outbox
+from multicast.types import Timestamp, Topology, created_us, is_uuid7, new_message_id
+
+
+class NaiveQueue:
+    """The rule of Fig. 1, line 17, as printed."""
+
+    def __init__(self) -> None:
+        self.proposed: dict[bytes, Timestamp] = {}
+        self.committed: dict[bytes, Timestamp] = {}
+
+    def propose(self, i: bytes, local: Timestamp) -> None:
+        self.proposed[i] = local
+
+    def commit(self, i: bytes, final: Timestamp) -> None:
+        self.proposed.pop(i, None)
+        self.committed[i] = final
+
+    def remove(self, i: bytes) -> None:
+        self.proposed.pop(i, None)
+        self.committed.pop(i, None)
+
+    def pop(self) -> tuple[Timestamp, bytes] | None:
+        for final, i in sorted((f, i) for i, f in self.committed.items()):
+            if all(local > final for local in self.proposed.values()):
+                del self.committed[i]
+                return final, i
+            return None
+        return None
+
+
+@given(st.lists(st.tuples(st.sampled_from(["propose", "commit", "remove", "pop"]), st.integers(0, 7), st.integers(0, 9))))
+def test_the_pending_queue_does_what_the_figure_says(steps: list[tuple[str, int, int]]) -> None:
+    queue, naive = PendingQueue(), NaiveQueue()
+    for action, number, time in steps:
+        message_id = bytes([number])
+        stamp = Timestamp(time, number)
+        if action == "propose" and message_id not in naive.committed:
+            queue.propose(message_id, stamp)
+            naive.propose(message_id, stamp)
+        elif action == "commit" and message_id not in naive.committed:
+            queue.commit(message_id, stamp)
+            naive.commit(message_id, stamp)
+        elif action == "remove":
+            queue.remove(message_id)
+            naive.remove(message_id)
+        elif action == "pop":
+            assert queue.pop() == naive.pop()
+        assert len(queue) == len(naive.proposed) + len(naive.committed)
+
+
+@given(st.sampled_from(["logical", "hybrid"]), st.lists(st.tuples(st.booleans(), st.integers(0, 100))))
+def test_a_clock_never_stamps_at_or_below_what_it_passed(kind: str, steps: list[tuple[bool, int]]) -> None:
+    clock, passed = Clock(kind), 0
+    for stamp, value in steps:
+        if stamp:
+            stamped = clock.stamp(value)
+            assert stamped > passed
+            assert kind == "logical" or stamped >= value
+            passed = stamped
+        else:
+            clock.advance(value)
+            passed = max(passed, value)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30)), max_size=40), st.integers(1, 30))
+def test_a_message_is_settled_exactly_when_quorums_of_all_destinations_passed_it(
+    reports: list[tuple[int, int]], deliveries: int
+) -> None:
+    topology = Topology.grid(2, 3)
+    log, out = DeliveredLog(0, topology, 100, 0), Outbox()
+    groups = {}
+    for n in range(1, deliveries + 1):
+        message_id = n.to_bytes(16, "big")
+        groups[message_id] = ((0,), (0, 1))[n % 2]
+        log.add(message_id, groups[message_id], Timestamp(n, 0), out)
+    marks = dict.fromkeys(range(6), 0)
+    settled: set[bytes] = set()
+    for process, mark in reports:
+        marks[process] = max(marks[process], mark)
+        settled.update(log.report(process, Timestamp(mark, 0), out))
+        expected = {
+            i
+            for i, dest in groups.items()
+            if all(sum(marks[p] >= int.from_bytes(i, "big") for p in topology.groups[g]) >= 2 for g in dest)
+        }
+        assert settled == expected
+    assert log.unsettled == deliveries - len(settled)
+    assert set(out.settlements) == settled
+
+
+def test_what_was_delivered_is_restored_from_what_was_put() -> None:
+    topology = Topology.grid(1, 3)
+    log, out = DeliveredLog(0, topology, 100, 0), Outbox()
+    for n in range(1, 6):
+        log.add(n.to_bytes(16, "big"), (0,), Timestamp(n, 0), out)
+    log.end_batch(out)
+    values = {k: v for k, v in out.changes if v is not None}
+    again = DeliveredLog(0, topology, 100, 0)
+    again.restore(values, 5, lambda i: (0,) if i[-1] > 2 else None)
+    assert (again.position, again.timestamp, again.unsettled) == (5, Timestamp(5, 0), 3)
+    assert again.known((2).to_bytes(16, "big")) == (Timestamp(2, 0), 2)
+    with pytest.raises(AssertionError, match="journal ends at 4"):
+        DeliveredLog(0, topology, 100, 0).restore(values, 4, lambda i: None)
+
+
+def test_watermarks_are_told_once_and_again_to_a_peer_that_lost_them() -> None:
+    topology = Topology.grid(2, 1)
+    log, out = DeliveredLog(0, topology, 1_000, 0), Outbox()
+    log.add(b"m" * 16, (0, 1), Timestamp(1, 0), out)
+    log.stable(1, out)
+    log.tick(1_000, out)
+    assert [(to, m.watermark) for to, m, _ in out.sends] == [((1,), Timestamp(1, 0))]
+    out.sends.clear()
+    log.tick(2_500, out)
+    assert out.sends == []
+    log.forget_reports(1)
+    log.tick(4_000, out)
+    assert len(out.sends) == 1
+    assert log.on_stable_message(1, Stable(Timestamp(1, 0)), out) == [b"m" * 16]
+    assert log.tick(9_000, out) is None
+
+
+def test_a_timer_is_due_between_one_and_two_time_outs_of_silence() -> None:
+    timer = LeaderTimer(1_000, random.Random(1))
+    for start in range(0, 100_000, 7_000):
+        timer.restart(start)
+        assert start + 1_000 <= timer.deadline <= start + 2_000
+        assert not timer.due(timer.deadline - 1)
+        assert timer.due(timer.deadline)
+
+
+@given(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
+def test_encoded_timestamps_sort_as_timestamps_do(a: int, b: int, c: int, d: int) -> None:
+    one, two = Timestamp(a, b), Timestamp(c, d)
+    assert (one < two) == (one.encode() < two.encode())
+    assert Timestamp.decode(one.encode()) == one == Timestamp.parse(str(one))
+
+
+@pytest.mark.parametrize("text", ["", "-", "1-", "-1", "x-1", "1-1-1", "01-1", "1" * 17 + "-0", " 1-1", "1_1-0"])
+def test_other_texts_are_not_versions(text: str) -> None:
+    with pytest.raises(ValueError, match="not a version"):
+        Timestamp.parse(text)
+
+
+def test_message_ids_are_uuid7_and_sort_by_creation() -> None:
+    times = [1_700_000_000_000_000, 1_700_000_000_000_300, 1_700_000_000_001_000, 1_700_000_009_000_000]
+    ids = [new_message_id(t, random.Random(t).getrandbits(62)) for t in times]
+    assert ids == sorted(ids)
+    assert all(is_uuid7(i) for i in ids)
+    assert [created_us(i) for i in ids] == [t // 1000 * 1000 for t in times]
+
+
+def test_the_registry_names_the_nearest_protocol() -> None:
+    assert {"skeen", "white_box"} <= set(registry.names())
+    with pytest.raises(registry.UnknownProtocol, match="did you mean 'white_box'"):
+        registry.load("whitebox")
+
+
+def test_a_window_without_wall_clock_stamps_is_refused() -> None:
+    with pytest.raises(ValueError, match="hybrid"):
+        Options(dedup_window_us=1)
+
+
+def test_a_process_cannot_belong_to_two_groups() -> None:
+    with pytest.raises(ValueError, match="process 1 is in group 0 and in group 1"):
+        Topology({0: [0, 1], 1: [1, 2]})

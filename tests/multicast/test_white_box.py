@@ -1,0 +1,157 @@
+"""Scenarios of the White-Box paper, Figs. 4-6, and of the module's deviations."""
+
+from __future__ import annotations
+
+import pytest
+
+from multicast.protocol import Overloaded
+from multicast.protocols.white_box import ACCEPTED, Multicast
+from multicast.types import Topology
+from tests.multicast.lockstep import Lockstep
+
+SECOND = 1_000_000
+
+
+def cluster(groups: int = 2, replicas: int = 3, **options: object) -> Lockstep:
+    world = Lockstep(Topology.grid(groups, replicas), "white_box", **options)
+    world.settle()
+    return world
+
+
+def test_the_first_process_of_each_group_leads_first() -> None:
+    world = cluster()
+    assert [world.protocol(p).role() for p in range(6)] == ["leader", "follower", "follower"] * 2
+
+
+def test_a_message_is_delivered_by_every_process_of_its_destinations_only() -> None:
+    world = cluster(groups=3)
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert [world.delivered(p) for p in range(9)] == [[m]] * 6 + [[]] * 3
+
+
+def test_a_sender_outside_the_destinations_learns_that_its_message_was_delivered() -> None:
+    world = cluster(groups=3)
+    m = world.submit(8, 0, 1)
+    assert world.protocol(8).describe()["submitted"] == 1
+    world.settle()
+    assert world.delivered(0) == world.delivered(5) == [m]
+    assert world.protocol(8).describe()["submitted"] == 0
+
+
+def test_groups_deliver_common_messages_in_one_order() -> None:
+    world = cluster()
+    ids = [world.submit(p, 0, 1) for p in (0, 3, 1, 4, 2, 5)]
+    world.settle()
+    orders = [world.delivered(p) for p in range(6)]
+    assert sorted(orders[0]) == sorted(ids)
+    assert all(order == orders[0] for order in orders)
+
+
+def test_a_follower_takes_over_and_delivers_what_was_accepted() -> None:
+    world = cluster()
+    world.cut = {(p, 0) for p in range(1, 6)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert world.protocol(1).entries[m].phase == ACCEPTED
+    assert world.delivered(1) == []
+    world.crash(0)
+    world.advance(5 * SECOND)
+    assert [world.delivered(p) for p in range(1, 6)] == [[m]] * 5
+    assert sorted(world.protocol(p).role() for p in (1, 2)) == ["follower", "leader"]
+
+
+def test_a_message_that_reached_one_group_only_is_completed_by_its_leaders_retry() -> None:
+    world = cluster()
+    world.cut = {(2, 3)}
+    m = world.submit(2, 0, 1)
+    world.settle()
+    world.crash(2)
+    world.cut = set()
+    world.advance(2 * SECOND)
+    assert [world.delivered(p) for p in (0, 1, 3, 4, 5)] == [[m]] * 5
+
+
+def test_a_deposed_leader_cannot_deliver() -> None:
+    world = cluster(groups=1)
+    world.cut = {(0, 1), (0, 2), (1, 0), (2, 0)}
+    lost = world.submit(0, 0)
+    world.advance(5 * SECOND)
+    m = world.submit(1, 0)
+    world.advance(SECOND)
+    assert world.delivered(0) == [] and world.delivered(1) == world.delivered(2) == [m]
+    world.cut = set()
+    world.advance(10 * SECOND)
+    assert world.delivered(0) == world.delivered(1) == world.delivered(2)
+    assert set(world.delivered(0)) == {m, lost}
+
+
+def test_a_candidate_learns_of_a_higher_ballot_and_overtakes_it() -> None:
+    world = cluster(groups=1)
+    world.cut = {(1, 0), (1, 2)}
+    world.advance(20 * SECOND)
+    world.cut = set()
+    world.advance(10 * SECOND)
+    assert sorted(world.protocol(p).role() for p in range(3)) == ["follower", "follower", "leader"]
+    m = world.submit(0, 0)
+    world.advance(3 * SECOND)
+    assert [world.delivered(p) for p in range(3)] == [[m]] * 3
+
+
+def test_entries_go_once_a_quorum_of_each_destination_has_delivered() -> None:
+    world = cluster()
+    for _ in range(50):
+        world.submit(0, 0, 1)
+        world.submit(0, 0)
+    world.settle()
+    assert all(world.protocol(p).describe()["entries"] == 100 for p in range(3))
+    world.advance(SECOND)
+    assert [world.protocol(p).describe()["entries"] for p in range(6)] == [0] * 6
+
+
+def test_a_settled_message_is_recognised_and_not_delivered_again() -> None:
+    world = cluster()
+    m = world.submit(0, 0, 1)
+    original = world.protocol(0).entries[m].message
+    world.advance(SECOND)
+    world.engines[4].submit(original)
+    world.engines[0].receive(3, world.engines[0].codec.encode(0, Multicast(original)))
+    world.advance(3 * SECOND)
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 6
+
+
+def test_ids_are_forgotten_after_twice_the_window() -> None:
+    world = cluster(clock="hybrid", dedup_window_us=SECOND)
+    for _ in range(6):
+        for _ in range(10):
+            world.submit(0, 0, 1)
+        world.advance(SECOND)
+    world.submit(0, 0, 1)
+    world.advance(SECOND)
+    assert all(len(world.protocol(p).log._known) <= 40 for p in range(6))
+
+
+def test_a_follower_that_lost_deliveries_fetches_them() -> None:
+    world = cluster(groups=1)
+    world.cut = {(0, 2)}
+    m = world.submit(0, 0)
+    world.settle()
+    world.links[(0, 2)].clear()
+    world.cut = set()
+    reads = []
+    engine = world.engines[0]
+    run = engine.run
+    engine.run = lambda now: reads.append(run(now)) or reads[-1]  # type: ignore[method-assign]
+    world.advance(SECOND // 2)
+    asked = [read for batch in reads for read in batch.reads]
+    assert asked[0] == (2, 1)
+    assert world.delivered(1) == [m]
+
+
+def test_too_many_pending_messages_are_refused() -> None:
+    world = cluster(pending_max=2)
+    world.cut = {(p, q) for p in range(6) for q in range(6) if p != q}
+    world.submit(0, 0, 1)
+    world.submit(0, 0, 1)
+    with pytest.raises(Overloaded, match="limit is 2"):
+        world.protocol(0).on_submit(world.message(0, 1), world.now, world.engines[0]._out)
