@@ -14,14 +14,14 @@
 Needs aiohttp, msgspec and tenacity, and nothing of the server.
 
 Retries. A write carries an id (a UUIDv7) made before its first attempt; the cluster applies an id once and answers a
-repetition with the first result. The client repeats a request when the connection failed or the server says that it may,
-elsewhere and with growing pauses, until `timeout`.
+repetition with the first result. The client repeats a request when the connection failed or the server says that it
+may, elsewhere and with growing pauses, until `timeout`.
 
 Timeouts, in seconds: `timeout` (10) bounds a request with all its retries; `attempt_timeout` (2) is when an unanswered
 attempt is repeated elsewhere; connecting takes at most 1. They are arguments of the clients; each method takes its own
 `timeout`.
 
-Exceptions. `outcome` says what became of the request; one that was applied never ends in an exception.
+Exceptions. `outcome` says what became of the request. No exception but the last stands for one that was applied.
 
     KvError
     ├── InvalidRequest      it breaks a limit (`field` names the part)         not_applied, for ever
@@ -31,7 +31,8 @@ Exceptions. `outcome` says what became of the request; one that was applied neve
     ├── Conflict            what a transaction had read was changed            not_applied: run it again
     ├── Expired             it was ordered later than its id allows            not_applied: send it under a new id
     ├── Unavailable         no replica took it before the deadline             not_applied: send it later
-    └── OutcomeUnknown      the deadline passed, and it may have been sent     unknown: send it again under `message_id`
+    ├── OutcomeUnknown      the deadline passed, and it may have been sent     unknown: send it again under `message_id`
+    └── ResultsForgotten    a retry found it applied, its large results gone   applied: `succeeded`, `version` are known
 """
 
 from client_sdk.async_client import AsyncClient
@@ -45,6 +46,7 @@ from client_sdk.errors import (
     InvalidRequest,
     KvError,
     OutcomeUnknown,
+    ResultsForgotten,
     TransactionFailed,
     Unavailable,
 )
@@ -75,6 +77,7 @@ __all__ = [
     "Put",
     "Range",
     "Result",
+    "ResultsForgotten",
     "Timestamp",
     "TransactionFailed",
     "Unavailable",

@@ -1,10 +1,10 @@
 """The asynchronous client.
 
 How a request is made. A write gets its id (a UUIDv7) before its first attempt and keeps it through every retry: the
-cluster applies an id once and answers every repetition with the first result, so a retry is always safe. An attempt goes
-to the best replica that `routing.Router` knows. It is repeated, elsewhere, when the connection failed, when nothing
-intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise. When
-`timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
+cluster applies an id once and answers every repetition with the first result, so a retry is always safe. An attempt
+goes to the best replica that `routing.Router` knows. It is repeated, elsewhere, when the connection failed, when
+nothing intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise.
+When `timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
 `OutcomeUnknown`. Only an answer that came out of the order itself (a result, a failed condition, an expired id) settles
 what an earlier, unanswered attempt did; a refusal at the door does not.
 """
@@ -12,6 +12,7 @@ what an earlier, unanswered attempt did; a refusal at the door does not.
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import secrets
 import time
@@ -63,6 +64,7 @@ REFRESH_SECONDS = 2.0
 CONNECT_TIMEOUT_SECONDS = 1.0
 ANSWER_GRACE_SECONDS = 0.25
 REFRESH_PAUSE_SECONDS = 0.1
+LARGE_BODY_BYTES = 1 << 20
 
 SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused}
 """Problems that come out of the order: they also say what became of earlier attempts under the same id."""
@@ -227,9 +229,7 @@ class AsyncClient:
     ) -> bool:
         """Delete; whether the key was there. ConditionFailed unless it has `if_version`."""
         name = as_bytes(key)
-        call = _Call(
-            "DELETE", _key_path(name), message_id=self._id(message_id), headers=_conditions(if_version, False)
-        )
+        call = _Call("DELETE", _key_path(name), message_id=self._id(message_id), headers=_conditions(if_version, False))
         return await self._run(call, (name,), lambda answer: codec.parse_write(answer.body)[1], timeout)
 
     async def txn(
@@ -314,9 +314,10 @@ class AsyncClient:
         `function` must be fit to run several times. After `timeout` seconds the last Conflict is raised. An
         OutcomeUnknown is raised at once: running again could do the work twice.
         """
-        async for attempt in AsyncRetrying(**conflict_policy(timeout or self._timeout)):
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        async for attempt in AsyncRetrying(**conflict_policy(deadline)):
             with attempt:
-                async with self.transaction(timeout=timeout) as transaction:
+                async with self.transaction(timeout=deadline - time.monotonic()) as transaction:
                     result = await function(transaction)
         return result
 
@@ -374,13 +375,18 @@ class AsyncClient:
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_SECONDS),
             )
+            # aiohttp repeats a PUT or DELETE by itself when a kept connection breaks. Then an attempt that may have had
+            # an effect would hide behind the refusal of its repetition. There is no public switch.
+            self._session._retry_connection = False
         remaining = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
         told = min(self._attempt_timeout, remaining)
+        # aiohttp warns of large bodies that are bytes: it would write them in one go.
+        body = io.BytesIO(call.body) if call.body and len(call.body) > LARGE_BODY_BYTES else call.body
         call.headers["X-Timeout-Ms"] = str(max(1, int(told * 1000)))
         async with (
             asyncio.timeout(min(told + ANSWER_GRACE_SECONDS, remaining)),
             self._session.request(
-                call.method, URL(url + call.path, encoded=True), headers=call.headers, data=call.body
+                call.method, URL(url + call.path, encoded=True), headers=call.headers, data=body
             ) as response,
         ):
             return response.status, response.headers, await response.read()
@@ -449,10 +455,10 @@ class AsyncClient:
         return False
 
 
-def conflict_policy(seconds: float) -> dict[str, Any]:
-    """tenacity's arguments for running a transaction again after a Conflict, for at most `seconds`."""
+def conflict_policy(deadline: float) -> dict[str, Any]:
+    """tenacity's arguments for running a transaction again after a Conflict, until `deadline` (monotonic clock)."""
     return {
-        "stop": stop_before_delay(seconds),
+        "stop": stop_before_delay(deadline - time.monotonic()),
         "wait": wait_random_exponential(multiplier=0.01, max=0.5),
         "retry": retry_if_exception_type(Conflict),
         "reraise": True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,9 +141,7 @@ class Client:
         """See `AsyncClient.scan_pages`."""
         return self._iterate(self._client.scan_pages(prefix, page_size=page_size, timeout=timeout))
 
-    def scan(
-        self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
-    ) -> Iterator[Found]:
+    def scan(self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None) -> Iterator[Found]:
         """See `AsyncClient.scan`."""
         for page in self.scan_pages(prefix, page_size=page_size, timeout=timeout):
             yield from page.entries
@@ -160,7 +159,8 @@ class Client:
 
     def transact(self, function: Callable[[Transaction], T], *, timeout: float | None = None) -> T:
         """See `AsyncClient.transact`. `function` runs in the caller's thread."""
-        for attempt in Retrying(**conflict_policy(timeout or self._timeout)):
-            with attempt, self.transaction(timeout=timeout) as transaction:
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        for attempt in Retrying(**conflict_policy(deadline)):
+            with attempt, self.transaction(timeout=deadline - time.monotonic()) as transaction:
                 result = function(transaction)
         return result

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from client_sdk.errors import ResultsForgotten
 from kvstore.core.model import (
     Add,
     Append,
     Compare,
-    Delete,
     Found,
     Get,
     Operation,
@@ -58,6 +58,7 @@ class _TransactionAnswer(msgspec.Struct):
     succeeded: bool
     version: str
     results: list[_ResultJson]
+    results_omitted: bool = False
 
 
 class _PageAnswer(msgspec.Struct):
@@ -174,9 +175,11 @@ def _result(operation: Operation, answer: _ResultJson) -> OperationResult:
 
 
 def parse_transaction(body: bytes, transaction: Transaction) -> Result:
-    """The answer to `transaction`. MalformedAnswer if it is not one."""
+    """The answer to `transaction`. MalformedAnswer if it is not one; ResultsForgotten if it says so."""
     try:
         answer = _transaction_answer(body)
+        if answer.results_omitted:
+            raise ResultsForgotten(answer.succeeded, Timestamp.parse(answer.version))
         branch = transaction.success if answer.succeeded else transaction.failure
         if len(branch) != len(answer.results):
             raise MalformedAnswer(f"{len(branch)} operations, {len(answer.results)} results")

@@ -1,15 +1,16 @@
 """What can go wrong, as exceptions. The tree is drawn in the package docstring.
 
 Every exception says in `outcome` what became of the request: "not_applied" (certainly without effect), or "unknown" (it
-may have been applied, may be applied yet, or neither). A request that was applied never ends in an exception.
+may have been applied, may be applied yet, or neither), or "applied" (of `ResultsForgotten` only).
 """
 
 from __future__ import annotations
 
 import uuid
 
-from multicast.types import MessageId
+from multicast.types import MessageId, Timestamp
 
+APPLIED = "applied"
 NOT_APPLIED = "not_applied"
 UNKNOWN = "unknown"
 
@@ -17,9 +18,9 @@ UNKNOWN = "unknown"
 class KvError(Exception):
     """Base of all exceptions of this package.
 
-    code: the problem's `code` as the server named it, or "" where there was no answer. status: HTTP status, 0 without an
-    answer. field: the part of the request that was refused, if the server named one. message_id: the id under which the
-    request was sent; the same request may be sent again under it. None for reads.
+    code: the problem's `code` as the server named it, or "" where there was no answer. status: HTTP status, 0 without
+    an answer. field: the part of the request that was refused, if the server named one. message_id: the id under which
+    the request was sent; the same request may be sent again under it. None for reads.
     """
 
     outcome = NOT_APPLIED
@@ -74,3 +75,14 @@ class OutcomeUnknown(KvError):
 
     outcome = UNKNOWN
 
+
+class ResultsForgotten(KvError):
+    """The transaction was applied by an earlier attempt, whose answer was lost, and what it returned was too large for
+    the cluster to remember. succeeded: which branch ran. version: its version."""
+
+    outcome = APPLIED
+
+    def __init__(self, succeeded: bool, version: Timestamp):
+        super().__init__(f"applied as version {version}, but the results of its operations are no longer known")
+        self.succeeded = succeeded
+        self.version = version

@@ -74,5 +74,3 @@ class InteractiveTransaction:
         if self._deadline is None:
             return None
         return max(self._deadline - time.monotonic(), 0.001)
-
-

@@ -111,7 +111,7 @@ class Router:
         self._suspect_until.pop(url, None)
 
     def learn(self, view: ClusterView) -> None:
-        """Take a new view. A view of another cluster, or with an older shard map, is not taken. ValueError for the former."""
+        """Take a new view, unless its shard map is an older one. ValueError if it is another cluster's."""
         if self.view is not None:
             if view.cluster_id != self.view.cluster_id:
                 raise ValueError(f"a replica of cluster {view.cluster_id}, not of {self.view.cluster_id}")
@@ -130,7 +130,7 @@ class _ClusterFile(msgspec.Struct):
 
 
 def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """Base URLs from what a user gives: a cluster's directory (its cluster.json), a URL, several with commas, or a list.
+    """Base URLs from what a user gives: a cluster's directory (its cluster.json), URLs with commas, or a list of those.
 
     ValueError, in one line, for anything else.
     """

@@ -1,0 +1,237 @@
+"""A cluster of nothing but HTTP: every replica serves one dictionary, and fails when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import uuid
+from collections import deque
+from types import TracebackType
+
+import msgspec
+from aiohttp import web
+
+from kvstore.core.model import Add, Append, Compare, Delete, Found, Get, Operation, OperationResult, Put, Range, Result
+from kvstore.core.model import Transaction as Txn
+from kvstore.core.shard_map import ShardMap
+from kvstore.http import errors, request, schemas
+from multicast.types import ZERO, Timestamp
+
+OPERATORS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
+
+
+class FakeReplica:
+    """`faults`: one per request, from the left, "" for none; see `FakeCluster._serve`. `seen`: (method, path, id)."""
+
+    def __init__(self, cluster: FakeCluster, number: int):
+        self.cluster = cluster
+        self.number = number
+        self.faults: deque[str] = deque()
+        self.always = ""
+        self.seen: list[tuple[str, str, str | None]] = []
+        self.url = ""
+        self.runner = web.ServerRunner(web.Server(self.handle), shutdown_timeout=0.05)
+        self.port = 0
+
+    async def start(self) -> None:
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self.runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        await self.runner.cleanup()
+
+    async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        body = await http.read()
+        if http.path == "/v1/cluster":
+            self.cluster.views += 1
+            return web.json_response(self.cluster.describe(self.number))
+        self.seen.append((http.method, http.raw_path, http.headers.get("Idempotency-Key")))
+        fault = self.faults.popleft() if self.faults else self.always
+        try:
+            return await self.cluster.serve(http, body, fault)
+        except errors.Problem as problem:
+            return problem.response()
+
+
+class FakeCluster:
+    """2 shards of `replicas` each. Replica 0 of each shard says that it leads."""
+
+    def __init__(self, replicas: int = 2):
+        self.shard_map = ShardMap.even([0, 1])
+        self.replicas = [FakeReplica(self, i) for i in range(2 * replicas)]
+        self.leaders: dict[int, int | None] = {0: 0, 1: replicas}
+        self.rows: dict[bytes, tuple[bytes, Timestamp]] = {}
+        self.first_answers: dict[str, tuple[bytes, web.Response]] = {}
+        self.applied = 0
+        self.views = 0
+        self.time = 0
+
+    async def __aenter__(self) -> FakeCluster:
+        for replica in self.replicas:
+            await replica.start()
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for replica in self.replicas:
+            await replica.stop()
+
+    @property
+    def urls(self) -> list[str]:
+        return [replica.url for replica in self.replicas]
+
+    def leader(self, key: bytes) -> FakeReplica:
+        number = self.leaders[self.shard_map.shard_of(key)]
+        assert number is not None
+        return self.replicas[number]
+
+    def describe(self, number: int) -> dict[str, object]:
+        size = len(self.replicas) // 2
+        return {
+            "cluster_id": "00" * 16,
+            "protocol": "fake",
+            "self": number,
+            "shard_map": self.shard_map.to_json(),
+            "shards": [
+                {
+                    "id": shard,
+                    "leader": self.leaders[shard],
+                    "replicas": [
+                        {"id": r.number, "url": r.url} for r in self.replicas[shard * size : shard * size + size]
+                    ],
+                }
+                for shard in (0, 1)
+            ],
+        }
+
+    async def serve(self, http: web.BaseRequest, body: bytes, fault: str) -> web.StreamResponse:
+        """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, garbage, page (no problem
+        description), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forgotten."""
+        if fault == "hang":
+            await asyncio.sleep(30)
+        if fault == "not_ready" or fault == "overloaded":
+            raise errors.unavailable(fault, f"faked {fault}")
+        if fault == "timeout":
+            raise errors.timed_out(1, errors.UNKNOWN)
+        if fault in ("expired", "id_expired"):
+            raise errors.refused(fault, f"faked {fault}", False, errors.NOT_APPLIED)
+        if fault == "page":
+            return web.Response(status=502, text="<html>bad gateway</html>")
+        if fault != "reset_before":
+            answer = self.answer(http, body)
+        if fault in ("reset_before", "reset_after"):
+            assert http.transport is not None
+            http.transport.abort()
+        if fault == "hang_after":
+            await asyncio.sleep(30)
+        if fault == "late":
+            raise errors.timed_out(1, errors.UNKNOWN)
+        if fault == "forgotten":
+            return web.json_response({"succeeded": True, "version": "7-0", "results_omitted": True, "results": []})
+        if fault == "garbage":
+            return web.Response(text='{"version": ')
+        return answer
+
+    def answer(self, http: web.BaseRequest, body: bytes) -> web.Response:
+        key_header = http.headers.get("Idempotency-Key")
+        digest = f"{http.method} {http.raw_path} ".encode() + body
+        if key_header in self.first_answers:
+            first, answer = self.first_answers[key_header]
+            if first != digest:
+                raise errors.refused("id_reused", "the id belongs to another request", False, errors.NOT_APPLIED)
+            return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        try:
+            answer = self.execute_http(http, body, key_header or "")
+        except errors.Problem as problem:
+            answer = problem.response()
+        if key_header:
+            self.first_answers[key_header] = (digest, answer)
+        return answer
+
+    def execute_http(self, http: web.BaseRequest, body: bytes, message_id: str) -> web.Response:
+        if http.method != "GET":
+            assert uuid.UUID(message_id).version == 7
+        if http.path == "/v1/txn":
+            txn = schemas.parse_transaction(body)
+            return json_answer(msgspec.json.encode(transaction_json(txn, self.execute(txn), message_id)))
+        raw_path, _, query = http.raw_path.partition("?")
+        if raw_path == "/v1/kv":
+            wanted = request.scan_of(query)
+            result = self.execute(Txn(success=(wanted,)))
+            page = result.results[0]
+            token = request.page_token(page.entries[-1].key) if page.more else None
+            entries = [schemas.entry_json(f) for f in page.entries]
+            text = {"version": str(result.version), "entries": entries, "next_page_token": token}
+            return json_answer(msgspec.json.encode(text))
+        key = request.key_of(raw_path, query, "/v1/kv/")
+        if http.method == "GET":
+            found = self.execute(Txn(success=(Get(key),))).results[0].found
+            if found is None:
+                raise errors.Problem(404, "not_found", "no such key")
+            return web.Response(body=found.value, headers={"ETag": f'"{found.version}"'})
+        operation: Operation = Put(key, body) if http.method == "PUT" else Delete(key)
+        result = self.execute(Txn(request.conditions_of(http, key), (operation,)))
+        if not result.succeeded:
+            raise errors.Problem(412, "precondition_failed", "the condition does not hold")
+        deleted = result.results[0].deleted
+        return json_answer(msgspec.json.encode({"version": str(result.version), "id": message_id, "deleted": deleted}))
+
+    def execute(self, txn: Txn) -> Result:
+        self.time += 1
+        version = Timestamp(self.time, 0)
+        succeeded = all(map(self.holds, txn.compare))
+        branch = txn.success if succeeded else txn.failure
+        for operation in branch:
+            if isinstance(operation, Add) and not self.rows.get(operation.key, (b"0", ZERO))[0].isdigit():
+                raise errors.Problem(422, "failed", "not an integer", field="success[0]")
+        if any(not isinstance(operation, Get | Range) for operation in branch):
+            self.applied += 1
+        return Result(succeeded, version, tuple(self.operate(operation, version) for operation in branch))
+
+    def holds(self, compare: Compare) -> bool:
+        value, version = self.rows.get(compare.key, (None, ZERO))
+        if compare.target == "exists":
+            return OPERATORS[compare.op](value is not None, compare.operand)
+        if compare.target == "version":
+            return OPERATORS[compare.op](version, compare.operand)
+        return compare.op == "!=" if value is None else OPERATORS[compare.op](value, compare.operand)
+
+    def operate(self, operation: Operation, version: Timestamp) -> OperationResult:
+        if isinstance(operation, Range):
+            keys = sorted(k for k in self.rows if k.startswith(operation.prefix) and k > operation.after)
+            entries = tuple(Found(k, *self.rows[k]) for k in keys[: operation.limit])
+            return OperationResult(entries=entries, more=len(keys) > operation.limit)
+        key, row = operation.key, self.rows.get(operation.key)
+        if isinstance(operation, Get):
+            return OperationResult(found=Found(key, *row) if row else None)
+        if isinstance(operation, Delete):
+            return OperationResult(deleted=self.rows.pop(key, None) is not None)
+        if isinstance(operation, Add):
+            value = int(row[0] if row else b"0") + operation.delta
+            self.rows[key] = (b"%d" % value, version)
+            return OperationResult(value=value)
+        text = (row[0] if row else b"") + operation.value if isinstance(operation, Append) else operation.value
+        self.rows[key] = (text, version)
+        return OperationResult(length=len(text) if isinstance(operation, Append) else 0)
+
+
+def json_answer(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
+
+
+def transaction_json(txn: Txn, result: Result, message_id: str) -> dict[str, object]:
+    branch = txn.success if result.succeeded else txn.failure
+    results = [result_json(o, r) for o, r in zip(branch, result.results, strict=True)]
+    return {"succeeded": result.succeeded, "version": str(result.version), "id": message_id, "results": results}
+
+
+def result_json(operation: Operation, result: OperationResult) -> dict[str, object]:
+    if isinstance(operation, Get):
+        absent = dict([schemas.text_or_b64("key", operation.key), ("value", None)])
+        return schemas.entry_json(result.found) if result.found else absent
+    if isinstance(operation, Range):
+        return {"entries": [schemas.entry_json(f) for f in result.entries], "more": result.more}
+    answers = {Delete: ("deleted", result.deleted), Add: ("value", result.value), Append: ("length", result.length)}
+    return dict([answers[type(operation)]]) if type(operation) in answers else {}

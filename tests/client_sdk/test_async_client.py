@@ -1,0 +1,380 @@
+"""The client against a cluster that fails in every way that HTTP allows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from client_sdk import (
+    ZERO,
+    Add,
+    Append,
+    AsyncClient,
+    Compare,
+    ConditionFailed,
+    Conflict,
+    Delete,
+    Expired,
+    Get,
+    IdReused,
+    InvalidRequest,
+    OutcomeUnknown,
+    Put,
+    Range,
+    ResultsForgotten,
+    TransactionFailed,
+    Unavailable,
+)
+from multicast.types import is_uuid7, new_message_id
+from tests.client_sdk.fake import FakeCluster
+
+pytestmark = pytest.mark.timeout(20)
+
+ODD_KEYS = [
+    b"a",
+    b"a/b//c",
+    b"..",
+    b"a/../b",
+    b".",
+    b"%2F",
+    b"\xff\x00\xfe",
+    "müsli".encode(),
+    b"?q=1&x#y",
+    b"a b+c",
+    b"{t}x",
+]
+
+
+def client(cluster: FakeCluster, **options: float) -> AsyncClient:
+    options = {"timeout": 3.0, "attempt_timeout": 0.3, **options}
+    return AsyncClient(cluster.urls[0], **options)
+
+
+async def test_put_get_delete_round_trip_any_bytes() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        for key in ODD_KEYS:
+            version = await store.put(key, key[::-1])
+            found = await store.get(key)
+            assert found is not None
+            assert (found.key, found.value, found.version) == (key, key[::-1], version)
+            assert await store.delete(key)
+            assert await store.get(key) is None
+            assert not await store.delete(key)
+        assert cluster.rows == {}
+
+
+async def test_conditional_writes() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        first = await store.put("k", "1", if_absent=True)
+        with pytest.raises(ConditionFailed) as caught:
+            await store.put("k", "2", if_absent=True)
+        assert caught.value.outcome == "not_applied"
+        second = await store.put("k", "2", if_version=first)
+        with pytest.raises(ConditionFailed):
+            await store.delete("k", if_version=first)
+        assert await store.delete("k", if_version=second)
+        assert await store.put("k", "3", if_version=ZERO) > second
+
+
+async def test_a_transaction_returns_one_result_per_operation() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.put("a", b"\xff")
+        result = await store.txn(
+            [Compare(b"a", "value", "==", b"\xff"), Compare(b"no", "version", "==", ZERO)],
+            [
+                Get(b"a"),
+                Get(b"no"),
+                Put(b"\xfe", b"\x80"),
+                Add(b"n", -7),
+                Append(b"t", b"text"),
+                Delete(b"a"),
+                Delete(b"a"),
+                Range(b"", 2, after=b"n"),
+            ],
+            [Get(b"a")],
+        )
+        assert result.succeeded
+        read, absent, _, added, appended, deleted, again, page = result.results
+        assert read.found is not None
+        assert read.found.value == b"\xff"
+        assert absent.found is None
+        assert added.value == -7
+        assert appended.length == 4
+        assert (deleted.deleted, again.deleted) == (True, False)
+        assert [e.key for e in page.entries] == [b"t", b"\xfe"]
+        assert not page.more
+        refused = await store.txn([Compare(b"a", "exists", "==", True)], [Put(b"x", b"1")])
+        assert not refused.succeeded
+        assert b"x" not in cluster.rows
+
+
+async def test_a_broken_limit_is_refused_before_anything_is_sent() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        with pytest.raises(InvalidRequest) as caught:
+            await store.txn(success=[Put(b"k", b""), Put(b"x" * 401, b"")])
+        assert caught.value.field == "success[1].key"
+        with pytest.raises(InvalidRequest) as refused:
+            await store.put("k" * 401, "")
+        assert refused.value.field == "key"
+        with pytest.raises(InvalidRequest):
+            await store.put("k", "", message_id=bytes(16))
+        assert cluster.applied == 0
+
+
+async def test_scan_reads_every_page_in_order() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        for i in range(7):
+            await store.put(f"p/{i}", str(i))
+        await store.put("q", "")
+        pages = [page async for page in store.scan_pages("p/", page_size=3)]
+        assert [len(page.entries) for page in pages] == [3, 3, 1]
+        assert pages[0].version < pages[1].version
+        assert [entry.value async for entry in store.scan(b"p/", page_size=3)] == [b"%d" % i for i in range(7)]
+
+
+@pytest.mark.parametrize(
+    "fault", ["reset_before", "reset_after", "hang", "hang_after", "garbage", "page", "timeout", "late"]
+)
+async def test_a_retry_keeps_its_id_and_applies_once(fault: str) -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.get("warm")
+        cluster.leader(b"n").faults.append(fault)
+        result = await store.txn(success=[Add(b"n", 1)])
+        assert result.results[0].value == 1
+        assert cluster.rows[b"n"][0] == b"1"
+        ids = {i for replica in cluster.replicas for _, path, i in replica.seen if path == "/v1/txn"}
+        attempts = [path for replica in cluster.replicas for _, path, _ in replica.seen if path == "/v1/txn"]
+        assert len(attempts) == 2
+        assert len(ids) == 1
+
+
+@pytest.mark.parametrize("fault", ["not_ready", "reset_before", "hang", "page"])
+async def test_another_replica_is_asked_when_one_fails(fault: str) -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.put("k", "v")
+        bad = cluster.leader(b"k")
+        bad.always = fault
+        for _ in range(5):
+            found = await store.get("k")
+            assert found is not None
+            assert found.value == b"v"
+        assert len(bad.seen) <= 3, "a suspect is asked last"
+
+
+async def test_a_request_goes_to_a_leader_of_an_involved_shard() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        for key in (b"a", b"b", b"c", b"d", b"e", b"f"):
+            before = len(cluster.leader(key).seen)
+            await store.put(key, b"")
+            assert len(cluster.leader(key).seen) == before + 1
+        await store.txn(success=[Get(b"a"), Get(b"b")])
+        followers = [r for r in cluster.replicas if r.number not in cluster.leaders.values()]
+        assert not any(replica.seen for replica in followers)
+
+
+async def test_a_new_leader_is_learnt() -> None:
+    async with FakeCluster() as cluster, client(cluster, refresh=0.05) as store:
+        await store.put("k", "1")
+        shard = cluster.shard_map.shard_of(b"k")
+        cluster.leaders[shard] = 2 * shard + 1
+        deadline = time.monotonic() + 5
+        while not cluster.leader(b"k").seen:
+            assert time.monotonic() < deadline
+            await store.put("k", "2")
+            await asyncio.sleep(0.01)
+
+
+async def test_a_dead_replica_is_survived_and_used_again_after_its_return() -> None:
+    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=3.0, refresh=0.05) as store:
+        await store.put("k", "1")
+        leader = cluster.leader(b"k")
+        await leader.stop()
+        await store.put("k", "2")
+        again = type(leader)(cluster, leader.number)
+        again.port = leader.port
+        await again.start()
+        cluster.replicas[leader.number] = again
+        deadline = time.monotonic() + 5
+        while not again.seen:
+            assert time.monotonic() < deadline
+            await store.put("k", "3")
+            await asyncio.sleep(0.02)
+
+
+async def test_nobody_there_is_unavailable_and_certainly_not_applied() -> None:
+    async with FakeCluster() as cluster:
+        urls = cluster.urls
+    async with AsyncClient(urls, timeout=0.5) as store:
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            await store.put("k", "v")
+        assert caught.value.outcome == "not_applied"
+        assert time.monotonic() - began < 1.5
+        with pytest.raises(Unavailable):
+            await store.get("k")
+
+
+@pytest.mark.parametrize("fault", ["reset_after", "hang", "late", "garbage"])
+async def test_an_unanswered_write_is_unknown_and_can_be_settled_by_its_id(fault: str) -> None:
+    async with FakeCluster() as cluster, client(cluster, timeout=0.7) as store:
+        for replica in cluster.replicas:
+            replica.always = fault
+        with pytest.raises(OutcomeUnknown) as caught:
+            await store.txn(success=[Add(b"n", 1)])
+        assert caught.value.outcome == "unknown"
+        message_id = caught.value.message_id
+        assert message_id is not None
+        assert is_uuid7(message_id)
+        with pytest.raises(Unavailable):
+            await store.get("n")
+        for replica in cluster.replicas:
+            replica.always = ""
+        result = await store.txn(success=[Add(b"n", 1)], message_id=message_id)
+        assert result.results[0].value == 1
+        assert cluster.rows[b"n"][0] == b"1"
+
+
+async def test_refusals_alone_are_certainly_not_applied() -> None:
+    async with FakeCluster() as cluster, client(cluster, timeout=0.5) as store:
+        for replica in cluster.replicas:
+            replica.always = "not_ready"
+        with pytest.raises(Unavailable) as caught:
+            await store.put("k", "v")
+        assert (caught.value.code, caught.value.status) == ("not_ready", 503)
+
+
+async def test_a_refusal_after_an_unanswered_attempt_is_unknown() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.get("warm")
+        for replica in cluster.replicas:
+            replica.always = "id_expired"
+        cluster.leader(b"k").faults.append("reset_after")
+        with pytest.raises(OutcomeUnknown):
+            await store.put("k", "v")
+        with pytest.raises(InvalidRequest):
+            await store.put("other", "v")
+
+
+async def test_an_expired_id_settles_earlier_attempts() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.get("warm")
+        for replica in cluster.replicas:
+            replica.always = "expired"
+        cluster.leader(b"k").faults.append("reset_before")
+        with pytest.raises(Expired) as caught:
+            await store.put("k", "v")
+        assert caught.value.outcome == "not_applied"
+
+
+async def test_overload_is_waited_for_as_long_as_the_server_asks() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.get("warm")
+        cluster.leader(b"k").faults.append("overloaded")
+        began = time.monotonic()
+        await store.put("k", "v")
+        assert 1.0 <= time.monotonic() - began < 2.5
+
+
+async def test_impossible_operations_and_reused_ids_have_their_own_errors() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.put("t", "text")
+        with pytest.raises(TransactionFailed) as caught:
+            await store.txn(success=[Add(b"t", 1)])
+        assert caught.value.field == "success[0]"
+        message_id = new_message_id(time.time_ns() // 1000, 5)
+        await store.put("a", "1", message_id=message_id)
+        assert await store.put("a", "1", message_id=message_id)
+        with pytest.raises(IdReused):
+            await store.put("a", "2", message_id=message_id)
+
+
+async def test_applied_with_forgotten_results_is_not_taken_for_an_answer() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        for replica in cluster.replicas:
+            replica.always = "forgotten"
+        with pytest.raises(ResultsForgotten) as caught:
+            await store.txn(success=[Get(b"a")])
+        assert (caught.value.outcome, caught.value.succeeded, str(caught.value.version)) == ("applied", True, "7-0")
+
+
+async def test_a_cancelled_request_leaves_nothing_behind() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.get("warm")
+        for replica in cluster.replicas:
+            replica.always = "hang"
+        task = asyncio.create_task(store.put("k", "v"))
+        deadline = time.monotonic() + 5
+        while not cluster.leader(b"k").seen:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+# --- interactive transactions ---
+
+
+async def test_a_transaction_reads_its_own_writes_and_commits_at_once() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.put("a", "1")
+        async with store.transaction() as t:
+            assert await t.get("a") == b"1"
+            t.put("b", "2")
+            t.delete("a")
+            assert await t.get("b") == b"2"
+            assert await t.get("a") is None
+            assert b"b" not in cluster.rows
+        assert set(cluster.rows) == {b"b"}
+        assert t.version == cluster.rows[b"b"][1]
+        with pytest.raises(RuntimeError):
+            t.put("c", "3")
+
+
+async def test_a_transaction_that_raises_writes_nothing() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        with pytest.raises(ZeroDivisionError):
+            async with store.transaction() as t:
+                t.put("a", "1")
+                raise ZeroDivisionError
+        assert cluster.rows == {}
+
+
+async def test_a_changed_read_is_a_conflict() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        with pytest.raises(Conflict):
+            async with store.transaction() as t:
+                assert await t.get("a") is None
+                await store.put("a", "other")
+                t.put("a", "mine")
+        assert cluster.rows[b"a"][0] == b"other"
+
+
+async def test_transact_runs_again_until_it_commits() -> None:
+    async with FakeCluster() as cluster, client(cluster, timeout=10.0) as store:
+
+        async def increment(t) -> int:
+            value = int(await t.get("n") or b"0") + 1
+            t.put("n", str(value))
+            return value
+
+        values = await asyncio.gather(*[store.transact(increment) for _ in range(8)])
+        assert sorted(values) == list(range(1, 9))
+        assert cluster.rows[b"n"][0] == b"8"
+
+
+async def test_transact_ends_at_its_deadline_with_the_conflict() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+
+        async def hopeless(t) -> None:
+            await t.get("n")
+            await store.put("n", "x")
+            t.put("n", "y")
+
+        began = time.monotonic()
+        with pytest.raises(Conflict):
+            await store.transact(hopeless, timeout=0.5)
+        assert time.monotonic() - began < 2
+        assert cluster.rows[b"n"][0] == b"x"

@@ -1,0 +1,109 @@
+"""Client histories: what the clients asked and what they were told, for the audit to hold against the journals.
+
+A line is written before its request is sent, and before the next one of the same client is: a history that ends early
+never lacks the invocation of a request that a replica has seen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from kvstore.core.audit import HistoryEvent
+from multicast.types import MessageId, Timestamp
+
+
+class HistoryWriter:
+    """One file, one clock: all clients that write here share this process's monotonic clock.
+
+    Each event is one unbuffered write, so a killed client loses nothing that it had said (the file is not synced).
+    """
+
+    def __init__(self, path: Path):
+        """Creates `path` and its directory. FileExistsError if it exists: a history is never mixed with another."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.events = 0
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._encode = msgspec.json.Encoder().encode
+
+    @classmethod
+    def create(cls, directory: Path, name: str) -> HistoryWriter:
+        """A new file `directory/history/NAME.jsonl`, or `NAME-2.jsonl` and so on if there are earlier ones."""
+        number = 1
+        while True:
+            suffix = "" if number == 1 else f"-{number}"
+            try:
+                return cls(directory / "history" / f"{name}{suffix}.jsonl")
+            except FileExistsError:
+                number += 1
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> HistoryWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def invoke(self, process: int, message_id: MessageId, f: str) -> None:
+        """The client is about to send this."""
+        self._write(HistoryEvent(process, "invoke", _now_us(), _uuid(message_id), f))
+
+    def ok(
+        self,
+        process: int,
+        message_id: MessageId,
+        f: str,
+        version: Timestamp,
+        *,
+        succeeded: bool | None = None,
+        reads: Mapping[str, Timestamp] | None = None,
+        value: dict[str, int] | None = None,
+    ) -> None:
+        """It was applied, with this answer. reads: key -> the version that was read; (0, 0) for an absent key."""
+        self._write(
+            HistoryEvent(
+                process,
+                "ok",
+                _now_us(),
+                _uuid(message_id),
+                f,
+                version=str(version),
+                succeeded=succeeded,
+                reads={key: str(seen) for key, seen in (reads or {}).items()},
+                value=value,
+            )
+        )
+
+    def fail(self, process: int, message_id: MessageId, f: str, error: str) -> None:
+        """It certainly has no effect."""
+        self._write(HistoryEvent(process, "fail", _now_us(), _uuid(message_id), f, error=error))
+
+    def info(self, process: int, message_id: MessageId, f: str, error: str) -> None:
+        """Nobody knows. This process must not invoke anything any more: the operation may still be under way."""
+        self._write(HistoryEvent(process, "info", _now_us(), _uuid(message_id), f, error=error))
+
+    def _write(self, event: HistoryEvent) -> None:
+        line = self._encode(event) + b"\n"
+        written = os.write(self._file, line)
+        if written != len(line):
+            raise OSError(f"{self.path}: only {written} of {len(line)} bytes were written; is the disk full?")
+        self.events += 1
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _uuid(message_id: MessageId) -> str:
+    return str(uuid.UUID(bytes=message_id))
