@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED := 1
 .PHONY: help demo test lint format types bench locust audit sim install java clean
 
 help: ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	echo
 	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) PYTEST_ARGS='-k name'"
 
@@ -79,24 +79,28 @@ java:
 	  exit 1
 	fi
 
+# An environment that still works is updated, any other is made anew.
 $(STAMP): pyproject.toml constraints.txt
-	@found=""
-	for candidate in $(PYTHON_FOR_VENV) python3.11 python3.12 python3.13 python3; do
-	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi
-	done
-	if [ -z "$$found" ]; then
-	  echo "Python 3.11 or newer is needed and none was found. Install it, e.g. on Debian or Ubuntu: sudo apt-get install python3.11 python3.11-venv" >&2
-	  exit 1
-	fi
+	@fits() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 	start=$$SECONDS
-	echo "==> Creating $(VENV) with $$("$$found" --version)"
-	if ! "$$found" -m venv --clear $(VENV); then
-	  echo "Could not create $(VENV). On Debian or Ubuntu the module is a package of its own: sudo apt-get install python3-venv" >&2
-	  exit 1
+	if ! fits $(PYTHON) || ! $(PYTHON) -c 'import pip' 2>/dev/null || [ ! -e $(STAMP) ]; then
+	  found=""
+	  for candidate in python3.11 python3.12 python3.13 python3; do
+	    if fits "$$candidate"; then found=$$candidate; break; fi
+	  done
+	  if [ -z "$$found" ]; then
+	    echo "Python 3.11 or newer is needed and none was found. Install it, e.g. on Debian or Ubuntu: sudo apt-get install python3 python3-venv" >&2
+	    exit 1
+	  fi
+	  echo "==> Creating $(VENV) with $$("$$found" --version)"
+	  if ! "$$found" -m venv --clear $(VENV); then
+	    echo "Could not create $(VENV). On Debian or Ubuntu: sudo apt-get install python3-venv" >&2
+	    exit 1
+	  fi
 	fi
-	echo "==> Installing the project and what it needs (Spark is large: a minute or a few, the first time only)"
-	if ! $(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'; then
-	  echo "The installation failed (see above). Run the same command again when that is mended." >&2
+	echo "==> Installing the project and what it needs (Spark is large: a minute or more, the first time)"
+	if ! $(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'; then
+	  echo "The installation failed, see above; when that is mended, run the same command again." >&2
 	  exit 1
 	fi
 	touch $(STAMP)

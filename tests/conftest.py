@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 MARK = "KVSTORE_TEST_RUN"
-INHERITED = ("KVSTORE_", "SPARK_", "PYSPARK_", "PYTHONHASHSEED", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+INHERITED = ("KVSTORE_", "SPARK_", "PYSPARK_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
 settings.register_profile(
     "project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -25,14 +25,15 @@ os.environ[MARK] = uuid.uuid4().hex
 
 
 def left_behind(mark: str) -> dict[int, str]:
-    """Processes, this one excepted, that carry the mark of this test run: pid -> command line. Linux only, else none."""
+    """Processes, this one excepted, that carry the mark of this test run: pid -> command line."""
     wanted = f"{MARK}={mark}".encode()
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             if int(directory.name) == os.getpid() or wanted not in (directory / "environ").read_bytes().split(b"\0"):
                 continue
-            found[int(directory.name)] = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = (directory / "cmdline").read_bytes().replace(b"\0", b" ")
+            found[int(directory.name)] = line.decode(errors="replace").strip()
         except OSError:
             continue  # it ended meanwhile, or is not ours to read
     return found
@@ -40,7 +41,7 @@ def left_behind(mark: str) -> dict[int, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
-    """Fail the run if a replica that a test started outlives the tests, and end it. Spark's own helpers end with us."""
+    """Fail the run if a replica that a test started outlives the tests, and end it. Spark's Java ends with us."""
     yield
     replicas = {pid: line for pid, line in left_behind(os.environ[MARK]).items() if "kvstore" in line}
     for pid in replicas:

@@ -52,7 +52,7 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
         "from multicast.parts import clock",
     ),
     (house.forbidden_arrows, "multicast/protocols/one.py", "from . import two", "from ..parts import clock"),
-    (house.forbidden_arrows, "multicast/parts/clock.py", "from multicast import protocols", "from multicast.parts import two"),
+    (house.forbidden_arrows, "multicast/parts/clock.py", "import multicast.protocols.two", "from . import two"),
     (
         house.forbidden_arrows,
         "multicast/runtime/host.py",
