@@ -38,8 +38,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     """body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503.
     timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
-    buffer_bytes_max: write buffer beyond which requests get a 503. map_bytes_max: size of the LMDB file.
-    segment_bytes_max: of a journal file. stop_deadline_ms: how long a stopping replica waits for open requests.
+    buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
+    stop_deadline_ms: how long a stopping replica waits for open requests.
     """
 
     body_bytes_max: int = model.BODY_BYTES_MAX
@@ -49,7 +49,6 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     commit_interval_ms: int = 1_000
     commit_bytes: int = 8 * MIB
     buffer_bytes_max: int = 128 * MIB
-    map_bytes_max: int = 64 * 1024 * MIB
     segment_bytes_max: int = 64 * MIB
     stop_deadline_ms: int = 5_000
 
@@ -62,7 +61,6 @@ LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
     "commit_interval_ms": (10, 60_000),
     "commit_bytes": (64 * 1024, 1024 * MIB),
     "buffer_bytes_max": (MIB, 16 * 1024 * MIB),
-    "map_bytes_max": (16 * MIB, 16 * 1024 * 1024 * MIB),
     "segment_bytes_max": (MIB, 1024 * MIB),
     "stop_deadline_ms": (100, 600_000),
 }

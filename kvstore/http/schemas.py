@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from kvstore.core.messages import Answered
 from kvstore.core.model import (
     INT64_MAX,
     INT64_MIN,
@@ -26,7 +27,6 @@ from kvstore.core.model import (
     OperationResult,
     Put,
     Range,
-    Result,
     Transaction,
 )
 from kvstore.fields import find_unknown, nearest
@@ -197,20 +197,20 @@ def entry_json(found: Found) -> dict[str, Any]:
     return dict([text_or_b64("key", found.key), text_or_b64("value", found.value), ("version", str(found.version))])
 
 
-def transaction_answer(transaction: Transaction, result: Result, message_id: str) -> bytes:
+def transaction_answer(transaction: Transaction, answered: Answered, message_id: str) -> bytes:
     """The body that answers `POST /v1/txn`."""
+    result = answered.result
     branch: Sequence[Operation] = transaction.success if result.succeeded else transaction.failure
-    return encode(
-        {
-            "succeeded": result.succeeded,
-            "version": str(result.version),
-            "id": message_id,
-            "results": [_result_json(o, r) for o, r in zip(branch, result.results, strict=True)],
-        }
-    )
+    answer: dict[str, Any] = {"succeeded": result.succeeded, "version": str(result.version), "id": message_id}
+    if answered.results_omitted:
+        answer["results_omitted"] = True
+        answer["results"] = []
+    else:
+        answer["results"] = [result_json(o, r) for o, r in zip(branch, result.results, strict=True)]
+    return encode(answer)
 
 
-def _result_json(operation: Operation, result: OperationResult) -> dict[str, Any]:
+def result_json(operation: Operation, result: OperationResult) -> dict[str, Any]:
     kind = type(operation)
     if kind is Get:
         if result.found is None:

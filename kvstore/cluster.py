@@ -1,0 +1,229 @@
+"""All replicas of a cluster as processes on this machine: start, status, stop.
+
+A replica is started as `python -m kvstore serve`, in its own session, so that Ctrl-C in a terminal reaches only the
+command that started it; its output is appended to `DIR/replicas/<id>/log`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvstore.config import ClusterConfig, ReplicaConfig, claim, load, replica_directory
+from kvstore.process import Handle, PortBusy, check_port, running
+
+LOG_FILE = "log"
+ERROR_PREFIX = "error: "
+READY_SECONDS = 60.0
+POLL_SECONDS = 0.05
+KILL_GRACE_SECONDS = 10.0
+HTTP_SECONDS = 2.0
+
+_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ClusterError(Exception):
+    """A replica cannot be started or stopped; one line."""
+
+
+class Started(msgspec.Struct):
+    """A replica process that this process started."""
+
+    replica: ReplicaConfig
+    process: subprocess.Popen[bytes]
+    log: Path
+    log_start: int
+
+    def last_words(self) -> str:
+        """Why it ended: the error line in its log, else the last line there."""
+        with open(self.log, "rb") as file:
+            file.seek(self.log_start)
+            lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        told = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
+        return told[-1] if told else (lines[-1][:300] if lines else f"exit status {self.process.returncode}")
+
+
+class ReplicaStatus(msgspec.Struct):
+    """One line of `kvstore cluster status`. state: "ready", "starting", "not answering" or "down"."""
+
+    id: int
+    shard: int
+    url: str
+    pid: int | None
+    state: str
+    role: str
+    position: int | None
+    details: dict[str, Any] = {}
+
+
+def fetch(url: str, seconds: float = HTTP_SECONDS) -> tuple[int, bytes]:
+    """(status, body) of a GET, straight to loopback or wherever `url` points, past any proxy. OSError if nobody answers."""
+    try:
+        with _no_proxy.open(url, timeout=seconds) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def is_ready(replica: ReplicaConfig) -> bool:
+    try:
+        return fetch(f"{replica.url}/readyz")[0] == 200
+    except OSError:
+        return False
+
+
+def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig) -> Started:
+    """Start one replica as a process. ClusterError for a busy port, ConfigError for another cluster's directory."""
+    home = claim(directory, config, replica.id)
+    try:
+        check_port(replica.host, replica.peer_port, "peer port")
+        check_port(replica.host, replica.http_port, "HTTP port")
+    except (PortBusy, OSError) as error:
+        raise ClusterError(f"replica {replica.id}: {error}") from None
+    path = home / LOG_FILE
+    command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(directory), "--replica", str(replica.id)]
+    package_root = str(Path(__file__).resolve().parent.parent)
+    paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    with open(path, "ab") as log:
+        begin = log.tell()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+    return Started(replica, process, path, begin)
+
+
+def up(directory: Path, say: Callable[[str], None], ready_seconds: float = READY_SECONDS) -> list[Started]:
+    """Start every replica that is down, and wait until all are ready; those that this call started.
+
+    ClusterError if one cannot be started or is not ready in time; then those that this call started are stopped.
+    """
+    config = load(directory)
+    started: list[Started] = []
+    try:
+        for replica in config.replicas:
+            if running(replica_directory(directory, replica.id)) is None:
+                started.append(start(directory, config, replica))
+        _wait_ready(config, started, say, ready_seconds)
+    except BaseException:
+        stop_started(directory, started, say)
+        raise
+    return started
+
+
+def _wait_ready(
+    config: ClusterConfig, started: list[Started], say: Callable[[str], None], ready_seconds: float
+) -> None:
+    waiting = {replica.id: replica for replica in config.replicas}
+    deadline = time.monotonic() + ready_seconds
+    while waiting:
+        for one in started:
+            if one.process.poll() is not None:
+                raise ClusterError(f"replica {one.replica.id} ended while starting: {one.last_words()}")
+        for replica in list(waiting.values()):
+            if is_ready(replica):
+                del waiting[replica.id]
+                say(f"replica {replica.id} of shard {replica.shard} is ready at {replica.url}")
+        if waiting and time.monotonic() > deadline:
+            names = ", ".join(str(i) for i in waiting)
+            raise ClusterError(
+                f"not ready after {ready_seconds:.0f} s: replica {names}; see {Path('replicas') / 'ID' / LOG_FILE}"
+            )
+        if waiting:
+            time.sleep(POLL_SECONDS)
+
+
+def down(directory: Path, say: Callable[[str], None]) -> bool:
+    """Stop every running replica: SIGTERM to all, then wait. False if one had to be killed."""
+    config = load(directory)
+    handles = []
+    for replica in config.replicas:
+        handle = Handle.of(replica_directory(directory, replica.id))
+        if handle is not None:
+            handles.append((replica.id, handle))
+    deadline = time.monotonic() + config.limits.stop_deadline_ms / 1000 * 3 + KILL_GRACE_SECONDS
+    for _, handle in handles:
+        handle.send(signal.SIGTERM)
+    clean = True
+    for replica_id, handle in handles:
+        if handle.wait(deadline - time.monotonic()):
+            say(f"replica {replica_id} (process {handle.pid}) stopped")
+        else:
+            handle.send(signal.SIGKILL)
+            handle.wait(KILL_GRACE_SECONDS)
+            say(f"replica {replica_id} (process {handle.pid}) did not stop in time and was killed")
+            clean = False
+        handle.close()
+    if not handles:
+        say("no replica is running")
+    return clean
+
+
+def stop_started(directory: Path, started: list[Started], say: Callable[[str], None]) -> None:
+    """Stop the processes that `up` started, and collect them."""
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.terminate()
+    for one in started:
+        try:
+            one.process.wait(KILL_GRACE_SECONDS + load(directory).limits.stop_deadline_ms / 1000 * 3)
+        except subprocess.TimeoutExpired:
+            one.process.kill()
+            one.process.wait()
+            say(f"replica {one.replica.id} did not stop in time and was killed")
+
+
+def watch(directory: Path, started: list[Started], say: Callable[[str], None]) -> None:
+    """Until Ctrl-C or SIGTERM: say when a replica that we started ends. Then stop them all."""
+    ended: set[int] = set()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while len(ended) < len(started):
+            for one in started:
+                if one.replica.id not in ended and one.process.poll() is not None:
+                    ended.add(one.replica.id)
+                    say(f"replica {one.replica.id} ended with status {one.process.returncode}: {one.last_words()}")
+            time.sleep(POLL_SECONDS * 4)
+        say("no replica is left")
+    except KeyboardInterrupt:
+        say("stopping")
+    finally:
+        stop_started(directory, started, say)
+        signal.signal(signal.SIGTERM, before)
+
+
+def status(directory: Path) -> list[ReplicaStatus]:
+    """Every replica of the cluster, whether it runs or not."""
+    config = load(directory)
+    return [_status(directory, config, replica) for replica in config.replicas]
+
+
+def _status(directory: Path, config: ClusterConfig, replica: ReplicaConfig) -> ReplicaStatus:
+    pid = running(replica_directory(directory, replica.id))
+    line = ReplicaStatus(replica.id, replica.shard, replica.url, pid, "down", "", None)
+    if pid is None:
+        return line
+    line.state = "not answering"
+    with contextlib.suppress(OSError, msgspec.DecodeError, KeyError):
+        answer = msgspec.json.decode(fetch(f"{replica.url}/v1/cluster")[1])
+        if answer["cluster_id"] == config.cluster_id:
+            line.details = answer["replica"]
+            line.state = "ready" if line.details["ready"] else "starting"
+            line.role, line.position = line.details["role"], line.details["position"]
+    return line

@@ -1,0 +1,253 @@
+"""One live replica: protocol, transactions, journal and LMDB joined over the asyncio host.
+
+Theory of operation. `multicast.runtime.Host` drives the protocol and `kvstore.core.replica.Replica` and journals what
+they do. The replica writes into the store's write buffer. From time to time the buffer is frozen between two batches,
+at a completed position; once the journal has flushed everything up to there, the frozen layer goes to LMDB in one
+transaction, in a thread. So LMDB is always a prefix of what the journal holds, and recovery is LMDB plus the journal
+from the offset that the commit names. A buffer that fills faster than the disk takes it makes requests wait (503).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from kvstore.config import ClusterConfig, claim
+from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.model import (
+    KEY_BYTES_MAX,
+    OPERATIONS_MAX,
+    SCAN_LIMIT_MAX,
+    VALUE_BYTES_MAX,
+    Transaction,
+)
+from kvstore.core.replica import Replica
+from kvstore.storage.backend import StorageError
+from kvstore.storage.lmdb_backend import LmdbBackend
+from kvstore.storage.store import Store
+from multicast import registry
+from multicast.engine import Batch
+from multicast.journal import Journal
+from multicast.runtime.disk import FileDisk
+from multicast.runtime.host import Host
+from multicast.types import MessageId, ProcessId, new_message_id
+
+COMMIT_RETRY_SECONDS = 1.0
+
+_log = structlog.get_logger("kvstore.host")
+
+
+class LiveReplica:
+    """Replica `replica_id` of the cluster in `directory`.
+
+    Opening reads and checks everything on disk and changes nothing but an unfinished journal tail. It raises
+    ConfigError, JournalError, StorageError or OSError: one line each. It blocks; `start` then runs on the loop.
+    """
+
+    def __init__(self, directory: Path, config: ClusterConfig, replica_id: ProcessId):
+        self.config = config
+        self.me = config.replica(replica_id)
+        self._random = random.SystemRandom()
+        home = claim(directory, config, replica_id)
+        topology = config.topology()
+        protocol_class = registry.load(config.protocol)
+        options = config.options()
+        self._protocol = protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
+        self._journal = Journal(
+            FileDisk(home / "journal"), config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max
+        )
+        backend = LmdbBackend(home / "data", durability=config.durability)
+        self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
+        self._replica = Replica(
+            replica_id,
+            topology,
+            config.map(),
+            self._store,
+            signals=protocol_class.specification.strict_groups_max is not None,
+            dedup_window_us=options.dedup_window_us,
+            leader_of=self._protocol.leader_of,
+        )
+        self._addresses = {r.id: (r.host, r.peer_port) for r in config.replicas}
+        self._host: Host | None = None
+        self._failure = ""
+        self._written = self._flushed = self._frozen_at = 0
+        self._frozen = False
+        self._commit: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover and join the others. OSError or PortBusy if the peer port cannot be had."""
+        checkpoint = self._store.checkpoint()
+        self._host = Host(
+            protocol=self._protocol,
+            application=self._replica,
+            journal=self._journal,
+            addresses=self._addresses,
+            cluster=self.config.cluster,
+            durability=self.config.durability,
+            checkpoint=checkpoint,
+            on_batch=self._on_batch,
+            on_flushed=self._on_flushed,
+        )
+        await self._host.start()
+        self._host.failed.add_done_callback(self._on_failed)
+        self._wait_for_next_commit()
+        _log.info(
+            "recovered",
+            position=self._host.engine.position,
+            from_lmdb=checkpoint.position if checkpoint else 0,
+            cut_bytes=self._journal.cut_bytes,
+        )
+
+    async def stop(self) -> None:
+        """Flush, write the record of a good end, and bring LMDB up to date. Does what it can after a failure."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._host is not None:
+            await self._host.stop()
+            if not self._failure:
+                await self._last_commit()
+        self._store.close()
+
+    @property
+    def failed(self) -> asyncio.Future[Any]:
+        """Done when our own bug or a disk error has stopped this replica."""
+        assert self._host is not None
+        return self._host.failed
+
+    def _on_failed(self, failed: asyncio.Future[Any]) -> None:
+        if failed.cancelled():
+            return
+        error = failed.exception() or failed.result()
+        self._failure = f"{type(error).__name__}: {error}"
+
+    # -- what the HTTP interface needs (kvstore.http.app.Node) -----------------------------------------------------------
+
+    async def execute(self, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
+        assert self._host is not None
+        answer: Answered | Refused = await self._host.request(Execute(message_id, transaction))
+        return answer
+
+    def new_message_id(self) -> MessageId:
+        if self._host is None:
+            return bytes(16)  # nothing is ordered before the start: see `unready`
+        return new_message_id(self._host.now(), self._random.getrandbits(62))
+
+    def unready(self) -> str:
+        if self._host is None:
+            return "this replica is recovering"
+        if self._failure:
+            return "this replica has failed"
+        if self._protocol.role() == "recovering":
+            return "this replica is recovering: a leader is being agreed on"
+        if self._protocol.leader_of(self.me.shard) is None:
+            return f"no leader of shard {self.me.shard} is known"
+        return ""
+
+    def overload(self) -> str:
+        pending, limit = self._store.pending_bytes, self.config.limits.buffer_bytes_max
+        return f"the write buffer is full: {pending} bytes, buffer_bytes_max is {limit}" if pending > limit else ""
+
+    def failure(self) -> str:
+        return self._failure
+
+    def status(self) -> dict[str, Any]:
+        """Numbers and words for status pages and metrics."""
+        status: dict[str, Any] = {"id": self.me.id, "shard": self.me.shard, "ready": not self.unready()}
+        if self._host is None:
+            return {**status, "role": "starting", "position": 0, "completed": 0}
+        status |= self._host.status()
+        status["write_buffer_bytes"] = self._store.pending_bytes
+        status["transactions"] = self._replica.status()
+        return status
+
+    def describe_cluster(self) -> dict[str, Any]:
+        config, leader_of = self.config, self._protocol.leader_of
+        shards = [
+            {
+                "id": shard,
+                "leader": leader_of(shard) if self._host is not None else None,
+                "replicas": [{"id": r, "url": config.replica(r).url} for r in members],
+            }
+            for shard, members in config.shards.items()
+        ]
+        limits = {
+            "key_bytes_max": KEY_BYTES_MAX,
+            "value_bytes_max": VALUE_BYTES_MAX,
+            "operations_max": OPERATIONS_MAX,
+            "scan_limit_max": SCAN_LIMIT_MAX,
+            "body_bytes_max": config.limits.body_bytes_max,
+            "timeout_max_ms": config.limits.timeout_max_ms,
+        }
+        return {
+            "cluster_id": config.cluster_id,
+            "protocol": config.protocol,
+            "durability": config.durability,
+            "self": self.me.id,
+            "shard_map": config.shard_map,
+            "dedup_window_ms": config.dedup_window_ms,
+            "limits": limits,
+            "shards": shards,
+            "replica": self.status(),
+        }
+
+    # -- from the write buffer to LMDB ---------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: Batch) -> None:
+        if batch.changes:
+            self._store.change(batch.changes)
+        if batch.journal:
+            self._written = batch.number
+        if self._store.pending_bytes >= self.config.limits.commit_bytes:
+            self._freeze()
+
+    def _on_flushed(self, number: int) -> None:
+        self._flushed = number
+        if self._frozen and self._commit is None and number >= self._frozen_at:
+            self._commit = asyncio.get_running_loop().create_task(self._commit_frozen())
+
+    def _wait_for_next_commit(self) -> None:
+        seconds = self.config.limits.commit_interval_ms / 1000
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._freeze()
+        self._wait_for_next_commit()
+
+    def _freeze(self) -> None:
+        """Between batches: what is in the buffer goes to LMDB as soon as the journal has all of it."""
+        if self._frozen or self._host is None or not self._store.pending_bytes:
+            return
+        engine = self._host.engine
+        if self._store.freeze(engine.completed, engine.recovery_offset(engine.completed)):
+            self._frozen, self._frozen_at = True, self._written
+            self._on_flushed(self._flushed)
+
+    async def _commit_frozen(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._store.commit)
+                break
+            except StorageError as error:
+                _log.error("commit failed; trying again", error=str(error))
+                await asyncio.sleep(COMMIT_RETRY_SECONDS)
+        self._store.thawed()
+        self._frozen, self._commit = False, None
+
+    async def _last_commit(self) -> None:
+        """After the host has stopped, everything is flushed: commit what is left."""
+        self._on_flushed(self._written)
+        if self._commit is not None:
+            await asyncio.wait([self._commit], timeout=self.config.limits.stop_deadline_ms / 1000)
+        self._freeze()
+        self._on_flushed(self._written)
+        if self._commit is not None:
+            _, late = await asyncio.wait([self._commit], timeout=self.config.limits.stop_deadline_ms / 1000)
+            if late:
+                _log.warning("stopped without the last commit to LMDB; the journal has everything")
