@@ -1,0 +1,81 @@
+"""The live host: asyncio, TCP links, a journal on real files. `Host` is its face; `local_host` the short way in."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from multicast import registry
+from multicast.journal import Journal
+from multicast.protocol import Application, ApplicationOutbox
+from multicast.runtime.disk import DirectoryInUse, FileDisk
+from multicast.runtime.host import Host, HostStopped
+from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, Topology
+
+__all__ = ["DirectoryInUse", "FileDisk", "Host", "HostStopped", "local_host"]
+
+
+class _Listener(Application):
+    """Hands final deliveries to a function."""
+
+    def __init__(self, on_deliver: Callable[[int, AppMessage, Timestamp], object]):
+        self._on_deliver = on_deliver
+
+    def on_deliver(
+        self,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        completion: bytes | None,
+        now: int,
+        out: ApplicationOutbox,
+    ) -> None:
+        if stage == FINAL and not expired:
+            self._on_deliver(position, message, timestamp)
+
+
+@asynccontextmanager
+async def local_host(
+    protocol: str,
+    topology: Topology,
+    process: ProcessId,
+    directory: str | os.PathLike[str],
+    addresses: Mapping[ProcessId, tuple[str, int]],
+    *,
+    on_deliver: Callable[[int, AppMessage, Timestamp], object],
+    cluster: bytes = bytes(16),
+    durability: str = "fsync",
+    **options: Any,
+) -> AsyncIterator[Host]:
+    """Run one process until the block ends, with its journal in `directory`.
+
+    on_deliver(position, message, timestamp): every final delivery, on the loop. After a restart it hears of all of them
+    again, from the first on. options: the protocol's. Raises what `registry.load`, the protocol's options, `Journal`,
+    `FileDisk` and `Host.start` raise.
+    """
+    cls = registry.load(protocol)
+    instance = cls(process, topology, cls.specification.options(**options), random.Random())
+    disk = FileDisk(directory)
+    try:
+        journal = Journal(disk, cluster, instance.group, process)
+    except BaseException:
+        disk.close()
+        raise
+    host = Host(
+        protocol=instance,
+        application=_Listener(on_deliver),
+        journal=journal,
+        addresses=addresses,
+        cluster=cluster,
+        durability=durability,
+    )
+    await host.start()
+    try:
+        yield host
+    finally:
+        await host.stop()

@@ -1,0 +1,351 @@
+"""The live host of one process: an engine on an asyncio loop, its journal in a writer thread, its links over TCP.
+
+Theory of operation. Whatever arrives (frames, requests, timers, flushes) becomes an input of the engine and schedules
+one run at the loop's next turn; all inputs that are there by then make one batch. After the run: journal bytes go to
+the writer, messages that may leave go to their links, which write once each at the end of the turn. When the writer
+reports a flush, what waited for it leaves with the next run, and frames of peers are acknowledged up to there. While a
+flush is under way the loop computes further batches; the writer takes all that wait at once.
+
+A failure of the disk or a bug of ours stops the host: `failed` is set, nothing that waited is released, and the owner
+ends the process. A failure of a peer costs that peer its link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from multicast.engine import Batch, Checkpoint, Engine
+from multicast.journal import Journal
+from multicast.protocol import Application, MulticastProtocol, Overloaded
+from multicast.runtime.clock import Clock
+from multicast.runtime.links import Links
+from multicast.runtime.writer import Writer
+from multicast.types import AppMessage, ProcessId
+
+REQUESTS_MAX = 20_000
+"""Requests that wait for an answer."""
+UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
+"""Journal bytes that wait for the disk; beyond, nothing is read from peers and no request is taken."""
+
+log = structlog.get_logger("multicast.runtime")
+
+
+class HostStopped(Exception):
+    """The host stopped before it answered: whether the request has an effect is unknown."""
+
+
+class Host:
+    """One process of a group.
+
+    addresses: of all processes, this one's being where it listens. cluster: 16 bytes that all processes share.
+    incarnation: differs in every life; by default the time. durability: "fsync", or "os": survives the death of the
+    process, not of the machine. checkpoint: what lies materialised beside the journal.
+    on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
+    on_error(error): once, when the host fails.
+    """
+
+    def __init__(
+        self,
+        *,
+        protocol: MulticastProtocol,
+        application: Application,
+        journal: Journal,
+        addresses: Mapping[ProcessId, tuple[str, int]],
+        cluster: bytes,
+        incarnation: int | None = None,
+        durability: str = "fsync",
+        checkpoint: Checkpoint | None = None,
+        on_batch: Callable[[Batch], None] | None = None,
+        on_flushed: Callable[[int], None] | None = None,
+        on_error: Callable[[BaseException], None] | None = None,
+    ):
+        if durability not in ("fsync", "os"):
+            raise ValueError(f"durability is 'fsync' or 'os', not {durability!r}")
+        missing = [p for p in protocol.topology.processes if p not in addresses]
+        if missing:
+            raise ValueError(f"no address for processes {missing}")
+        self._clock = Clock()
+        self.now: Callable[[], int] = self._clock.now
+        self.journal = journal
+        self.engine = Engine(
+            protocol, application, self.now() if incarnation is None else incarnation, durability=durability
+        )
+        self.failed: asyncio.Future[None]
+        self._checkpoint = checkpoint
+        self._on_batch = on_batch
+        self._on_flushed = on_flushed
+        self._on_error = on_error
+        self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail)
+        self._links = Links(
+            self_id=protocol.self_id,
+            addresses={p: addresses[p] for p in protocol.topology.processes},
+            cluster=cluster,
+            incarnation=self.engine.incarnation,
+            receive=self.engine.receive,
+            reset=self._reset,
+            wake=self._schedule,
+            fail=self._fail,
+        )
+        self._loop: asyncio.AbstractEventLoop
+        self._state = "new"
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._wake_at: int | None = None
+        self._token = 0
+        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._unflushed: deque[int] = deque()
+        self._batches = 0
+        self._reads: dict[ProcessId, asyncio.Future[Any]] = {}
+        self._stopping: asyncio.Task[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bind, recover, serve; links come up in the background.
+
+        OSError: the port is taken (the text names it). JournalError: see `Journal`. Then the host is stopped.
+        """
+        if self._state != "new":
+            raise RuntimeError("a host is started once")
+        self._loop = asyncio.get_running_loop()
+        self.failed = self._loop.create_future()
+        try:
+            await self._links.bind()
+            self._writer.start()
+            self._state = "running"
+            offset = self._checkpoint.offset if self._checkpoint else 0
+            self._carry_out(self.engine.recover(self._checkpoint, self.journal.tail(offset), self.now()))
+            await self._links.start()
+        except BaseException:
+            self._state = "failed"
+            await self.stop()
+            raise
+        log.info(
+            "started",
+            process=self.engine.self_id,
+            position=self.engine.position,
+            cut_bytes=self.journal.cut_bytes,
+            incarnation=self.engine.incarnation,
+        )
+
+    async def stop(self) -> None:
+        """End this life in good order: what was taken is written, then everything is closed. Idempotent.
+
+        Requests without an answer get HostStopped. Nothing is written after a failure.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(), name="host stop")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        if self._state == "running":
+            try:
+                self._carry_out(self.engine.run(self.now()))
+                self._carry_out(self.engine.stop(self.now()))
+            except Exception as error:
+                self._fail(error)
+        if self._state != "failed":
+            self._state = "stopping"
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._writer.close()
+        await asyncio.gather(*self._reads.values(), return_exceptions=True)
+        if self._state == "stopping":
+            self._links.flush()
+        await self._links.stop()
+        self._drop_requests()
+        self.journal.close()
+        if self._state == "stopping":
+            self._state = "stopped"
+            log.info("stopped", process=self.engine.self_id, position=self.engine.position)
+
+    def _fail(self, error: BaseException) -> None:
+        """The end: nothing more is computed, written or sent."""
+        if self._state in ("failed", "stopped"):
+            return
+        self._state = "failed"
+        log.critical("host failed", process=self.engine.self_id, error=repr(error), exc_info=error)
+        self._links.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop_requests()
+        if not self.failed.done():
+            self.failed.set_exception(error)
+            self.failed.exception()  # seen, even if nobody awaits it
+        if self._on_error is not None:
+            self._on_error(error)
+
+    def _drop_requests(self) -> None:
+        requests, self._requests = self._requests, {}
+        for future in requests.values():
+            if not future.done():
+                future.set_exception(HostStopped("this replica stopped; whether the request has an effect is unknown"))
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    def submit(self, message: AppMessage) -> None:
+        """multicast(m). A refusal reaches `Application.on_refused`. HostStopped; Overloaded if the disk is behind."""
+        self._check_open()
+        self.engine.submit(message)
+        self._schedule()
+
+    async def request(self, request: Any) -> Any:
+        """What `Application.on_request` answers to this. Cancelling drops the answer, not the effect.
+
+        Overloaded: nothing was done. HostStopped: its text says whether nothing was done or the outcome is unknown.
+        """
+        self._check_open()
+        if len(self._requests) >= REQUESTS_MAX:
+            raise Overloaded(f"{REQUESTS_MAX} requests are waiting")
+        self._token = token = self._token + 1
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._requests[token] = future
+        self.engine.request(token, request)
+        self._schedule()
+        try:
+            return await future
+        finally:
+            self._requests.pop(token, None)
+
+    def _check_open(self) -> None:
+        if self._state != "running":
+            raise HostStopped("this replica is not running; nothing was done")
+        if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
+            raise Overloaded("the disk does not keep up")
+
+    def _reset(self, peer: ProcessId) -> None:
+        if self._state == "running":
+            self.engine.peer_reset(peer)
+            self._schedule()
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._state == "running":
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._state != "running":
+            return
+        try:
+            self._carry_out(self.engine.run(self.now()))
+        except Exception as error:  # our own bug, or the application's: going on could break a promise
+            self._fail(error)
+
+    def _carry_out(self, batch: Batch) -> None:
+        links = self._links
+        self._batches = batch.number
+        links.processed(batch.number)
+        if batch.journal:
+            self._unflushed.append(batch.number)
+            self._writer.put(batch.number, batch.journal)
+            if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
+                links.pause(True)
+        elif not self._unflushed:
+            links.settled(batch.number)
+        links.send(batch.sends)
+        links.flush()
+        for token, answer in batch.answers:
+            future = self._requests.get(token)
+            if future is not None and not future.done():
+                future.set_result(answer)
+        for peer, position in batch.reads:
+            self._read(peer, position)
+        for peer, reason in batch.faulty:
+            links.close_faulty(peer, reason)
+        self._wake_at = batch.wake_at
+        self._set_timer()
+        if self._on_batch is not None:
+            self._on_batch(batch)
+
+    def _flushed(self, number: int) -> None:
+        """The writer has written every batch up to this one."""
+        if self._state not in ("running", "stopping"):
+            return
+        try:
+            unflushed = self._unflushed
+            while unflushed and unflushed[0] <= number:
+                unflushed.popleft()
+            self._links.send(self.engine.flushed(number))
+            self._links.settled(unflushed[0] - 1 if unflushed else self._batches)
+            if self._writer.pending_bytes < UNWRITTEN_BYTES_MAX // 2:
+                self._links.pause(False)
+            if self._on_flushed is not None:
+                self._on_flushed(number)
+        except Exception as error:
+            self._fail(error)
+        self._schedule()
+
+    # -- timer --------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        """One timer, armed no later than `_wake_at`. An earlier one stays: it looks again when it fires."""
+        if self._wake_at is None or (self._timer is not None and self._timer_at <= self._wake_at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._wake_at
+        self._timer = self._loop.call_later(max(0, self._wake_at - self.now()) / 1_000_000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._wake_at is not None and self._state == "running":
+            if self._wake_at <= self.now():
+                self._schedule()
+            else:
+                self._set_timer()
+
+    # -- catching up others -------------------------------------------------------------------------------------------
+
+    def _read(self, peer: ProcessId, position: int) -> None:
+        """Read deliveries for `peer` from the journal, off the loop, one read per peer at a time: it asks again."""
+        if peer in self._reads or self._state != "running":
+            return
+        reading = self._loop.run_in_executor(None, self.journal.read_deliveries, position)
+        self._reads[peer] = reading
+
+        def done(future: asyncio.Future[Any]) -> None:
+            del self._reads[peer]
+            if self._state != "running" or future.cancelled():
+                return
+            try:
+                deliveries, more = future.result()
+                self._links.send(self.engine.feed(peer, deliveries, more))
+                self._schedule()
+            except Exception as error:  # the journal cannot be read: what it promised may be gone
+                self._fail(error)
+
+        reading.add_done_callback(done)
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Numbers for status pages and metrics, JSON-ready. Times in microseconds."""
+        engine = self.engine
+        protocol = engine.protocol
+        return {
+            "state": self._state,
+            "protocol": protocol.specification.name,
+            "durability": engine.durability,
+            "incarnation": engine.incarnation,
+            "role": protocol.role(),
+            "leader": protocol.leader_of(protocol.group),
+            "position": engine.position,
+            "completed": engine.completed,
+            "batches": self._batches,
+            "syncs": self._writer.syncs,
+            "journal_bytes": engine.offset,
+            "unwritten_bytes": self._writer.pending_bytes,
+            "requests": len(self._requests),
+            "peers": self._links.status(),
+            "fdatasync_us": self._writer.sync_percentiles_us(),
+            "details": protocol.describe(),
+        }
