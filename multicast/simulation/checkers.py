@@ -1,0 +1,274 @@
+"""What every atomic multicast owes, checked while a simulated world runs.
+
+`Properties` checks, at each delivery: *validity* (only what was multicast, where it was addressed), *integrity* (at most
+once; an expired delivery counts as none), *agreement* (all processes of a group, dead or alive, deliver one sequence
+without gaps: prefix order with equal positions), *order* (timestamps rise within a group, differ between messages, agree
+between groups). At the end of a run: agreement across groups, liveness, and the *global order* once more as a graph of the
+delivery sequences alone, whatever the timestamps say.
+
+`Genuineness` looks at the frames on the wire, without knowledge of the protocol. A message that orders something is
+about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So
+1. a frame that contains the id of a message passes only between processes that take part in that message;
+2. a frame between two groups, whatever it contains, passes only if some message so far has both ends as participants.
+Housekeeping (`Specification.housekeeping`) and links inside a group are exempt from 2, housekeeping from 1.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from multicast.protocol import Specification
+from multicast.simulation.observe import Observer
+from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.wire import PROTOCOL
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import Node, World
+
+_REPORTS_MAX = 20
+_ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)
+
+
+class Checker(Observer):
+    """Reports to its world, a bounded number of times."""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+        self._reports = 0
+
+    def report(self, checker: str, text: str) -> None:
+        self._reports += 1
+        if self.world is not None and self._reports <= _REPORTS_MAX:
+            self.world.report(checker, text)
+
+
+class Properties(Checker):
+    """See the module. Needs `attach` before the world starts.
+
+    logs: group -> what its processes deliver, in order: (id, timestamp, expired).
+    submitters: id -> the (process, life) that multicast it. missing: id -> destination groups that lack it.
+    """
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self.topology = topology
+        self.logs: dict[GroupId, list[tuple[MessageId, Timestamp, bool]]] = {g: [] for g in topology.groups}
+        self.messages: dict[MessageId, AppMessage] = {}
+        self.submitters: dict[MessageId, list[tuple[ProcessId, int]]] = {}
+        self.missing: dict[MessageId, list[GroupId]] = {}
+        self.deliveries = 0
+        self._in_group: dict[GroupId, set[MessageId]] = {g: set() for g in topology.groups}
+        self._stamps: dict[MessageId, Timestamp] = {}
+        self._stamped: dict[Timestamp, MessageId] = {}
+        self._position: dict[ProcessId, int | None] = {}
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    def on_life(self, node: Node) -> None:
+        self._position[node.pid] = None
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        if message.id not in self.messages:
+            self.messages[message.id] = message
+            self.missing[message.id] = list(message.destinations)
+            self.submitters[message.id] = []
+        self.submitters[message.id].append((node.pid, node.life))
+
+    def on_deliver(
+        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay: bool
+    ) -> None:
+        group = self.topology.group_of[node.pid]
+        self._check_validity(node, group, message)
+        if stage != FINAL:
+            return
+        self.deliveries += 1
+        before = self._position[node.pid]
+        if before is None and replay:
+            before = position - 1
+        if position != (before or 0) + 1:
+            self.report("integrity", f"process {node.pid} delivers number {position} after number {before or 0}")
+        self._position[node.pid] = position
+        log = self.logs[group]
+        entry = (message.id, timestamp, expired)
+        if position <= len(log):
+            if log[position - 1] != entry:
+                known = log[position - 1]
+                self.report(
+                    "agreement",
+                    f"delivery {position} of group {group} is {known[0].hex()} at {known[1]} for others,"
+                    f" {message.id.hex()} at {timestamp} for process {node.pid}",
+                )
+        elif position == len(log) + 1:
+            self._extend(group, log, entry)
+        else:
+            self.report("prefix order", f"process {node.pid} delivers number {position}; its group has {len(log)}")
+
+    def _check_validity(self, node: Node, group: GroupId, message: AppMessage) -> None:
+        known = self.messages.get(message.id)
+        if known is None:
+            self.report("validity", f"process {node.pid} delivers {message.id.hex()}, which nobody multicast")
+        elif message.payload != known.payload or message.destinations != known.destinations:
+            self.report("validity", f"process {node.pid} delivers {message.id.hex()} with other contents")
+        elif group not in message.destinations:
+            self.report("validity", f"process {node.pid} delivers {message.id.hex()}, which is not for its group {group}")
+
+    def _extend(
+        self, group: GroupId, log: list[tuple[MessageId, Timestamp, bool]], entry: tuple[MessageId, Timestamp, bool]
+    ) -> None:
+        message_id, timestamp, expired = entry
+        if log and timestamp <= log[-1][1]:
+            self.report("order", f"group {group} delivers {message_id.hex()} at {timestamp} after {log[-1][1]}")
+        log.append(entry)
+        owner = self._stamped.setdefault(timestamp, message_id)
+        if owner != message_id:
+            self.report("order", f"{owner.hex()} and {message_id.hex()} both have timestamp {timestamp}")
+        missing = self.missing.get(message_id)
+        if missing is not None and group in missing:
+            missing.remove(group)
+            if not missing:
+                del self.missing[message_id]
+        if expired:
+            return
+        if message_id in self._in_group[group]:
+            self.report("integrity", f"group {group} delivers {message_id.hex()} twice")
+        self._in_group[group].add(message_id)
+        stamp = self._stamps.setdefault(message_id, timestamp)
+        if stamp != timestamp:
+            self.report("agreement", f"{message_id.hex()} is at {stamp} in one group, at {timestamp} in group {group}")
+
+    # -- at the end ---------------------------------------------------------------------------------------------------
+
+    def required(self, message_id: MessageId) -> bool:
+        """Whether it must be delivered: delivered somewhere, or multicast by a process that did not die since."""
+        if self.world is None:
+            raise AssertionError("attach the checker to a world first")
+        if len(self.missing[message_id]) < len(self.messages[message_id].destinations):
+            return True
+        nodes = self.world.nodes
+        return any(nodes[pid].up and nodes[pid].life == life for pid, life in self.submitters[message_id])
+
+    def unfinished(self) -> bool:
+        """Whether something that must be delivered is still missing somewhere."""
+        if self.world is None:
+            raise AssertionError("attach the checker to a world first")
+        for pid, node in self.world.nodes.items():
+            if not node.up or node.engine.position < len(self.logs[self.topology.group_of[pid]]):
+                return True
+        return any(self.required(message_id) for message_id in self.missing)
+
+    def finish(self) -> None:
+        """Liveness, agreement across groups and the graph. Call it when the healed world has had its time."""
+        if self.world is None:
+            raise AssertionError("attach the checker to a world first")
+        for pid, node in self.world.nodes.items():
+            expected = len(self.logs[self.topology.group_of[pid]])
+            position = node.engine.position if node.up else 0
+            if position < expected:
+                self.report("liveness", f"process {pid} has {position} deliveries; its group has {expected}")
+        for message_id, groups in self.missing.items():
+            if self.required(message_id):
+                partly = len(groups) < len(self.messages[message_id].destinations)
+                why = "though other groups have it" if partly else "though its sender lives"
+                self.report(
+                    "agreement" if partly else "liveness",
+                    f"{message_id.hex()} was not delivered in groups {groups}, {why}",
+                )
+        self._check_occurrences()
+        self._check_graph()
+
+    def _check_occurrences(self) -> None:
+        """Expired deliveries too are alike in every destination group."""
+        groups_of: dict[tuple[MessageId, Timestamp, bool], list[GroupId]] = {}
+        for group, log in self.logs.items():
+            for entry in log:
+                groups_of.setdefault(entry, []).append(group)
+        for (message_id, timestamp, expired), groups in groups_of.items():
+            known = self.messages.get(message_id)
+            if expired and known is not None and tuple(groups) != known.destinations:
+                self.report("agreement", f"{message_id.hex()} expired at {timestamp} only in groups {groups}")
+
+    def _check_graph(self) -> None:
+        """The union of the groups' sequences has no cycle (Kahn's algorithm)."""
+        after: dict[tuple[MessageId, Timestamp | None], list[tuple[MessageId, Timestamp | None]]] = {}
+        waits: dict[tuple[MessageId, Timestamp | None], int] = {}
+        for log in self.logs.values():
+            previous = None
+            for message_id, timestamp, expired in log:
+                node = (message_id, timestamp if expired else None)
+                waits.setdefault(node, 0)
+                if previous is not None:
+                    after.setdefault(previous, []).append(node)
+                    waits[node] += 1
+                previous = node
+        free = [node for node, count in waits.items() if not count]
+        done = 0
+        while free:
+            done += 1
+            for node in after.get(free.pop(), ()):
+                waits[node] -= 1
+                if not waits[node]:
+                    free.append(node)
+        if done < len(waits):
+            stuck = sorted(node[0].hex() for node, count in waits.items() if count)[:4]
+            self.report("global order", f"the groups' delivery orders form a cycle around {', '.join(stuck)}")
+
+
+class Genuineness(Checker):
+    """See the module.
+
+    frames: protocol messages sent to other processes, by type. foreign: how often a process took part in a message that
+    it neither sent nor was addressed by; a violation for a genuine protocol, a number for the others.
+    """
+
+    def __init__(self, topology: Topology, specification: Specification):
+        super().__init__()
+        self.topology = topology
+        self.genuine = specification.genuine
+        self.foreign = 0
+        self.counts: dict[int, int] = {}
+        self.names = {t.__struct_config__.tag: t.__name__ for t in specification.messages}  # type: ignore[attr-defined]
+        self._housekeeping = {t.__struct_config__.tag for t in specification.housekeeping}  # type: ignore[attr-defined]
+        self._participants: dict[MessageId, set[ProcessId]] = {}
+        self._pairs: set[tuple[ProcessId, ProcessId]] = set()
+        self._seen: set[tuple[ProcessId, tuple[GroupId, ...]]] = set()
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        participants = self._participants.get(message.id)
+        if participants is None:
+            participants = self._participants[message.id] = set(self.topology.members(message.destinations))
+        participants.add(node.pid)
+        if (node.pid, message.destinations) not in self._seen:
+            self._seen.add((node.pid, message.destinations))
+            self._pairs.update((a, b) for a in participants for b in participants)
+
+    def on_frame(self, sender: ProcessId, to: tuple[ProcessId, ...], frame: bytes) -> None:
+        if frame[0] != PROTOCOL:
+            return
+        tag = frame[2]
+        self.counts[tag] = self.counts.get(tag, 0) + len(to)
+        if tag in self._housekeeping:
+            return
+        for found in _ID_IN_FRAME.finditer(frame):
+            participants = self._participants.get(found[1])
+            if participants is not None:
+                for peer in to:
+                    if peer not in participants or sender not in participants:
+                        self._foreign(sender, peer, tag, f"about {found[1].hex()}")
+        group_of, pairs = self.topology.group_of, self._pairs
+        for peer in to:
+            if (sender, peer) not in pairs and group_of[peer] != group_of[sender]:
+                self._foreign(sender, peer, tag, "though no message involves both")
+
+    def _foreign(self, sender: ProcessId, receiver: ProcessId, tag: int, why: str) -> None:
+        self.foreign += 1
+        if self.genuine:
+            name = self.names.get(tag, str(tag))
+            self.report("genuineness", f"process {sender} sends {name} to process {receiver}, {why}")
+
+
+def attach(world: World, *checkers: Checker) -> None:
+    """Let these checkers watch the world, which has not started."""
+    for checker in checkers:
+        checker.world = world
+        world.observers.append(checker)

@@ -1,0 +1,174 @@
+"""Faults, drawn from a seed before a run begins.
+
+Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a batch may
+be torn), `blackout` (power fails for a whole group), `pause`, `partition` (a process or a group is cut off both ways),
+`one_sided` (one direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some
+connections break), `clock` (a clock jumps), `slow_fsync`. Whoever crashes comes back before the run's second phase, or
+at its beginning.
+
+A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
+back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
+group is down at once, except in a blackout; safety holds in either case, since promises are on disk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from multicast.types import ProcessId, Topology
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import World
+
+KINDS = ("crash", "power", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock", "slow_fsync")
+_WEIGHTS = (6, 6, 1, 4, 4, 3, 4, 4, 2, 2)
+_SKEW_US = 50_000
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One fault. at, lasts_us: microseconds after the start. processes: whom it hits. peers: the far ends of links.
+    amount_us: a jump, or how much slower."""
+
+    kind: str
+    at_us: int
+    lasts_us: int
+    processes: tuple[ProcessId, ...]
+    peers: tuple[ProcessId, ...] = ()
+    amount_us: int = 0
+
+
+def draw(rng: random.Random, topology: Topology, span_us: int) -> list[Fault]:
+    """Faults for a phase of `span_us`. Each seed has its own taste: some kinds, some rate, some favourite victims."""
+    kinds = [k for k in KINDS if rng.random() < 0.6] or ["power"]
+    weights = [_WEIGHTS[KINDS.index(k)] for k in kinds]
+    gap_us = rng.choice((200_000, 500_000, 1_000_000, 2_000_000))
+    processes = list(topology.processes)
+    if rng.random() < 0.3:
+        processes = rng.sample(processes, max(1, len(processes) // 3))
+    faults: list[Fault] = []
+    at = rng.randint(0, gap_us)
+    while at < span_us:
+        kind = rng.choices(kinds, weights)[0]
+        faults.append(_draw_one(kind, at, rng, topology, processes))
+        at += int(rng.expovariate(1 / gap_us)) + 1
+    return faults
+
+
+def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, processes: Sequence[ProcessId]) -> Fault:
+    victim = rng.choice(processes)
+    lasts = rng.choice((2_000, 20_000, 200_000, 1_000_000, 3_000_000))
+    lasts = rng.randint(lasts // 2, lasts)
+    everybody = topology.processes
+    if kind == "blackout":
+        return Fault(kind, at, lasts, topology.groups[topology.group_of[victim]])
+    if kind == "partition":
+        inside = topology.groups[topology.group_of[victim]] if rng.random() < 0.3 else (victim,)
+        return Fault(kind, at, lasts, inside, tuple(p for p in everybody if p not in inside))
+    if kind in ("one_sided", "reset"):
+        others = [p for p in everybody if p != victim]
+        return Fault(kind, at, lasts, (victim,), tuple(rng.sample(others, rng.randint(1, len(others)))) if others else ())
+    if kind == "delay":
+        return Fault(kind, at, lasts, (victim,), tuple(p for p in everybody if p != victim), rng.choice((2_000, 20_000, 300_000)))
+    if kind == "clock":
+        return Fault(kind, at, 0, (victim,), (), rng.choice((-1, 1)) * rng.choice((1_000, 100_000, 1_500_000)))
+    if kind == "slow_fsync":
+        return Fault(kind, at, lasts, (victim,), (), rng.choice((4_000, 30_000, 400_000)))
+    return Fault(kind, at, lasts, (victim,))
+
+
+def skew(rng: random.Random, world: World) -> None:
+    """Clocks that disagree from the start."""
+    for node in world.nodes.values():
+        node.offset_us = rng.randint(-_SKEW_US, _SKEW_US)
+
+
+class Injector:
+    """Lets faults happen in a world. counts: how many of each kind took place."""
+
+    def __init__(self, world: World, faults: Sequence[Fault]):
+        self.counts: dict[str, int] = {}
+        self._world = world
+        self._over = False
+        start = world.now
+        for fault in faults:
+            world.schedule(start + fault.at_us, self._begin, fault)
+
+    def stop(self) -> None:
+        """No fault begins or ends any more (the world is being healed)."""
+        self._over = True
+
+    def _begin(self, fault: Fault) -> None:
+        world = self._world
+        if self._over or not self._apply(fault):
+            return
+        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        if fault.lasts_us:
+            world.schedule(world.now + fault.lasts_us, self._end, fault)
+
+    def _apply(self, fault: Fault) -> bool:
+        """Whether it could take place."""
+        world, kind, victim = self._world, fault.kind, fault.processes[0]
+        node = world.nodes[victim]
+        if kind in ("crash", "power"):
+            if not node.up or not self._may_die(victim):
+                return False
+            world.crash(victim, power=kind == "power")
+        elif kind == "blackout":
+            for pid in fault.processes:
+                world.crash(pid, power=True)
+        elif kind == "pause":
+            if not node.up or node.paused:
+                return False
+            world.pause(victim, fault.lasts_us)
+        elif kind in ("partition", "one_sided"):
+            world.network.block(self._pairs(fault))
+        elif kind == "delay":
+            self._slow_links(fault, fault.amount_us)
+        elif kind == "reset":
+            for peer in fault.peers:
+                world.network.reset(victim, peer)
+                world.network.reset(peer, victim)
+        elif kind == "clock":
+            world.jump_clock(victim, fault.amount_us)
+        else:
+            world.slow_disk(victim, fault.amount_us)
+        return True
+
+    def _end(self, fault: Fault) -> None:
+        if self._over:
+            return
+        world, kind = self._world, fault.kind
+        if kind in ("crash", "power", "blackout"):
+            for pid in fault.processes:
+                world.restart(pid)
+        elif kind in ("partition", "one_sided"):
+            world.network.unblock(self._pairs(fault))
+        elif kind == "delay":
+            self._slow_links(fault, 0)
+        elif kind == "slow_fsync":
+            world.slow_disk(fault.processes[0], 0)
+
+    def _may_die(self, pid: ProcessId) -> bool:
+        """Whether a minority of its group is down with it. A group of one may always lose its process for a while."""
+        topology = self._world.topology
+        group = topology.group_of[pid]
+        members = topology.groups[group]
+        down = 1 + sum(not self._world.nodes[p].up for p in members)
+        return len(members) == 1 or len(members) - down >= topology.quorum(group)
+
+    @staticmethod
+    def _pairs(fault: Fault) -> list[tuple[ProcessId, ProcessId]]:
+        pairs = [(a, b) for a in fault.processes for b in fault.peers]
+        if fault.kind == "partition":
+            pairs += [(b, a) for a, b in pairs]
+        return pairs
+
+    def _slow_links(self, fault: Fault, amount_us: int) -> None:
+        for a in fault.processes:
+            for b in fault.peers:
+                self._world.network.slow(a, b, amount_us)
+                self._world.network.slow(b, a, amount_us)

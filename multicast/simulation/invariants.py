@@ -1,0 +1,221 @@
+"""Invariants of single protocols, checked on top of what every atomic multicast owes.
+
+A protocol's invariants speak of its messages and variables; here they are known by name only, read off the objects of
+the running processes. `CHECKERS` says which checkers watch which protocol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from multicast.simulation.checkers import Checker
+from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import Node
+
+Vector = tuple[Any, ...]
+_START = 0
+
+
+class _Accepted:
+    """m was acknowledged with ballots `vector` by a quorum of one group. before: LocalTS of Invariant 5, if its leader
+    is among them, and how many deliveries it had then."""
+
+    __slots__ = ("ballot", "before", "final", "id", "local", "position")
+
+    def __init__(self, message_id: MessageId, ballot: Any, local: Timestamp, final: Timestamp):
+        self.id = message_id
+        self.ballot = ballot
+        self.local = local
+        self.final = final
+        self.before: dict[MessageId, Timestamp] | None = None
+        self.position = 0
+
+
+class WhiteBoxInvariants(Checker):
+    """White-Box, Fig. 6, Invariants 1-5, with the garbage collection in mind: a process that delivered m may have dropped
+    the rest of what it knew of it, and one that installed m from a peer's journal never knew its local timestamp.
+
+    Invariants 2 and 5 are about every process whose cballot is higher; they are checked when a process gets its cballot,
+    and when the quorum becomes complete later than that.
+    """
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self.topology = topology
+        self._stamps: dict[tuple[MessageId, GroupId, Any], Timestamp] = {}
+        self._destinations: dict[MessageId, tuple[GroupId, ...]] = {}
+        self._acks: dict[tuple[MessageId, Vector, GroupId], set[ProcessId]] = {}
+        self._before: dict[tuple[MessageId, Vector, GroupId], tuple[dict[MessageId, Timestamp], int]] = {}
+        self._accepted: dict[GroupId, list[_Accepted]] = {g: [] for g in topology.groups}
+        self._locals: dict[tuple[GroupId, MessageId], Timestamp] = {}
+        self._finals: dict[MessageId, Timestamp] = {}
+        self._owners: dict[Timestamp, MessageId] = {}
+        self._positions: dict[tuple[GroupId, MessageId], int] = {}
+        self._joined: dict[ProcessId, Any] = {}
+
+    # -- what is seen -------------------------------------------------------------------------------------------------
+
+    def on_life(self, node: Node) -> None:
+        self._joined.pop(node.pid, None)
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        self._destinations[message.id] = message.destinations
+
+    def on_deliver(
+        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay: bool
+    ) -> None:
+        if stage == FINAL:
+            self._positions.setdefault((self.topology.group_of[node.pid], message.id), position)
+
+    def on_handled(
+        self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
+    ) -> None:
+        for _, message, _ in sends:
+            kind = type(message).__name__
+            if kind == "Accept":
+                self._on_accept(message)
+            elif kind == "AcceptAck":
+                self._on_ack_sent(node, message)
+            elif kind == "Deliver":
+                self._on_deliver_sent(node, message)
+        if handler == "on_message" and type(args[1]).__name__ == "AcceptAck":
+            self._on_ack_received(args[0], args[1])
+        joined = node.protocol.joined  # type: ignore[attr-defined]
+        if self._joined.get(node.pid) != joined:
+            self._joined[node.pid] = joined
+            for accepted in self._accepted[self.topology.group_of[node.pid]]:
+                self._check(node, accepted)
+
+    def _on_accept(self, accept: Any) -> None:
+        """Invariant 1."""
+        known = self._stamps.setdefault((accept.id, accept.group, accept.ballot), accept.local)
+        if known != accept.local:
+            self.report("invariant 1", f"{accept.id.hex()} is stamped {known} and {accept.local} in ballot {accept.ballot}")
+
+    def _final(self, message_id: MessageId, vector: Vector) -> Timestamp | None:
+        """The global timestamp that these ballots' stamps give; None if a stamp was never seen."""
+        stamps = [self._stamps.get((message_id, b_group, b)) for b_group, b in zip(self._groups(message_id), vector, strict=False)]
+        known = [s for s in stamps if s is not None]
+        return max(known) if known and len(known) == len(stamps) else None
+
+    def _groups(self, message_id: MessageId) -> tuple[GroupId, ...]:
+        return self._destinations.get(message_id, ())
+
+    def _on_ack_sent(self, node: Node, ack: Any) -> None:
+        """Remember LocalTS of Invariant 5 where the sender leads its group's ballot."""
+        group = self.topology.group_of[node.pid]
+        protocol: Any = node.protocol
+        if not any(ballot.leader == node.pid for ballot in ack.ballots):
+            return
+        for message_id in ack.ids:
+            final = self._final(message_id, ack.ballots)
+            if final is not None:
+                before = {
+                    e.id: e.local
+                    for e in protocol.entries.values()
+                    if e.phase != _START and e.local is not None and e.local < final
+                }
+                self._before[message_id, ack.ballots, group] = (before, protocol.log.position)
+
+    def _on_ack_received(self, sender: ProcessId, ack: Any) -> None:
+        group = self.topology.group_of[sender]
+        quorum = self.topology.quorum(group)
+        for message_id in ack.ids:
+            key = (message_id, ack.ballots, group)
+            acks = self._acks.setdefault(key, set())
+            if sender in acks:
+                continue
+            acks.add(sender)
+            if len(acks) >= quorum:
+                self._on_quorum(key, sender)
+
+    def _on_quorum(self, key: tuple[MessageId, Vector, GroupId], last: ProcessId) -> None:
+        message_id, vector, group = key
+        groups = self._groups(message_id)
+        final = self._final(message_id, vector)
+        if final is None or group not in groups:
+            return
+        ballot = vector[groups.index(group)]
+        with_leader = ballot.leader in self._acks[key] and key in self._before
+        if len(self._acks[key]) > self.topology.quorum(group) and ballot.leader != last:
+            return
+        accepted = _Accepted(message_id, ballot, self._stamps[message_id, group, ballot], final)
+        if with_leader:
+            accepted.before, accepted.position = self._before[key]
+        self._accepted[group].append(accepted)
+        if self.world is not None:
+            for pid in self.topology.groups[group]:
+                if self.world.nodes[pid].up and pid in self._joined:
+                    self._check(self.world.nodes[pid], accepted)
+
+    def _on_deliver_sent(self, node: Node, deliver: Any) -> None:
+        """Invariants 3 and 4. A message that came too late for the deduplication window may come again."""
+        window = node.protocol.options.dedup_window_us
+        if window and deliver.final.time > created_us(deliver.id) + window:
+            return
+        group = self.topology.group_of[node.pid]
+        if deliver.local is not None:
+            local = self._locals.setdefault((group, deliver.id), deliver.local)
+            if local != deliver.local:
+                self.report("invariant 3a", f"{deliver.id.hex()} has local timestamps {local} and {deliver.local} in group {group}")
+        final = self._finals.setdefault(deliver.id, deliver.final)
+        if final != deliver.final:
+            self.report("invariant 3b", f"{deliver.id.hex()} has global timestamps {final} and {deliver.final}")
+        owner = self._owners.setdefault(deliver.final, deliver.id)
+        if owner != deliver.id:
+            self.report("invariant 4", f"{owner.hex()} and {deliver.id.hex()} both have global timestamp {deliver.final}")
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    def _check(self, node: Node, accepted: _Accepted) -> None:
+        """Invariants 2 and 5 at one process."""
+        protocol: Any = node.protocol
+        if protocol.joined <= accepted.ballot:
+            return
+        entry = protocol.entries.get(accepted.id)
+        where = f"at process {node.pid} in ballot {tuple(protocol.joined)}: {accepted.id.hex()}, accepted in {tuple(accepted.ballot)},"
+        if entry is not None and entry.phase > 1:
+            if entry.local not in (None, accepted.local):
+                self.report("invariant 2b", f"{where} has local timestamp {entry.local}, not {accepted.local}")
+        elif not self._delivered(protocol, accepted):
+            self.report("invariant 2a", f"{where} is not known")
+        if protocol.clock.value < accepted.final.time:
+            self.report("invariant 2c", f"{where} needs clock {accepted.final.time}, it is {protocol.clock.value}")
+        if accepted.before is not None:
+            self._check_5(node, accepted, where)
+
+    @staticmethod
+    def _delivered(protocol: Any, accepted: _Accepted) -> bool:
+        """Whether the process has delivered m, as far as it can still know."""
+        if protocol.log.known(accepted.id) is not None:
+            return True
+        return protocol.options.dedup_window_us > 0 and protocol.log.timestamp >= accepted.final
+
+    def _check_5(self, node: Node, accepted: _Accepted, where: str) -> None:
+        protocol: Any = node.protocol
+        group = self.topology.group_of[node.pid]
+        before = accepted.before or {}
+        for entry in protocol.entries.values():
+            if entry.phase == _START or entry.local is None or entry.local >= accepted.final:
+                continue
+            if before.get(entry.id, None if entry.id not in before else entry.local) == entry.local:
+                continue
+            position = self._positions.get((group, entry.id))
+            if entry.id in before or position is None or position > accepted.position:
+                self.report(
+                    "invariant 5",
+                    f"{where} has timestamp {accepted.final}, but {entry.id.hex()} has now local timestamp {entry.local},"
+                    f" which the leader of that ballot knew as {before.get(entry.id)}",
+                )
+
+
+CHECKERS: dict[str, tuple[type[Any], ...]] = {"white_box": (WhiteBoxInvariants,)}
+
+
+def invariant_checkers(protocol: str, topology: Topology) -> list[Checker]:
+    """The checkers for this protocol's own invariants."""
+    return [checker(topology) for checker in CHECKERS.get(protocol, ())]
