@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -37,7 +37,7 @@ cluster_app = typer.Typer(help="Make, start, look at and stop a cluster on this 
 app.add_typer(cluster_app, name="cluster")
 
 
-class Output(str, Enum):
+class Output(StrEnum):
     text = "text"
     json = "json"
 
@@ -52,7 +52,8 @@ Target = Annotated[
 Timeout = Annotated[float, typer.Option("--timeout", min=0.001, max=600, help="Seconds, retries included.")]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print the result.")]
 MessageIdOption = Annotated[
-    str | None, typer.Option("--id", metavar="UUID", help="The write's id, a UUIDv7: repeat it after an unknown outcome.")
+    str | None,
+    typer.Option("--id", metavar="UUID", help="The write's id, a UUIDv7: repeat it after an unknown outcome."),
 ]
 
 
@@ -78,8 +79,11 @@ def _explain(error: Exception) -> int:
     """One line for everything that is not our own bug; the exit status."""
     usage = getattr(error, "format_message", None)
     if usage is not None:
-        if usage():  # empty: help was printed
-            _complain(f"{usage()} (`--help` tells more)")
+        text = usage()
+        if "\n" in text:  # the help of a command that needs a subcommand
+            print(text, file=sys.stderr)
+        else:
+            _complain(f"{text} (`--help` tells more)")
         return FAILED
     from client_sdk import KvError
     from client_sdk.errors import UNKNOWN
@@ -236,9 +240,7 @@ def put_command(
     version = _version(if_version)
     identity = _message_id(message_id)
     with _client(cluster, timeout) as client:
-        written = client.put(
-            os.fsencode(key), data, if_version=version, if_absent=if_absent, message_id=identity
-        )
+        written = client.put(os.fsencode(key), data, if_version=version, if_absent=if_absent, message_id=identity)
     _say(str(written))
 
 

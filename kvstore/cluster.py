@@ -68,7 +68,7 @@ class ReplicaStatus(msgspec.Struct):
 
 
 def fetch(url: str, seconds: float = HTTP_SECONDS) -> tuple[int, bytes]:
-    """(status, body) of a GET, straight to loopback or wherever `url` points, past any proxy. OSError if nobody answers."""
+    """(status, body) of a GET, past any proxy. OSError if nobody answers."""
     try:
         with _no_proxy.open(url, timeout=seconds) as answer:
             return answer.status, answer.read()

@@ -195,7 +195,7 @@ def load(directory: Path) -> ClusterConfig:
 
 def parse(data: bytes, source: str) -> ClusterConfig:
     """A checked configuration. ConfigError begins with `source`."""
-    config = _decode(data, ClusterConfig, source, FORMAT)
+    config: ClusterConfig = _decode(data, ClusterConfig, source, FORMAT)
     check(config, source)
     return config
 
@@ -301,7 +301,7 @@ def _check_protocol(config: ClusterConfig, fail: Any) -> None:
         for shard, members in config.shards.items():
             if len(members) != 1:
                 fail(
-                    f"replicas: shard {shard} has {len(members)} replicas, but {config.protocol} is not fault-tolerant: "
+                    f"replicas: shard {shard} has {len(members)}, but {config.protocol} is not fault-tolerant: "
                     "it runs with one replica per shard"
                 )
 

@@ -1,4 +1,4 @@
-"""Unknown fields of JSON objects: found, and the nearest known one named. For configuration files and request bodies."""
+"""Unknown fields of JSON objects, with the nearest known one named. For configuration files and request bodies."""
 
 from __future__ import annotations
 

@@ -32,8 +32,9 @@ from kvstore.storage.store import Store
 from multicast import registry
 from multicast.engine import Batch
 from multicast.journal import Journal
+from multicast.protocol import Overloaded
 from multicast.runtime.disk import FileDisk
-from multicast.runtime.host import Host
+from multicast.runtime.host import Host, HostStopped
 from multicast.types import MessageId, ProcessId, new_message_id
 
 COMMIT_RETRY_SECONDS = 1.0
@@ -127,11 +128,16 @@ class LiveReplica:
         error = failed.exception() or failed.result()
         self._failure = f"{type(error).__name__}: {error}"
 
-    # -- what the HTTP interface needs (kvstore.http.app.Node) -----------------------------------------------------------
+    # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
     async def execute(self, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
         assert self._host is not None
-        answer: Answered | Refused = await self._host.request(Execute(message_id, transaction))
+        try:
+            answer: Answered | Refused = await self._host.request(Execute(message_id, transaction))
+        except Overloaded as error:
+            return Refused("overloaded", str(error), retryable=True, outcome="not_applied")
+        except HostStopped as error:
+            return Refused("stopping", str(error), retryable=True, outcome="unknown")
         return answer
 
     def new_message_id(self) -> MessageId:
@@ -197,7 +203,7 @@ class LiveReplica:
             "replica": self.status(),
         }
 
-    # -- from the write buffer to LMDB ---------------------------------------------------------------------------------
+    # -- from the write buffer to LMDB --------------------------------------------------------------------------------
 
     def _on_batch(self, batch: Batch) -> None:
         if batch.changes:

@@ -42,7 +42,8 @@ def set_up_logging() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format='{"level": "%(levelname)s", "event": %(message)r}')
+    line = '{"level": "%(levelname)s", "logger": "%(name)s", "event": %(message)r}'
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=line)
 
 
 def serve(directory: Path, replica_id: ProcessId) -> None:
@@ -101,5 +102,6 @@ async def _listen(factory: ApiServer, config: ClusterConfig, replica_id: Process
         return await asyncio.get_running_loop().create_server(factory, me.host, me.http_port, backlog=BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortBusy(f"HTTP port {me.http_port} on {me.host} is in use by {port_user(me.host, me.http_port)}") from None
+            user = port_user(me.host, me.http_port)
+            raise PortBusy(f"HTTP port {me.http_port} on {me.host} is in use by {user}") from None
         raise ConfigError(f"HTTP port {me.http_port} on {me.host}: {error.strerror}") from None

@@ -100,7 +100,7 @@ class HttpApi:
         route = KV if path.startswith(KV) else path
         try:
             handler = self._handler(route, req.method)
-            response = await (handler(req, path, query))
+            response = await handler(req, path, query)
         except Problem as problem:
             response = problem.response()
             if problem.status == 413 or self.stopping:
@@ -109,18 +109,19 @@ class HttpApi:
             raise
         except Exception:
             _log.exception("our own error", route=route, method=req.method)
-            response = Problem(500, "internal", "an error of this server; its log has more", outcome="unknown").response()
+            response = errors.internal().response()
         self.metrics.observe(req.method, route, response.status, time.perf_counter() - began)
         return response
 
     def _handler(self, route: str, method: str) -> Callable[..., Awaitable[web.Response]]:
         methods = self._kv_routes if route == KV else self._routes.get(route)
         if methods is None:
-            raise Problem(404, "unknown_path", "known are /v1/kv/{key}, /v1/kv, /v1/txn, /v1/cluster, /livez, /readyz, /metrics")
+            raise Problem(404, "unknown_path", f"known are {KV}{{key}}, {', '.join(self._routes)}")
         handler = methods.get(method)
         if handler is None:
             allow = ", ".join(methods)
-            raise Problem(405, "method_not_allowed", f"{method[:20]} is not possible here, only {allow}", headers={"Allow": allow})
+            detail = f"{method[:20]} is not possible here, only {allow}"
+            raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
         return handler
 
     # -- single keys --------------------------------------------------------------------------------------------------
@@ -165,7 +166,12 @@ class HttpApi:
         return web.Response(body=schemas.encode(body), headers={"Content-Type": _JSON, "Idempotency-Key": text_id})
 
     async def _write_key(
-        self, call: _Call, message_id: MessageId | None, key: bytes, conditions: tuple[Compare, ...], operation: Operation
+        self,
+        call: _Call,
+        message_id: MessageId | None,
+        key: bytes,
+        conditions: tuple[Compare, ...],
+        operation: Operation,
     ) -> tuple[Result, str]:
         """(result, id) of a write whose conditions hold; else 412 with the present version."""
         failure = (Get(key),) if conditions else ()
@@ -177,7 +183,8 @@ class HttpApi:
             if found is not None:
                 headers["ETag"] = f'"{found.version}"'
             now = f"its version is {found.version}" if found else "there is no such key"
-            raise Problem(412, "precondition_failed", f"If-Match or If-None-Match does not hold: {now}", headers=headers)
+            detail = f"If-Match or If-None-Match does not hold: {now}"
+            raise Problem(412, "precondition_failed", detail, headers=headers)
         return result, text_id
 
     # -- several keys -------------------------------------------------------------------------------------------------
@@ -243,7 +250,7 @@ class HttpApi:
             raise errors.unavailable("overloaded", overload)
         call.ordered = _writes(transaction)
         answer = await self.node.execute(message_id, transaction)
-        if type(answer) is Refused:
+        if isinstance(answer, Refused):
             raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
         failure = answer.result.failure
         if failure:
@@ -365,7 +372,7 @@ class _Connection(web.RequestHandler):
             detail = " ".join((message or "not an HTTP request").split())[:200]
             response = Problem(400, "invalid", detail).response()
         else:
-            response = Problem(status, "internal", "an error of this server", outcome=errors.UNKNOWN).response()
+            response = errors.internal().response()
         response.force_close()
         return response
 
@@ -380,7 +387,7 @@ class ApiServer(web.Server):
         return _Connection(
             self,
             loop=asyncio.get_running_loop(),
-            access_log=None,
+            access_log=None,  # type: ignore[arg-type]
             auto_decompress=False,
             keepalive_timeout=75.0,
             max_line_size=LINE_BYTES_MAX,

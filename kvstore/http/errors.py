@@ -28,6 +28,8 @@ STATUS_OF_REFUSAL = {
     "id_reused": 409,
     "expired": 409,
     "overloaded": 503,
+    "stopping": 503,
+    "timeout": 504,
 }
 
 
@@ -88,6 +90,11 @@ def unavailable(code: str, detail: str, outcome: str = NOT_APPLIED) -> Problem:
 
 def timed_out(timeout_ms: int, outcome: str) -> Problem:
     return Problem(504, "timeout", f"no answer within {timeout_ms} ms", retryable=True, outcome=outcome)
+
+
+def internal() -> Problem:
+    """Our own bug."""
+    return Problem(500, "internal", "an error of this server; its log has more", outcome=UNKNOWN)
 
 
 def refused(code: str, detail: str, retryable: bool, outcome: str) -> Problem:

@@ -77,7 +77,7 @@ def conditions_of(request: web.BaseRequest, key: bytes) -> tuple[Compare, ...]:
         else:
             versions = _versions("If-Match", match)
             if len(versions) != 1:
-                raise invalid("If-Match", "one ETag or *; several would be alternatives, which POST /v1/txn can express")
+                raise invalid("If-Match", "one ETag or *; several would be alternatives")
             compares.append(Compare(key, "version", "==", versions[0]))
     none_match = request.headers.get("If-None-Match")
     if none_match is not None:
@@ -159,7 +159,8 @@ async def body_of(request: web.BaseRequest, what: str, limit_bytes: int) -> byte
     if length is not None and length > limit_bytes:
         raise too_large(what, limit_bytes)
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise Problem(415, "unsupported_type", "Content-Encoding: bodies are taken as they are", field="Content-Encoding")
+        detail = "Content-Encoding: bodies are taken as they are"
+        raise Problem(415, "unsupported_type", detail, field="Content-Encoding")
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content

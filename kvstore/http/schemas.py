@@ -145,7 +145,8 @@ def _bytes(field: str, name: str, text: str | None, b64: str | None) -> bytes:
 
 def _compare(field: str, compare: CompareJson) -> Compare:
     key = _bytes(field, "key", compare.key, compare.key_b64)
-    value, operand = compare.value, None
+    value = compare.value
+    operand: bytes | bool | Timestamp
     if compare.target == "exists":
         if type(value) is not bool or compare.value_b64 is not None:
             raise invalid(f"{field}.value", "true or false")
@@ -163,8 +164,7 @@ def _compare(field: str, compare: CompareJson) -> Compare:
 
 
 def _operation(field: str, operation: OperationJson) -> Operation:
-    kind = type(operation)
-    if kind is RangeJson:
+    if isinstance(operation, RangeJson):
         prefix, after = b"", b""
         if operation.prefix is not None or operation.prefix_b64 is not None:
             prefix = _bytes(field, "prefix", operation.prefix, operation.prefix_b64)
@@ -172,15 +172,15 @@ def _operation(field: str, operation: OperationJson) -> Operation:
             after = _bytes(field, "after", operation.after, operation.after_b64)
         return Range(prefix, operation.limit, after)
     key = _bytes(field, "key", operation.key, operation.key_b64)
-    if kind is GetJson:
+    if isinstance(operation, GetJson):
         return Get(key)
-    if kind is PutJson:
+    if isinstance(operation, PutJson):
         return Put(key, _bytes(field, "value", operation.value, operation.value_b64))
-    if kind is AddJson:
+    if isinstance(operation, AddJson):
         if not INT64_MIN <= operation.delta <= INT64_MAX:
             raise invalid(f"{field}.delta", "a signed 64-bit integer")
         return Add(key, operation.delta)
-    if kind is AppendJson:
+    if isinstance(operation, AppendJson):
         return Append(key, _bytes(field, "value", operation.value, operation.value_b64))
     return Delete(key)
 
@@ -211,17 +211,16 @@ def transaction_answer(transaction: Transaction, answered: Answered, message_id:
 
 
 def result_json(operation: Operation, result: OperationResult) -> dict[str, Any]:
-    kind = type(operation)
-    if kind is Get:
+    if isinstance(operation, Get):
         if result.found is None:
             return dict([text_or_b64("key", operation.key), ("value", None)])
         return entry_json(result.found)
-    if kind is Delete:
+    if isinstance(operation, Delete):
         return {"deleted": result.deleted}
-    if kind is Add:
+    if isinstance(operation, Add):
         return {"value": result.value}
-    if kind is Append:
+    if isinstance(operation, Append):
         return {"length": result.length}
-    if kind is Range:
+    if isinstance(operation, Range):
         return {"entries": [entry_json(f) for f in result.entries], "more": result.more}
     return {}
