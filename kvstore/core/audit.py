@@ -42,7 +42,8 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     status: APPLIED; EXPIRED (delivered later than its id allows: no effect); FAILED (an operation was impossible: no
     effect); MISMATCH (the id was used before with another body: no effect).
     succeeded: which branch ran. reads: versions from before this transaction only, one per key. state_digest: None, or
-    a digest of the shard's whole state after this transaction (kept every N positions).
+    a digest of the shard's whole state after this transaction (kept every N positions). reason, reason_key: why FAILED,
+    and at which key.
     """
 
     version: int
@@ -54,6 +55,7 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     writes: tuple[Write, ...]
     state_digest: bytes | None = None
     reason: str = ""
+    reason_key: bytes = b""
 
 
 class HistoryEvent(msgspec.Struct, omit_defaults=True):

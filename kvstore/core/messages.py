@@ -127,7 +127,7 @@ class Parts(msgspec.Struct, array_like=True, tag=1):
 
 
 class PartRequest(msgspec.Struct, array_like=True, tag=2):
-    """Send me your shard's parts of these transactions, those that you have."""
+    """Send me your shard's parts of these transactions, or the result where the transaction is complete already."""
 
     ids: list[MessageId]
 

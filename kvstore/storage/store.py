@@ -1,56 +1,292 @@
-"""The materialised state of a replica: a write buffer of two layers over a backend."""
+"""The materialised state of a replica: a write buffer of two layers over a backend.
+
+Completed transactions write into the *active* layer. Between two batches the host freezes it, together with the
+position and the journal offset from which a replay must begin; the *frozen* layer is then committed as one transaction
+of the backend, in another thread, while reads see active over frozen over backend and writes go to a new active layer.
+After the commit has returned the frozen layer goes. So what the backend holds is always a prefix of the completed
+transactions, with the ids, results, parts, protocol state and offset that belong to it.
+
+`Store` implements `kvstore.core.state.State` for the replica; the rest is for the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 
 from kvstore.core.state import Row
+from kvstore.storage.backend import DATA, IDS, META, PARTS, PROTOCOL, Backend, Changes, StorageError
 from multicast.engine import Checkpoint
 from multicast.types import MessageId, Timestamp
 
+FORMAT_VERSION = 1
+
+_FORMAT, _OWNER, _POSITION, _OFFSET, _DIGEST, _FORGOTTEN = (
+    b"format",
+    b"owner",
+    b"position",
+    b"offset",
+    b"digest",
+    b"forgotten",
+)
+_DELETED = b""
+_VERSION_BYTES = 16
+_ENTRY_BYTES = 120
+_INSORT_MAX = 32
+_DIGEST_MASK = (1 << 128) - 1
+
+
+class SortedKeys:
+    """Distinct keys in order, sorted when somebody looks."""
+
+    __slots__ = ("_keys", "_new")
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._new: list[bytes] = []
+
+    def add(self, key: bytes) -> None:
+        """`key` was not there before."""
+        self._new.append(key)
+
+    def begin(self, start: bytes) -> Iterator[bytes]:
+        """Rising from the first key not less than `start`."""
+        keys, new = self._keys, self._new
+        if new:
+            if len(new) <= _INSORT_MAX:
+                for key in new:
+                    insort(keys, key)
+            else:
+                keys += new
+                keys.sort()
+            new.clear()
+        for i in range(bisect_left(keys, start), len(keys)):
+            yield keys[i]
+
+
+class Layer:
+    """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key."""
+
+    __slots__ = ("bytes", "data", "ids", "keys", "parts", "protocol")
+
+    def __init__(self) -> None:
+        self.data: dict[bytes, bytes] = {}
+        self.keys = SortedKeys()
+        self.ids: dict[MessageId, bytes] = {}
+        self.parts: dict[MessageId, bytes | None] = {}
+        self.protocol: dict[bytes, bytes | None] = {}
+        self.bytes = 0
+
+    def rows(self, start: bytes, rank: int) -> Iterator[tuple[bytes, int, bytes]]:
+        data = self.data
+        for key in self.keys.begin(start):
+            yield key, rank, data[key]
+
+
+def row_digest(key: bytes, row: bytes) -> int:
+    """One row's contribution to the state digest. row: version and value."""
+    return int.from_bytes(blake2b(len(key).to_bytes(2, "big") + key + row, digest_size=16).digest(), "big")
+
 
 class Store:
-    """See `kvstore.core.state.State` for what the replica uses of it; the rest is for the host.
+    """See the module. Open it with `Store.open`."""
 
-    Open: `Store.open(LmdbBackend(path, map_size=..., durability="fsync"), cluster=16 bytes, replica=id)`.
-    StorageError, in one sentence, for a newer format, another cluster's or replica's directory, or a full disk.
-    """
-
-    pending_bytes: int
+    def __init__(self, backend: Backend, owner: bytes):
+        self._backend = backend
+        self._owner = owner
+        self._active = Layer()
+        self._frozen: Layer | None = None
+        self._frozen_meta: dict[bytes, bytes] = {}
+        self._digest = int.from_bytes(backend.get(META, _DIGEST) or b"", "big")
+        self._forgotten = backend.get(META, _FORGOTTEN) or b""
 
     @classmethod
-    def open(cls, backend: object, cluster: bytes = bytes(16), replica: int = 0) -> Store:
-        raise NotImplementedError
+    def open(cls, backend: Backend, cluster: bytes = bytes(16), replica: int = 0) -> Store:
+        """StorageError for a newer format or for what belongs to another cluster or replica."""
+        found = backend.get(META, _FORMAT)
+        if found is not None and int.from_bytes(found, "big") > FORMAT_VERSION:
+            raise StorageError(
+                f"{backend.name}: data format {int.from_bytes(found, 'big')} is newer than this program's "
+                f"{FORMAT_VERSION}; use a newer release"
+            )
+        owner = cluster + replica.to_bytes(4, "big")
+        other = backend.get(META, _OWNER)
+        if other is not None and other != owner:
+            raise StorageError(
+                f"{backend.name}: belongs to replica {int.from_bytes(other[16:], 'big')} of cluster "
+                f"{other[:16].hex()}, not to replica {replica} of cluster {cluster.hex()}"
+            )
+        return cls(backend, owner)
+
+    # -- the host's side ----------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Checkpoint | None:
         """What the backend holds, for `Engine.recover`. None if nothing was ever committed."""
-        raise NotImplementedError
+        position = self._backend.get(META, _POSITION)
+        if position is None:
+            return None
+        offset = self._backend.get(META, _OFFSET) or b""
+        values = dict(self._backend.scan(PROTOCOL, b""))
+        return Checkpoint(values, int.from_bytes(position, "big"), int.from_bytes(offset, "big"))
 
     def change(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Puts and deletes of the protocol: `Batch.changes`."""
-        raise NotImplementedError
+        layer = self._active
+        for key, value in changes:
+            layer.protocol[key] = value
+            layer.bytes += _ENTRY_BYTES + len(key) + len(value or b"")
+
+    @property
+    def pending_bytes(self) -> int:
+        """About how much memory the active layer takes: what the next commit would write."""
+        return self._active.bytes
+
+    @property
+    def frozen_bytes(self) -> int:
+        """About how much memory the frozen layer takes; 0 if there is none."""
+        return self._frozen.bytes if self._frozen else 0
 
     def freeze(self, position: int, offset: int) -> bool:
-        """Between batches: the active layer, complete up to `position`, becomes the frozen one. False if one is frozen."""
-        raise NotImplementedError
+        """Between batches: the active layer, complete up to `position`, becomes the frozen one.
+
+        offset: where a replay must begin, `Engine.recovery_offset(position)`. False if a layer is frozen already.
+        Commit only what the journal durably holds: after the flush of the batch before this call.
+        """
+        if self._frozen is not None:
+            return False
+        self._frozen, self._active = self._active, Layer()
+        self._frozen_meta = {
+            _FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
+            _OWNER: self._owner,
+            _POSITION: position.to_bytes(8, "big"),
+            _OFFSET: offset.to_bytes(8, "big"),
+            _DIGEST: self.state_digest(),
+            _FORGOTTEN: self._forgotten,
+        }
+        return True
 
     def commit(self) -> None:
-        """Write the frozen layer in one transaction. Blocking; may run in another thread while the loop reads and writes.
-        StorageError leaves everything as it was: `commit` may be called again."""
-        raise NotImplementedError
+        """Write the frozen layer in one transaction.
+
+        Blocking; may run in another thread while the loop reads and writes. StorageError leaves everything as it was:
+        `commit` may be called again.
+        """
+        layer, meta = self._frozen, self._frozen_meta
+        if layer is None:
+            return
+        forgotten = meta[_FORGOTTEN]
+        tables: dict[str, dict[bytes, bytes | None]] = {
+            DATA: {key: row or None for key, row in layer.data.items()},
+            IDS: {id_: record for id_, record in layer.ids.items() if id_ >= forgotten},
+            PARTS: layer.parts,
+            PROTOCOL: layer.protocol,
+            META: {**meta},
+        }
+        self._backend.apply(Changes(tables, forgotten))
 
     def thawed(self) -> None:
         """On the loop, after `commit` returned: the backend has it, the frozen layer goes."""
-        raise NotImplementedError
+        self._backend.refresh()
+        self._frozen = None
 
     def close(self) -> None:
-        """Does not commit."""
+        """Release the backend. Does not commit."""
+        self._backend.close()
+
+    # -- the replica's side: kvstore.core.state.State -----------------------------------------------------------------
+
+    def _row(self, key: bytes) -> bytes | None:
+        row = self._active.data.get(key)
+        if row is None and self._frozen is not None:
+            row = self._frozen.data.get(key)
+        if row is None:
+            row = self._backend.get(DATA, key)
+        return row or None
 
     def get(self, key: bytes) -> Row | None:
-        raise NotImplementedError
+        """The value and its version; None: absent."""
+        row = self._row(key)
+        return None if row is None else (row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES]))
 
     def scan(self, prefix: bytes, after: bytes, limit: int) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
-        raise NotImplementedError
+        """The first `limit` of (key, value, version) with this prefix and key > `after`; whether there are more."""
+        start = after + b"\0" if after >= prefix else prefix
+        committed = self._backend.scan(DATA, start)
+        sources = [self._active.rows(start, 0), ((key, 2, row) for key, row in committed)]
+        if self._frozen is not None:
+            sources.append(self._frozen.rows(start, 1))
+        found: list[tuple[bytes, bytes, Timestamp]] = []
+        last = None
+        more = False
+        for key, _, row in heapq.merge(*sources):
+            if not key.startswith(prefix):
+                break
+            if key == last:
+                continue
+            last = key
+            if row:
+                if len(found) == limit:
+                    more = True
+                    break
+                found.append((key, row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES])))
+        committed.close()
+        return found, more
+
+    def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
+        """value None: delete; an absent key may be deleted."""
+        layer = self._active
+        before = self._row(key)
+        if before is not None:
+            self._digest -= row_digest(key, before)
+        row = _DELETED
+        if value is not None:
+            row = version.encode() + value
+            self._digest += row_digest(key, row)
+        self._digest &= _DIGEST_MASK
+        if key not in layer.data:
+            layer.keys.add(key)
+        layer.data[key] = row
+        layer.bytes += _ENTRY_BYTES + len(key) + len(row)
+
+    def state_digest(self) -> bytes:
+        """16 bytes: the sum of all rows' digests modulo 2**128, so it depends on (key, value, version) alone."""
+        return self._digest.to_bytes(16, "big")
 
     def remembered(self, message_id: MessageId) -> bytes | None:
-        raise NotImplementedError
+        """The result kept for this id; None if it was never kept, or forgotten."""
+        if message_id < self._forgotten:
+            return None
+        found = self._active.ids.get(message_id)
+        if found is None and self._frozen is not None:
+            found = self._frozen.ids.get(message_id)
+        return found if found is not None else self._backend.get(IDS, message_id)
+
+    def remember(self, message_id: MessageId, record: bytes) -> None:
+        """Keep the result of a completed transaction."""
+        self._active.ids[message_id] = record
+        self._active.bytes += _ENTRY_BYTES + len(record)
+
+    def forget_before(self, message_id: MessageId) -> None:
+        """Forget every id less than this one: a range delete at the left end with the next commits."""
+        if message_id > self._forgotten:
+            self._forgotten = message_id
+
+    def part(self, message_id: MessageId) -> bytes | None:
+        """The retained part of this shard for this transaction."""
+        for layer in (self._active, self._frozen):
+            if layer is not None and message_id in layer.parts:
+                return layer.parts[message_id]
+        return self._backend.get(PARTS, message_id)
+
+    def keep_part(self, message_id: MessageId, part: bytes) -> None:
+        """Retain it until `drop_part`."""
+        self._active.parts[message_id] = part
+        self._active.bytes += _ENTRY_BYTES + len(part)
+
+    def drop_part(self, message_id: MessageId) -> None:
+        """Nobody will ask for it; it need not exist."""
+        if self._active.parts.pop(message_id, None) is None and self.part(message_id) is not None:
+            self._active.parts[message_id] = None
+            self._active.bytes += _ENTRY_BYTES

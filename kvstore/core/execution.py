@@ -1,0 +1,266 @@
+"""Deterministic execution of one transaction on one shard. Pure.
+
+`LocalPlan` is what of a transaction concerns a shard. `vote` tells what the shard knows that decides the transaction's fate
+everywhere; `execute` runs the branch that was chosen, on an overlay, and says what was read and is to be written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from operator import gt, lt
+from typing import Any
+
+from kvstore.core.messages import Vote
+from kvstore.core.model import (
+    INT64_MAX,
+    INT64_MIN,
+    VALUE_BYTES_MAX,
+    Add,
+    Append,
+    Compare,
+    Delete,
+    Found,
+    Get,
+    Operation,
+    OperationResult,
+    Put,
+    Range,
+    Transaction,
+)
+from kvstore.core.state import Row, State
+from multicast.types import ZERO, Timestamp
+
+_INTEGER = re.compile(rb"-?[0-9]{1,20}")
+_FALLIBLE = (Add, Append)
+_PUT_RESULT = OperationResult()
+
+Indexed = list[tuple[int, Operation]]
+
+
+class Impossible(Exception):
+    """An operation cannot be carried out, so the whole transaction has no effect."""
+
+    def __init__(self, reason: str, key: bytes):
+        super().__init__(reason)
+        self.reason = reason
+        self.key = key
+
+
+class LocalPlan:
+    """The comparisons and operations of a transaction that one shard owns; Ranges are everybody's.
+
+    success, failure: (index in the transaction's branch, operation). owns: whether the shard owns a key; None: it owns
+    all of them.
+    """
+
+    __slots__ = ("compares", "failure", "success", "transaction")
+
+    def __init__(self, transaction: Transaction, owns: Callable[[bytes], bool] | None = None):
+        self.transaction = transaction
+        if owns is None:
+            self.compares: tuple[Compare, ...] = transaction.compare
+            self.success: Indexed = list(enumerate(transaction.success))
+            self.failure: Indexed = list(enumerate(transaction.failure))
+            return
+        self.compares = tuple(c for c in transaction.compare if owns(c.key))
+        self.success, self.failure = (
+            [(i, op) for i, op in enumerate(branch) if type(op) is Range or owns(op.key)]
+            for branch in (transaction.success, transaction.failure)
+        )
+
+    def condition_keys(self) -> set[bytes]:
+        """The keys whose values decide the vote."""
+        keys = {c.key for c in self.compares}
+        for branch in (self.success, self.failure):
+            keys.update(op.key for _, op in branch if isinstance(op, _FALLIBLE))
+        return keys
+
+    def written_keys(self) -> set[bytes]:
+        """Every key that either branch may write."""
+        return {
+            op.key for branch in (self.success, self.failure) for _, op in branch if not isinstance(op, Get | Range)
+        }
+
+
+def has_conditions(transaction: Transaction, owns: Callable[[bytes], bool]) -> bool:
+    """Whether a shard's vote on this transaction can be anything but the default."""
+    branches = (*transaction.success, *transaction.failure)
+    return any(owns(c.key) for c in transaction.compare) or any(
+        isinstance(op, _FALLIBLE) and owns(op.key) for op in branches
+    )
+
+
+class Execution:
+    """What executing a branch on one shard amounts to.
+
+    reads: key -> version before the transaction. writes: key -> final value, None for deleted. failure, failure_key:
+    why nothing has an effect; then `writes` and `results` are empty.
+    """
+
+    __slots__ = ("_rows", "_state", "_timestamp", "failure", "failure_key", "results", "writes")
+
+    def __init__(self, state: State, timestamp: Timestamp):
+        self._state = state
+        self._timestamp = timestamp
+        self._rows: dict[bytes, Row | None] = {}
+        self.writes: dict[bytes, bytes | None] = {}
+        self.results: list[tuple[int, OperationResult]] = []
+        self.failure = ""
+        self.failure_key = b""
+
+    @property
+    def reads(self) -> dict[bytes, Timestamp]:
+        return {key: ZERO if row is None else row[1] for key, row in self._rows.items()}
+
+    def compare(self, compares: tuple[Compare, ...]) -> bool:
+        """Whether all hold. All are read, so that what is read does not depend on their order."""
+        return all([_holds(compare, self._before(compare.key)) for compare in compares])
+
+    def run(self, branch: Indexed) -> None:
+        """Carry out the operations; afterwards `failure` says whether one was impossible."""
+        results = self.results
+        try:
+            for index, operation in branch:
+                results.append((index, _RUN[type(operation)](self, operation)))
+        except Impossible as error:
+            self.fail(error.reason, error.key)
+
+    def fail(self, reason: str, key: bytes) -> None:
+        """Nothing has an effect."""
+        self.failure, self.failure_key = reason, key
+        self.writes = {}
+        self.results = []
+
+    def _before(self, key: bytes) -> Row | None:
+        if key in self._rows:
+            return self._rows[key]
+        row = self._rows[key] = self._state.get(key)
+        return row
+
+    def _current(self, key: bytes) -> Row | None:
+        if key in self.writes:
+            value = self.writes[key]
+            return None if value is None else (value, self._timestamp)
+        return self._before(key)
+
+    def _get(self, operation: Get) -> OperationResult:
+        row = self._current(operation.key)
+        return OperationResult(found=None if row is None else Found(operation.key, *row))
+
+    def _put(self, operation: Put) -> OperationResult:
+        self.writes[operation.key] = operation.value
+        return _PUT_RESULT
+
+    def _delete(self, operation: Delete) -> OperationResult:
+        existed = self._current(operation.key) is not None
+        self.writes[operation.key] = None
+        return OperationResult(deleted=existed)
+
+    def _add(self, operation: Add) -> OperationResult:
+        row = self._current(operation.key)
+        value = 0
+        if row is not None:
+            if not _INTEGER.fullmatch(row[0]):
+                raise Impossible("add: the value is not a decimal integer", operation.key)
+            value = int(row[0])
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise Impossible("add: the value is not a signed 64-bit integer", operation.key)
+        value += operation.delta
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise Impossible("add: the sum does not fit a signed 64-bit integer", operation.key)
+        self.writes[operation.key] = b"%d" % value
+        return OperationResult(value=value)
+
+    def _append(self, operation: Append) -> OperationResult:
+        row = self._current(operation.key)
+        value = operation.value if row is None else row[0] + operation.value
+        if len(value) > VALUE_BYTES_MAX:
+            raise Impossible(f"append: the value would have more than {VALUE_BYTES_MAX} bytes", operation.key)
+        self.writes[operation.key] = value
+        return OperationResult(length=len(value))
+
+    def _range(self, operation: Range) -> OperationResult:
+        prefix, after, limit, writes = operation.prefix, operation.after, operation.limit, self.writes
+        # Own writes hide at most len(writes) of the stored entries, so this many suffice.
+        stored, more = self._state.scan(prefix, after, limit + len(writes))
+        found = [Found(*entry) for entry in stored if entry[0] not in writes]
+        if writes:
+            for key, value in writes.items():
+                if value is not None and key.startswith(prefix) and key > after:
+                    found.append(Found(key, value, self._timestamp))
+            found.sort(key=_key_of)
+        more = more or len(found) > limit
+        del found[limit:]
+        for entry in found:
+            if entry.key not in writes:
+                self._rows.setdefault(entry.key, (entry.value, entry.version))
+        return OperationResult(entries=tuple(found), more=more)
+
+
+def _key_of(found: Found) -> bytes:
+    return found.key
+
+
+_RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
+    Get: Execution._get,
+    Put: Execution._put,
+    Delete: Execution._delete,
+    Add: Execution._add,
+    Append: Execution._append,
+    Range: Execution._range,
+}
+
+
+def _holds(compare: Compare, row: Row | None) -> bool:
+    operand: Any = compare.operand
+    op = compare.op
+    if compare.target == "exists":
+        return ((row is not None) == operand) == (op == "==")
+    found: Any
+    if compare.target == "version":
+        found = ZERO if row is None else row[1]
+    elif row is None:
+        return op == "!="
+    else:
+        found = row[0]
+    if op == "==":
+        return bool(found == operand)
+    if op == "!=":
+        return bool(found != operand)
+    return bool((lt if op == "<" else gt)(found, operand))
+
+
+def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
+    """Why this branch cannot run on `state`, ("", b"") if it can."""
+    if not any(isinstance(op, _FALLIBLE) for _, op in branch):
+        return "", b""
+    trial = Execution(state, ZERO)
+    trial.run([(i, op) for i, op in branch if not isinstance(op, Get | Range)])
+    return trial.failure, trial.failure_key
+
+
+def vote(plan: LocalPlan, state: State) -> Vote:
+    """A function of the values of `plan.condition_keys()` alone."""
+    holds = Execution(state, ZERO).compare(plan.compares)
+    return Vote(holds, *_trial(plan.success, state), *_trial(plan.failure, state))
+
+
+def merge_results(
+    branch: tuple[Operation, ...], shards: list[list[tuple[int, OperationResult]]]
+) -> tuple[OperationResult, ...]:
+    """One result per operation from what each shard reports; a Range's entries come from all of them."""
+    merged: list[OperationResult] = [_PUT_RESULT] * len(branch)
+    ranges: dict[int, list[OperationResult]] = {}
+    for results in shards:
+        for index, result in results:
+            if type(branch[index]) is Range:
+                ranges.setdefault(index, []).append(result)
+            else:
+                merged[index] = result
+    for index, pieces in ranges.items():
+        operation: Any = branch[index]
+        entries = sorted((entry for piece in pieces for entry in piece.entries), key=_key_of)
+        more = any(piece.more for piece in pieces) or len(entries) > operation.limit
+        merged[index] = OperationResult(entries=tuple(entries[: operation.limit]), more=more)
+    return tuple(merged)

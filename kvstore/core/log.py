@@ -1,0 +1,119 @@
+"""The log of delivered, uncompleted transactions of a replica, and when each may be signalled. Pure.
+
+A replica sends its part of a multi-shard transaction m as soon as (1) every earlier uncompleted transaction in its log is
+addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's vote depends on.
+Transactions complete in log order, so both come true when the last one that stands in the way completes: the *blocker*,
+one position, known at delivery. To find it the log keeps the last position per set of shards and per written key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kvstore.core.execution import LocalPlan
+from kvstore.core.messages import Part, ShardResult
+from multicast.types import AppMessage, GroupId, Timestamp
+
+
+class Entry:
+    """A delivered transaction.
+
+    needed: the shards whose parts it waits for. blocker: the position that must complete before this shard's own part
+    may be sent. outcome: the record of its outcome, if the journal or a peer knows it. decided: how it ended in another
+    shard, which has completed it. settled: a quorum of every shard has completed it; nobody will ask for the part.
+    """
+
+    __slots__ = (
+        "blocker", "decided", "delivered_at", "digest", "expired", "message", "needed", "outcome", "own_part", "parts",
+        "plan", "position", "settled", "timestamp", "written_keys",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        expired: bool,
+        plan: LocalPlan,
+        digest: bytes,
+        needed: tuple[GroupId, ...],
+        outcome: bytes | None,
+        now: int,
+    ):
+        self.position = position
+        self.message = message
+        self.timestamp = timestamp
+        self.expired = expired
+        self.plan = plan
+        self.digest = digest
+        self.needed = needed
+        self.outcome = outcome
+        self.delivered_at = now
+        self.parts: dict[GroupId, Part] = {}
+        self.decided: ShardResult | None = None
+        self.own_part: Part | None = None
+        self.settled = False
+        self.blocker = 0
+        self.written_keys: set[bytes] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is missing for its completion but its turn."""
+        return (
+            self.outcome is not None or self.decided is not None or self.expired or len(self.parts) == len(self.needed)
+        )
+
+    def missing(self) -> list[GroupId]:
+        """The shards it waits for."""
+        return [] if self.ready else [shard for shard in self.needed if shard not in self.parts]
+
+
+class Log:
+    """Entries in delivery order. signal_at_delivery: leave out rule (1); unsafe, for the simulator."""
+
+    def __init__(self, signal_at_delivery: bool = False):
+        self.entries: deque[Entry] = deque()
+        self.completed = 0
+        self._signal_at_delivery = signal_at_delivery
+        self._last_of_shards: dict[tuple[GroupId, ...], int] = {}
+        self._last_writer: dict[bytes, int] = {}
+        self._blocked: dict[int, list[Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def append(self, entry: Entry) -> bool:
+        """The next delivery. True if this shard's part may be sent at once; else `complete` says when."""
+        entry.blocker = self._blocker(entry)
+        entry.written_keys = entry.plan.written_keys()
+        for key in entry.written_keys:
+            self._last_writer[key] = entry.position
+        self._last_of_shards[entry.message.destinations] = entry.position
+        self.entries.append(entry)
+        if entry.blocker <= self.completed:
+            return True
+        self._blocked.setdefault(entry.blocker, []).append(entry)
+        return False
+
+    def complete(self) -> list[Entry]:
+        """The head is complete and leaves. Returns the entries whose parts may be sent now, in order."""
+        entry = self.entries.popleft()
+        position = self.completed = entry.position
+        if self._last_of_shards.get(entry.message.destinations) == position:
+            del self._last_of_shards[entry.message.destinations]
+        for key in entry.written_keys:
+            if self._last_writer.get(key) == position:
+                del self._last_writer[key]
+        return self._blocked.pop(position, [])
+
+    def _blocker(self, entry: Entry) -> int:
+        blocker = 0
+        if not self._signal_at_delivery and self._last_of_shards:
+            own = set(entry.message.destinations)
+            for shards, position in self._last_of_shards.items():
+                if position > blocker and not own.issuperset(shards):
+                    blocker = position
+        if self._last_writer:
+            for key in entry.plan.condition_keys():
+                blocker = max(blocker, self._last_writer.get(key, 0))
+        return blocker

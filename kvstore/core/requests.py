@@ -1,0 +1,146 @@
+"""The entry side: requests of this replica's clients that wait for results, one per message id. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
+from kvstore.core.execution import merge_results
+from kvstore.core.messages import Answered, Refused, ShardResult
+from kvstore.core.model import Put, Range, Result, Transaction
+from kvstore.core.shard_map import ShardMap
+from multicast.types import GroupId, MessageId
+
+RESULT_RETRY_US = 500_000
+"""How long to wait for results before asking the shards for them; and again, and again."""
+
+WAIT_US_MAX = 60_000_000
+"""When nobody waits for an answer any more: clients' timeouts are shorter."""
+
+
+class Waiting:
+    """Clients that wait for one transaction. results: what shards have reported so far."""
+
+    __slots__ = (
+        "attempt",
+        "destinations",
+        "digest",
+        "due",
+        "id",
+        "repeated",
+        "results",
+        "since",
+        "tokens",
+        "transaction",
+    )
+
+    def __init__(
+        self,
+        message_id: MessageId,
+        transaction: Transaction,
+        destinations: tuple[GroupId, ...],
+        digest: bytes,
+        now: int,
+    ):
+        self.id = message_id
+        self.transaction = transaction
+        self.destinations = destinations
+        self.digest = digest
+        self.tokens: list[int] = []
+        self.results: dict[GroupId, ShardResult] = {}
+        self.repeated = False
+        self.since = now
+        self.due = now
+        self.attempt = 0
+
+    def missing(self, shard_map: ShardMap) -> list[GroupId]:
+        """The shards whose results the answer needs, as far as is known."""
+        some = next(iter(self.results.values()), None)
+        if some is None:
+            return list(self.destinations)
+        needed = reporting_shards(self.transaction, some.status, some.succeeded, shard_map)
+        return [shard for shard in needed if shard not in self.results]
+
+    def answer(self, shard_map: ShardMap) -> Answered | Refused | None:
+        """The answer, None while something is missing."""
+        for result in self.results.values():
+            if result.digest != self.digest or result.status == MISMATCH:
+                return id_reused()
+            if result.status == EXPIRED:
+                return Refused(
+                    "expired", "it was ordered later than its id allows and had no effect", False, "not_applied"
+                )
+            if result.status == FAILED:
+                failed = Result(result.succeeded, result.timestamp, (), result.failure, result.failure_key)
+                return Answered(failed, self.repeated)
+        if not self.results or self.missing(shard_map):
+            return None
+        result = next(iter(self.results.values()))
+        branch = self.transaction.success if result.succeeded else self.transaction.failure
+        pieces = [r.results for r in self.results.values() if r.results is not None]
+        if len(pieces) < len(self.results):
+            return Answered(Result(result.succeeded, result.timestamp), self.repeated, results_omitted=True)
+        return Answered(Result(result.succeeded, result.timestamp, merge_results(branch, pieces)), self.repeated)
+
+
+def id_reused() -> Refused:
+    """The answer to a request whose id belongs to another body."""
+    return Refused("id_reused", "this id belongs to a request with another body", False, "not_applied")
+
+
+def reporting_shards(
+    transaction: Transaction, status: int, succeeded: bool, shard_map: ShardMap
+) -> tuple[GroupId, ...]:
+    """The shards without whose reports the answer cannot be given: those that know more than that the Puts were done."""
+    if status != APPLIED:
+        return ()
+    found = set()
+    for operation in transaction.success if succeeded else transaction.failure:
+        if type(operation) is Range:
+            return shard_map.shards
+        if type(operation) is not Put:
+            found.add(shard_map.shard_of(operation.key))
+    return tuple(sorted(found))
+
+
+class Requests:
+    """All that wait, and when to ask for their results."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[MessageId, Waiting] = {}
+        self._due: deque[tuple[int, MessageId]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def add(self, waiting: Waiting) -> None:
+        """Wait for it, until `remove`."""
+        self.by_id[waiting.id] = waiting
+        self.schedule(waiting, waiting.since)
+
+    def remove(self, message_id: MessageId) -> Waiting | None:
+        """Nobody waits for it any more."""
+        return self.by_id.pop(message_id, None)
+
+    def schedule(self, waiting: Waiting, now: int) -> None:
+        """Have `due` return it RESULT_RETRY_US from now."""
+        waiting.due = now + RESULT_RETRY_US
+        self._due.append((waiting.due, waiting.id))
+
+    def due(self, now: int) -> list[Waiting]:
+        """Those that have waited long enough for their results."""
+        found = []
+        while (next_due := self.next_due()) is not None and next_due <= now:
+            found.append(self.by_id[self._due.popleft()[1]])
+        return found
+
+    def next_due(self) -> int | None:
+        """The next instant at which `due` returns something."""
+        due = self._due
+        while due:
+            at, message_id = due[0]
+            waiting = self.by_id.get(message_id)
+            if waiting is not None and waiting.due == at:
+                return at
+            due.popleft()
+        return None
