@@ -27,7 +27,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("multicast.protocols", ("multicast.types", "multicast.protocol", "multicast.parts")),
     ("multicast.registry", ("multicast.types", "multicast.protocol", "multicast.protocols")),
     ("multicast.journal", ("multicast.types", "multicast.records")),
-    ("multicast.runtime", ("multicast.journal", *(f"multicast.{m}" for m in LIBRARY_PURE))),
+    ("multicast.runtime", ("multicast.journal", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
     ("multicast.simulation", ("multicast.journal", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
     ("multicast", ("multicast",)),
     ("kvstore.core", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),

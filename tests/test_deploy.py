@@ -20,12 +20,14 @@ COMPOSE = ROOT / "deploy" / "compose"
 
 DIRECTIVES = {
     "Unit": "Description After Wants StartLimitIntervalSec StartLimitBurst",
-    "Service": """Type User Group StateDirectory StateDirectoryMode ExecStart KillSignal TimeoutStopSec Restart
-        RestartSec LimitNOFILE NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem ProtectHome ProtectProc
-        ProtectClock ProtectHostname ProtectControlGroups ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
-        PrivateDevices PrivateTmp PrivateUsers RestrictAddressFamilies RestrictNamespaces RestrictRealtime
-        RestrictSUIDSGID LockPersonality RemoveIPC SystemCallArchitectures SystemCallFilter SystemCallErrorNumber
-        UMask""",
+    "Service": """
+        Type User Group StateDirectory StateDirectoryMode ExecStart KillSignal TimeoutStopSec Restart RestartSec
+        LimitNOFILE NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem ProtectHome
+        ProtectProc ProtectClock ProtectHostname ProtectControlGroups ProtectKernelLogs ProtectKernelModules
+        ProtectKernelTunables PrivateDevices PrivateTmp PrivateUsers RestrictAddressFamilies RestrictNamespaces
+        RestrictRealtime RestrictSUIDSGID LockPersonality RemoveIPC SystemCallArchitectures SystemCallFilter
+        SystemCallErrorNumber UMask
+    """,
     "Install": "WantedBy",
 }
 SERVICE_KEYS = frozenset(
