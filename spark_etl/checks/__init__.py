@@ -1,0 +1,1 @@
+"""The checks: functions from DataFrames to a DataFrame of violations (`schemas.VIOLATIONS`). No IO."""

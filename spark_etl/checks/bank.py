@@ -1,0 +1,64 @@
+"""The bank's invariant: transfers move money, they neither make nor lose any."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark_etl.columns import id_text, text, union, version_text, violations
+
+
+def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame) -> DataFrame:
+    """Every complete read of the accounts sees one total, and no transfer changes it. Names: total-changed,
+    money-made.
+
+    The bank's accounts are the keys that its "read_all" operations report. A transfer's effect on the total is the sum,
+    over the accounts that it wrote, of the new balance minus the one before it in the order of versions.
+    """
+    done = operations.where(F.col("type") == "ok").join(messages.select("id", "gts"), "id")
+    reads = done.where((F.col("f") == "read_all") & (F.size("value") > 0)).withColumn(
+        "total", F.aggregate(F.map_values("value"), F.lit(0).cast("bigint"), lambda a, b: a + b)
+    )
+    accounts = reads.select(F.explode(F.map_keys("value")).alias("name")).distinct()
+    accounts = accounts.select(F.col("name").cast("binary").alias("key"))
+    first = reads.agg(F.min_by("total", "gts").alias("expected"), F.min_by("id", "gts").alias("first"))
+    changed = reads.crossJoin(F.broadcast(first)).where(F.col("total") != F.col("expected"))
+    return union([_changed(changed), _made(operations, accounts, writes)])
+
+
+def _changed(changed: DataFrame) -> DataFrame:
+    return violations(
+        changed,
+        "total-changed",
+        text(
+            "read_all {} (version {}) saw {} in all accounts together, the first one, {}, saw {}",
+            id_text(F.col("id")), version_text(F.col("gts")), F.col("total"), id_text(F.col("first")),
+            F.col("expected"),
+        ),
+        [F.col("id"), F.col("first")],
+    )  # fmt: skip
+
+
+def _made(operations: DataFrame, accounts: DataFrame, writes: DataFrame) -> DataFrame:
+    by_version = Window.partitionBy("key").orderBy("gts")
+    balance = F.when(F.col("digested"), None).otherwise(F.col("value").cast("string").try_cast("bigint"))
+    moved = (
+        writes.join(F.broadcast(accounts), "key", "left_semi")
+        .withColumn("balance", F.coalesce(balance, F.lit(0)))
+        .withColumn("change", F.col("balance") - F.coalesce(F.lag("balance").over(by_version), F.lit(0)))
+        .groupBy("id", "gts")
+        .agg(F.sum("change").alias("change"), F.collect_set("key").alias("keys"))
+        .where(F.col("change") != 0)
+    )
+    transfers = operations.where(F.col("f") == "transfer").select("id").distinct()
+    made = moved.join(transfers, "id", "left_semi")
+    return violations(
+        made,
+        "money-made",
+        text(
+            "transfer {} (version {}) changed the sum of all accounts by {}",
+            id_text(F.col("id")), version_text(F.col("gts")), F.col("change"),
+        ),
+        [F.col("id")],
+        [F.element_at("keys", 1), F.try_element_at("keys", F.lit(2))],
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""What clients were told, held against the journals; and real time."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark_etl.columns import id_text, key_text, text, union, version_text, violations
+
+
+def answers(operations: DataFrame, messages: DataFrame, reads: DataFrame, settled_before: bytes | None) -> DataFrame:
+    """Acknowledged operations are in the journals with the version, branch and reads that the client saw; refused ones
+    have no effect. Names: acknowledged-but-absent, refused-but-present, version-mismatch, branch-mismatch,
+    read-mismatch.
+
+    settled_before: what is absent below this version will not appear any more; None: nothing will. Beyond it a
+    transaction may still be under way, stored by a killed replica as a protocol's state only.
+    """
+    both = operations.join(messages.withColumnRenamed("succeeded", "ran").drop("replica"), "id", "left")
+    both = both.withColumn("present", F.col("gts").isNotNull())
+    acknowledged = both.where(F.col("type") == "ok")
+    return union(
+        [
+            _absent(acknowledged, settled_before),
+            _refused(both.where((F.col("type") == "fail") & F.col("effect"))),
+            _version(acknowledged),
+            _branch(acknowledged),
+            _reads(acknowledged, reads),
+        ]
+    )
+
+
+def _absent(acknowledged: DataFrame, settled_before: bytes | None) -> DataFrame:
+    if settled_before is None:
+        settled = F.lit(True)
+    else:
+        settled = F.coalesce(F.col("version") < F.lit(settled_before), F.lit(False))
+    nowhere = ~F.col("present") & settled
+    ineffective = F.col("present") & F.col("status").isNotNull() & (F.col("applied") == 0)
+    partly = F.col("present") & settled & (F.col("delivered").bitwiseAND(F.col("expected")) != F.col("expected"))
+    why = (
+        F.when(nowhere, "is in no journal")
+        .when(ineffective, "has no effect according to the journals")
+        .otherwise("is missing in the journals of a shard that it concerns")
+    )
+    return violations(
+        acknowledged.where(nowhere | ineffective | partly),
+        "acknowledged-but-absent",
+        text(
+            "{} {} was acknowledged to a client with version {}, but it {} ({})",
+            F.col("f"), id_text(F.col("id")), version_text(F.col("version")), why, F.col("file"),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+
+
+def _refused(refused: DataFrame) -> DataFrame:
+    return violations(
+        refused,
+        "refused-but-present",
+        text(
+            "a client was told that {} {} has no effect, but the journals hold its effect at version {} ({})",
+            F.col("f"), id_text(F.col("id")), version_text(F.col("gts")), F.col("file"),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+
+
+def _version(acknowledged: DataFrame) -> DataFrame:
+    return violations(
+        acknowledged.where(F.col("version") != F.col("gts")),
+        "version-mismatch",
+        text(
+            "a client was told that {} {} has version {}, but the journals say {}",
+            F.col("f"), id_text(F.col("id")), version_text(F.col("version")), version_text(F.col("gts")),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+
+
+def _branch(acknowledged: DataFrame) -> DataFrame:
+    ran = F.when(F.col("ran"), "success").otherwise("failure")
+    told = F.when(F.col("ops_succeeded"), "success").otherwise("failure")
+    frame = acknowledged.withColumn("ops_succeeded", F.col("succeeded")).where(F.col("ops_succeeded") != F.col("ran"))
+    return violations(
+        frame,
+        "branch-mismatch",
+        text(
+            "a client was told that {} {} ran its {} branch, but the journals say the {} branch",
+            F.col("f"), id_text(F.col("id")), told, ran,
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+
+
+def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
+    """Reads of the transaction's own writes carry its own version; the journals keep earlier versions only."""
+    told = acknowledged.where(F.col("present")).select("id", "f", "gts", F.explode("reads").alias("name", "told"))
+    told = told.where(F.col("told") != F.col("gts")).withColumn("key", F.col("name").cast("binary"))
+    logged = reads.groupBy("id", "key").agg(F.max("version").alias("logged"))
+    wrong = told.join(logged, ["id", "key"], "left").where(F.col("logged").isNull() | (F.col("told") != F.col("logged")))
+    says = F.when(F.col("logged").isNull(), "that it did not read it").otherwise(version_text(F.col("logged")))
+    return violations(
+        wrong,
+        "read-mismatch",
+        text(
+            "a client was told that {} {} read key {} at version {}, but the journals say {}",
+            F.col("f"), id_text(F.col("id")), key_text(F.col("key")), version_text(F.col("told")), says,
+        ),
+        [F.col("id")],
+        [F.col("key")],
+    )  # fmt: skip
+
+
+def timeline(operations: DataFrame, messages: DataFrame) -> DataFrame:
+    """The client operations that took place, with their place in the order: file, gts, id, f, invoke_us, complete_us
+    (null: no client knows)."""
+    placed = messages.where(F.col("live") & (F.col("applied") != 0)).select("id", "gts")
+    return operations.where(F.col("invoke_us").isNotNull()).join(placed, "id").select(
+        "file", "gts", "id", "f", "invoke_us", F.when(F.col("type") == "ok", F.col("complete_us")).alias("complete_us")
+    )  # fmt: skip
+
+
+BLOCKS = 64
+
+
+def against_real_time(timeline: DataFrame) -> DataFrame:
+    """The operations that ended before the invocation of one that precedes them in the order. None: the order of
+    versions is an order of real time. Only operations of one file share a clock.
+
+    Operations are cut into blocks by version; a block starts from the latest invocation of all blocks before it.
+    """
+    edges = timeline.agg(
+        F.percentile_approx(F.conv(F.hex(F.substring("gts", 1, 8)), 16, 10).cast("double"),
+                            [i / BLOCKS for i in range(1, BLOCKS)], F.lit(10_000)).alias("edges")
+    )  # fmt: skip
+    time = F.conv(F.hex(F.substring("gts", 1, 8)), 16, 10).cast("double")
+    blocked = timeline.crossJoin(F.broadcast(edges)).withColumn(
+        "block", F.size(F.filter("edges", lambda edge: edge < time))
+    )
+    earlier_blocks = Window.partitionBy("file").orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
+    starts = (
+        blocked.groupBy("file", "block")
+        .agg(F.max("invoke_us").alias("latest"))
+        .select("file", "block", F.max("latest").over(earlier_blocks).alias("before"))
+    )
+    inside = Window.partitionBy("file", "block").orderBy("gts").rowsBetween(Window.unboundedPreceding, -1)
+    return (
+        blocked.join(F.broadcast(starts), ["file", "block"])
+        .withColumn("latest", F.greatest(F.max("invoke_us").over(inside), F.col("before")))
+        .where(F.col("complete_us") < F.col("latest"))
+        .select("file", "gts", "id", "f", "invoke_us", "complete_us", "latest")
+    )

@@ -1,0 +1,291 @@
+"""The properties of atomic multicast, from what every replica delivered (`frames.replica_log`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from kvstore.core.audit import APPLIED
+from spark_etl.columns import id_text, text, union, version_text, violations
+
+
+def _is_in(column: str, numbers: Sequence[int]) -> Column:
+    return F.col(column).isin(list(numbers)) if numbers else F.lit(False)
+
+
+def integrity(log: DataFrame) -> DataFrame:
+    """No message is delivered twice at one replica (an expired repetition has no effect and does not count), and an
+    expired delivery has no effect. Names: duplicate-delivery, expired-with-effect."""
+    twice = (
+        log.where(F.col("live"))
+        .groupBy("replica", "id")
+        .agg(F.count("*").alias("times"), F.min("position").alias("first"), F.max("position").alias("last"))
+        .where(F.col("times") > 1)
+    )
+    expired = log.where(F.col("expired") & (F.col("status") == APPLIED))
+    return union(
+        [
+            violations(
+                twice,
+                "duplicate-delivery",
+                text(
+                    "replica {} delivered message {} {} times, first at position {} and last at position {}",
+                    F.col("replica"), id_text(F.col("id")), F.col("times"), F.col("first"), F.col("last"),
+                ),
+                [F.col("id")],
+                replicas=[F.col("replica")],
+            ),
+            violations(
+                expired,
+                "expired-with-effect",
+                text(
+                    "replica {} applied message {} at position {}, although it was delivered later than its id allows",
+                    F.col("replica"), id_text(F.col("id")), F.col("position"),
+                ),
+                [F.col("id")],
+                replicas=[F.col("replica")],
+            ),
+        ]
+    )  # fmt: skip
+
+
+def unsubmitted(messages: DataFrame, submitted: DataFrame) -> DataFrame:
+    """The delivered messages of which no journal says that somebody multicast them."""
+    known = submitted.select("id").distinct()
+    return messages.join(known, "id", "left_anti")
+
+
+def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forgetful: Sequence[int]) -> DataFrame:
+    """What is delivered was multicast by somebody, and to this shard. Names: never-submitted, wrong-destination.
+
+    missing: from `unsubmitted`. A multicast leaves before its record must be durable, so it may be lost with a crash:
+    messages whose origin is in `forgetful`, or that a client says it invoked, are not accused.
+    """
+    accused = missing.where(~_is_in("origin", forgetful) & ~_is_in("origin_max", forgetful))
+    if invoked is not None:
+        accused = accused.join(invoked.select("id").distinct(), "id", "left_anti")
+    elsewhere = log.where(F.col("id").isNotNull() & ~F.array_contains("destinations", F.col("shard")))
+    return union(
+        [
+            violations(
+                accused,
+                "never-submitted",
+                text(
+                    "message {} (version {}) was delivered, but no journal says that anybody multicast it; its origin"
+                    " is said to be replica {}, which never crashed",
+                    id_text(F.col("id")), version_text(F.col("gts")), F.col("origin"),
+                ),
+                [F.col("id")],
+                replicas=[F.col("origin")],
+            ),
+            violations(
+                elsewhere,
+                "wrong-destination",
+                text(
+                    "replica {} of shard {} delivered message {} at position {}, which is addressed to shards {} only",
+                    F.col("replica"), F.col("shard"), id_text(F.col("id")), F.col("position"),
+                    F.concat_ws(", ", F.col("destinations")),
+                ),
+                [F.col("id")],
+                replicas=[F.col("replica")],
+            ),
+        ]
+    )  # fmt: skip
+
+
+def agreement(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence[int]) -> DataFrame:
+    """The replicas of a shard deliver the same message with the same timestamp at the same position, and none leaves
+    one out. Names: position-disagreement, lost-delivery.
+
+    A replica that is merely behind has not lost anything yet: only a later position of its own (`tops`: replica, shard,
+    top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss. unsure: replicas of whose
+    journals a part is missing; what they lack is no evidence.
+    """
+    entry = F.struct("id", "gts", "destinations", "expired")
+    positions = (
+        log.where(F.col("id").isNotNull())
+        .groupBy("shard", "position")
+        .agg(
+            F.min(entry).alias("one"),
+            F.max(entry).alias("other"),
+            F.min_by("replica", entry).alias("replica"),
+            F.max_by("replica", entry).alias("replica_other"),
+        )
+        .where(F.col("one") != F.col("other"))
+    )
+    disagreements = violations(
+        positions,
+        "position-disagreement",
+        text(
+            "at position {} of shard {} replica {} delivered message {} (version {}), but replica {} message {}"
+            " (version {})",
+            F.col("position"), F.col("shard"),
+            F.col("replica"), id_text(F.col("one.id")), version_text(F.col("one.gts")),
+            F.col("replica_other"), id_text(F.col("other.id")), version_text(F.col("other.gts")),
+        ),
+        [F.col("one.id"), F.col("other.id")],
+        replicas=[F.col("replica"), F.col("replica_other")],
+    )  # fmt: skip
+    return disagreements.unionByName(_lost(log, tops, stops, unsure))
+
+
+def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence[int]) -> DataFrame:
+    in_log = Window.partitionBy("replica").orderBy("position")
+    gaps = (
+        log.where(F.col("id").isNotNull() & ~_is_in("replica", unsure))
+        .select("replica", "shard", "position")
+        .distinct()
+        .withColumn("before", F.coalesce(F.lag("position").over(in_log), F.lit(0)))
+        .where(F.col("position") > F.col("before") + 1)
+    )
+    ends = stops.join(tops, ["replica", "shard"], "left").where(~_is_in("replica", unsure))
+    ends = ends.where(F.coalesce("top", F.lit(0)) < F.col("delivered"))
+    return union(
+        [
+            violations(
+                gaps,
+                "lost-delivery",
+                text(
+                    "replica {} of shard {} has no delivery at position {} (up to {} are missing), although it has one"
+                    " at position {}",
+                    F.col("replica"), F.col("shard"), F.col("before") + 1, F.col("position") - 1, F.col("position"),
+                ),
+                replicas=[F.col("replica")],
+            ),
+            violations(
+                ends,
+                "lost-delivery",
+                text(
+                    "replica {} of shard {} said at its clean stop that it had delivered {} messages, but its journal"
+                    " holds them only up to position {}",
+                    F.col("replica"), F.col("shard"), F.col("delivered"), F.coalesce("top", F.lit(0)),
+                ),
+                replicas=[F.col("replica")],
+            ),
+        ]
+    )  # fmt: skip
+
+
+def prefix_order(log: DataFrame) -> DataFrame:
+    """Each replica's deliveries stand in its journal in the order of their positions, one per position, and their
+    timestamps rise. Names: position-repeated, delivered-out-of-order, timestamp-not-rising."""
+    in_time = Window.partitionBy("replica").orderBy("offset")
+    steps = (
+        log.where(F.col("id").isNotNull())
+        .select("replica", "shard", "position", "offset", "id", "gts", "expired")
+        .withColumn("p", F.lag("position").over(in_time))
+        .withColumn("g", F.lag("gts").over(in_time))
+        .withColumn("i", F.lag("id").over(in_time))
+    )
+    who = [F.col("replica")]
+    both = [F.col("i"), F.col("id")]
+    same, back = F.col("position") == F.col("p"), F.col("position") < F.col("p")
+    return union(
+        [
+            violations(
+                steps.where(same | back),
+                F.when(same, "position-repeated").otherwise("delivered-out-of-order"),
+                text(
+                    "replica {} of shard {} wrote its delivery at position {} (message {}) after the one at position {}"
+                    " (message {})",
+                    F.col("replica"), F.col("shard"), F.col("position"), id_text(F.col("id")), F.col("p"),
+                    id_text(F.col("i")),
+                ),
+                both,
+                replicas=who,
+            ),
+            violations(
+                steps.where((F.col("gts") <= F.col("g")) & (F.col("position") > F.col("p"))),
+                "timestamp-not-rising",
+                text(
+                    "replica {} of shard {} delivered message {} (version {}) at position {} and after it message {}"
+                    " with the smaller or equal version {}",
+                    F.col("replica"), F.col("shard"), id_text(F.col("i")), version_text(F.col("g")), F.col("p"),
+                    id_text(F.col("id")), version_text(F.col("gts")),
+                ),
+                both,
+                replicas=who,
+            ),
+        ]
+    )  # fmt: skip
+
+
+def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_shards: Sequence[int]) -> DataFrame:
+    """All shards give a message one timestamp and one set of destinations, no two messages share a timestamp, and no
+    destination shard has gone past a message without delivering it. With rising timestamps (`prefix_order`) this
+    certifies one acyclic order. Names: timestamp-disagreement, destination-disagreement, timestamp-shared,
+    missed-delivery.
+
+    tops: replica, shard, top_gts. unsure_shards: of these a part may be missing everywhere; what they lack is no
+    evidence.
+    """
+    live = messages.where(F.col("live"))
+    shared = (
+        live.groupBy("gts")
+        .agg(F.min("id").alias("id"), F.max("id").alias("other"))
+        .where(F.col("id") != F.col("other"))
+    )
+    frames = [
+        violations(
+            live.where(F.col("gts") != F.col("gts_max")),
+            "timestamp-disagreement",
+            text(
+                "message {} has version {} at replica {} and version {} at replica {}",
+                id_text(F.col("id")), version_text(F.col("gts")), F.col("replica"), version_text(F.col("gts_max")),
+                F.col("replica_max"),
+            ),
+            [F.col("id")],
+            replicas=[F.col("replica"), F.col("replica_max")],
+        ),
+        violations(
+            live.where(F.col("destinations") != F.col("destinations_max")),
+            "destination-disagreement",
+            text(
+                "message {} is addressed to shards {} at one replica and to shards {} at another",
+                id_text(F.col("id")), F.concat_ws(", ", "destinations"), F.concat_ws(", ", "destinations_max"),
+            ),
+            [F.col("id")],
+        ),
+        violations(
+            shared,
+            "timestamp-shared",
+            text(
+                "messages {} and {} have the same version {}",
+                id_text(F.col("id")), id_text(F.col("other")), version_text(F.col("gts")),
+            ),
+            [F.col("id"), F.col("other")],
+        ),
+    ]  # fmt: skip
+    for index, shard in enumerate(shards):
+        if shard not in unsure_shards:
+            frames.append(_missed(live, tops, index, shard))
+    return union(frames)
+
+
+def _missed(live: DataFrame, tops: DataFrame, index: int, shard: int) -> DataFrame:
+    """Messages for `shard` that it never delivered although one of its replicas delivered something later."""
+    bit = 1 << index
+    passed = tops.where(F.col("shard") == shard).agg(
+        F.max("top_gts").alias("top_gts"), F.max_by("replica", "top_gts").alias("passer")
+    )
+    absent = (F.col("expected").bitwiseAND(bit) != 0) & (F.col("delivered").bitwiseAND(bit) == 0)
+    missed = live.where(absent).crossJoin(F.broadcast(passed)).where(F.col("gts") < F.col("top_gts"))
+    return violations(
+        missed,
+        "missed-delivery",
+        text(
+            "message {} (version {}) is addressed to shards {} and was delivered elsewhere, but no replica of shard {}"
+            " delivered it, although replica {} went on to version {}",
+            id_text(F.col("id")), version_text(F.col("gts")), F.concat_ws(", ", "destinations"), F.lit(shard),
+            F.col("passer"), version_text(F.col("top_gts")),
+        ),
+        [F.col("id")],
+        replicas=[F.col("passer")],
+    )  # fmt: skip
+
+
+def pending(messages: DataFrame) -> DataFrame:
+    """Messages that not all their destination shards have delivered yet."""
+    return messages.where(F.col("live") & (F.col("expected") != F.col("delivered").bitwiseAND(F.col("expected"))))

@@ -1,0 +1,125 @@
+"""From the extracted tables to what the checks work on. DataFrames in and out; nothing is read or written here."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kvstore.core.audit import APPLIED, MISMATCH
+from multicast.types import FINAL
+
+SHARDS_MAX = 63
+"""Sets of shards are bits of a 64-bit integer."""
+
+
+def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
+    """Every final delivery of every replica beside that replica's account of it; either may be missing.
+
+    Columns: replica, shard, position; of the delivery: offset, gts, id, expired, destinations, origin; of the outcome:
+    outcome_gts, outcome_id, status, succeeded, effect, content, state_digest. live: delivered, and neither expired nor
+    a second message under a used id. It may have an effect.
+    """
+    delivered = deliveries.where(F.col("stage") == FINAL).select(
+        "replica", "shard", "position", "offset", "gts", "id", "expired", "destinations", "origin"
+    )
+    done = outcomes.select(
+        "replica", "shard", "position", F.col("gts").alias("outcome_gts"), F.col("id").alias("outcome_id"),
+        "status", "succeeded", "effect", "content", "state_digest",
+    )  # fmt: skip
+    mismatch = F.coalesce(F.col("status") == MISMATCH, F.lit(False))
+    return delivered.join(done, ["replica", "shard", "position"], "full_outer").withColumn(
+        "live", F.col("id").isNotNull() & ~F.col("expired") & ~mismatch
+    )
+
+
+def shard_bit(shard: str, shards: list[int]) -> F.Column:
+    """1 << index of the shard in `shards`."""
+    cases = F.lit(0).cast("bigint")
+    for index, number in enumerate(shards):
+        cases = F.when(F.col(shard) == number, F.lit(1 << index)).otherwise(cases)
+    return cases.cast("bigint")
+
+
+def destination_bits(destinations: str, shards: list[int]) -> F.Column:
+    """The set of destinations as bits; destinations that are no shard of this run are left out."""
+    bits = F.lit(0).cast("bigint")
+    for index, number in enumerate(shards):
+        bits = bits + F.when(F.array_contains(destinations, number), F.lit(1 << index)).otherwise(F.lit(0))
+    return bits.cast("bigint")
+
+
+def messages(log: DataFrame, shards: list[int]) -> DataFrame:
+    """One row per message that was delivered somewhere, over all replicas.
+
+    Columns: id; gts (smallest) and gts_max, destinations (smallest) and destinations_max, over live deliveries (over
+    all, if none is live), with a replica that reports each gts; delivered, applied: shards, as bits, that delivered it,
+    that applied it; expected: its destinations as bits; effect: it wrote something somewhere; status and status_max,
+    succeeded and succeeded_max: over live accounts; live: it is not everywhere expired; origin and origin_max.
+    """
+    live = F.col("live")
+    applied = live & (F.col("status") == APPLIED)
+    return (
+        log.where(F.col("id").isNotNull())
+        .withColumn("bit", shard_bit("shard", shards))
+        .groupBy("id")
+        .agg(
+            F.coalesce(F.min(F.when(live, F.col("gts"))), F.min("gts")).alias("gts"),
+            F.coalesce(F.max(F.when(live, F.col("gts"))), F.min("gts")).alias("gts_max"),
+            F.coalesce(F.min(F.when(live, F.col("destinations"))), F.min("destinations")).alias("destinations"),
+            F.coalesce(F.max(F.when(live, F.col("destinations"))), F.min("destinations")).alias("destinations_max"),
+            F.min_by("replica", F.when(live, F.col("gts"))).alias("replica"),
+            F.max_by("replica", F.when(live, F.col("gts"))).alias("replica_max"),
+            F.bit_or("bit").alias("delivered"),
+            F.coalesce(F.bit_or(F.when(applied, F.col("bit"))), F.lit(0)).alias("applied"),
+            F.coalesce(F.max(live & F.col("effect")), F.lit(False)).alias("effect"),
+            F.min(F.when(live, F.col("status"))).alias("status"),
+            F.max(F.when(live, F.col("status"))).alias("status_max"),
+            F.min(F.when(applied, F.col("succeeded"))).alias("succeeded"),
+            F.max(F.when(applied, F.col("succeeded"))).alias("succeeded_max"),
+            F.max("live").alias("live"),
+            F.min("origin").alias("origin"),
+            F.max("origin").alias("origin_max"),
+        )
+        .withColumn("expected", destination_bits("destinations", shards))
+    )
+
+
+def key_reads(reads: DataFrame) -> DataFrame:
+    """Each read once, whichever replicas report it: key, gts (the reader's), id, version, shard, replica (a lowest)."""
+    return reads.groupBy("key", "gts", "id", "version").agg(
+        F.min("shard").alias("shard"), F.min("replica").alias("replica")
+    )
+
+
+def key_writes(writes: DataFrame) -> DataFrame:
+    """Each write once: key, gts, id, deleted, value, digested, replica (the lowest)."""
+    return writes.groupBy("key", "gts", "id", "deleted").agg(
+        F.min("value").alias("value"), F.max("digested").alias("digested"), F.min("replica").alias("replica")
+    )
+
+
+def operations(history: DataFrame) -> DataFrame:
+    """Client operations, one row each: invocation and end together.
+
+    Columns: file, id, process, f, type (ok, fail, info), invoke_us, complete_us (null unless ok or fail), version,
+    succeeded, reads, value, invocations, ends.
+    """
+    end = F.col("type") != "invoke"
+    certain = F.col("type").isin("ok", "fail")
+    return (
+        history.where(F.col("damage").isNull())
+        .groupBy("file", "id")
+        .agg(
+            F.min("process").alias("process"),
+            F.max("f").alias("f"),
+            F.min(F.when(~end, F.col("at_us"))).alias("invoke_us"),
+            F.max(F.when(certain, F.col("at_us"))).alias("complete_us"),
+            F.coalesce(F.max(F.when(end, F.col("type"))), F.lit("info")).alias("type"),
+            F.max("version").alias("version"),
+            F.max("succeeded").alias("succeeded"),
+            F.max_by("reads", F.when(end, F.col("at_us"))).alias("reads"),
+            F.max_by("value", F.when(end, F.col("at_us"))).alias("value"),
+            F.sum((~end).cast("int")).alias("invocations"),
+            F.sum(end.cast("int")).alias("ends"),
+        )
+    )

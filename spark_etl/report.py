@@ -1,0 +1,110 @@
+"""The report of an audit: as data (JSON), and as a table for people."""
+
+from __future__ import annotations
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+REPORT_VERSION = 1
+
+VALID, VIOLATED, UNDETERMINED, PENDING, NOT_APPLICABLE = (
+    "valid",
+    "violated",
+    "not determined",
+    "pending",
+    "not applicable",
+)
+
+_STYLES = {VALID: "green", VIOLATED: "bold red", UNDETERMINED: "yellow", PENDING: "cyan", NOT_APPLICABLE: "dim"}
+
+EXAMPLES = 20
+"""Violations of one property that are shown; the report counts all."""
+
+
+class Violation(msgspec.Struct):
+    """name: of the list in `spark_etl`. sentence: why. steps: the edges of a cycle, a sentence each."""
+
+    name: str
+    sentence: str
+    transactions: list[str] = []
+    keys: list[str] = []
+    replicas: list[int] = []
+    steps: list[str] = []
+
+
+class Property(msgspec.Struct):
+    """verdict: "valid", "violated", "not determined", "pending" (nothing is wrong so far, and something is still under
+    way) or "not applicable". rows: how many rows were examined. violations: how many; `examples` are some of them."""
+
+    name: str
+    verdict: str
+    rows: int
+    seconds: float
+    violations: int = 0
+    examples: list[Violation] = []
+    note: str = ""
+
+
+class Report(msgspec.Struct):
+    """The whole audit. problems: what is missing or damaged in the input, with file and byte. notes: what is normal and
+    worth knowing. seconds: all of it, with Spark's start."""
+
+    run: str
+    properties: list[Property]
+    problems: list[str]
+    notes: list[str]
+    input: dict[str, int | str]
+    seconds: float
+    version: int = REPORT_VERSION
+    verdict: str = ""
+
+    def __post_init__(self) -> None:
+        verdicts = [p.verdict for p in self.properties]
+        if VIOLATED in verdicts:
+            self.verdict = VIOLATED
+        elif self.problems or UNDETERMINED in verdicts:
+            self.verdict = UNDETERMINED
+        else:
+            self.verdict = VALID
+
+    @property
+    def exit_code(self) -> int:
+        """0 valid, 1 violated, 2 could not decide."""
+        return {VALID: 0, VIOLATED: 1, UNDETERMINED: 2}[self.verdict]
+
+
+def to_json(report: Report) -> bytes:
+    """Indented, with a line end."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def render(report: Report, console: Console) -> None:
+    """Print the report for people."""
+    console.print(f"[bold]Audit of {report.run}[/bold]", highlight=False)
+    console.print(", ".join(f"{name} {value}" for name, value in report.input.items()), highlight=False)
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("property", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("rows", justify="right", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("remark")
+    for p in report.properties:
+        remark = f"{p.violations} found. {p.note}".strip() if p.violations else p.note
+        table.add_row(p.name, Text(p.verdict, _STYLES[p.verdict]), f"{p.rows:,}", f"{p.seconds:.1f}", Text(remark))
+    console.print(table)
+    for p in report.properties:
+        for violation in p.examples:
+            console.print(Text.assemble((violation.name, "bold red"), f": {violation.sentence}"))
+            for step in violation.steps:
+                console.print(Text(f"    {step}"))
+        if p.violations > len(p.examples) > 0:
+            console.print(Text(f"    and {p.violations - len(p.examples)} more of {p.name}"))
+    for problem in report.problems:
+        console.print(Text.assemble(("could not read: ", "yellow"), problem))
+    for note in report.notes:
+        console.print(Text(f"note: {note}", "dim"))
+    console.print(
+        Text.assemble("verdict: ", (report.verdict, _STYLES[report.verdict]), f" (in {report.seconds:.1f} s)")
+    )

@@ -1,0 +1,138 @@
+"""The tables of an audit, as code. Version of this schema: `SCHEMA_VERSION`.
+
+Extraction writes one Parquet dataset per run, partitioned by `table`; each table has the columns listed for it here.
+Ids are 16 bytes. A version (`gts`) is `Timestamp.encode`: 16 bytes that sort as the timestamps do; sixteen zero bytes
+mean "absent". Times (`at`, `*_us`) are microseconds. `offset` is the journal offset of a record, `segment` its file.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+SCHEMA_VERSION = 1
+
+_COLUMN_TYPES: dict[str, DataType] = {
+    "table": StringType(),
+    "replica": IntegerType(),
+    "shard": IntegerType(),
+    "segment": IntegerType(),
+    "offset": LongType(),
+    "position": LongType(),
+    "gts": BinaryType(),
+    "id": BinaryType(),
+    "stage": IntegerType(),
+    "expired": BooleanType(),
+    "destinations": ArrayType(IntegerType()),
+    "origin": IntegerType(),
+    "payload_bytes": IntegerType(),
+    "at": LongType(),
+    "installed_from": IntegerType(),
+    "status": IntegerType(),
+    "succeeded": BooleanType(),
+    "effect": BooleanType(),
+    "content": BinaryType(),
+    "state_digest": BinaryType(),
+    "reason": StringType(),
+    "key": BinaryType(),
+    "version": BinaryType(),
+    "value": BinaryType(),
+    "deleted": BooleanType(),
+    "digested": BooleanType(),
+    "event": StringType(),
+    "incarnation": StringType(),
+    "protocol": StringType(),
+    "durability": StringType(),
+    "members": StringType(),
+    "delivered": LongType(),
+    "completed": LongType(),
+    "file": StringType(),
+    "byte": LongType(),
+    "end": LongType(),
+    "records": LongType(),
+    "cluster": StringType(),
+}
+
+_PLACE = ("replica", "shard", "segment", "offset")
+
+TABLES: dict[str, tuple[str, ...]] = {
+    # A delivery. position 0: optimistic. installed_from: the peer whose journal it came from, or null.
+    "deliveries": (
+        *_PLACE, "position", "gts", "id", "stage", "expired", "destinations", "origin", "payload_bytes", "at",
+        "installed_from",
+    ),
+    # A replica's account of one transaction on its shard. effect: applied, and something was written.
+    # content: a digest of all but the state digest; equal for equal accounts.
+    "outcomes": (
+        *_PLACE, "position", "gts", "id", "at", "status", "succeeded", "effect", "content", "state_digest", "reason",
+    ),
+    # One per key that was read; version: what the replica says it saw.
+    "reads": (*_PLACE, "position", "gts", "id", "key", "version"),
+    # One per key that was written with effect. digested: value is a digest of the real one.
+    "writes": (*_PLACE, "position", "gts", "id", "key", "value", "deleted", "digested"),
+    # A process multicast a message.
+    "submitted": (*_PLACE, "id", "destinations", "at"),
+    # event "started" or "stopped". members: JSON, shard -> replicas.
+    "lives": (
+        *_PLACE, "at", "event", "incarnation", "protocol", "durability", "members", "delivered", "completed",
+    ),
+    # One per journal file with a header: the journal offsets at which it begins and at which what can be used of it
+    # ends, and how many records were used.
+    "segments": (*_PLACE, "file", "end", "records", "cluster"),
+    # What could not be read, and where; event "damage", or "unfinished" for the torn tail of a killed replica.
+    "damage": ("replica", "segment", "file", "byte", "event", "reason"),
+}
+
+
+def _struct(names: tuple[str, ...]) -> StructType:
+    return StructType([StructField(name, _COLUMN_TYPES[name], True) for name in names])
+
+
+JOURNAL = _struct(tuple(_COLUMN_TYPES))
+"""Every column of every table: what the journal data source yields."""
+
+
+def table_schema(table: str) -> StructType:
+    """The columns of one table."""
+    return _struct(TABLES[table])
+
+
+HISTORY = StructType(
+    [
+        StructField("file", StringType()),
+        StructField("line", LongType()),
+        StructField("process", LongType()),
+        StructField("type", StringType()),
+        StructField("at_us", LongType()),
+        StructField("id", BinaryType()),
+        StructField("f", StringType()),
+        StructField("version", BinaryType()),
+        StructField("succeeded", BooleanType()),
+        StructField("reads", MapType(StringType(), BinaryType())),
+        StructField("value", MapType(StringType(), LongType())),
+        StructField("error", StringType()),
+        StructField("damage", StringType()),
+    ]
+)
+"""One row per line of a client history. `damage`: null, or why the line could not be read."""
+
+VIOLATIONS = StructType(
+    [
+        StructField("name", StringType(), False),
+        StructField("sentence", StringType(), False),
+        StructField("transactions", ArrayType(StringType()), False),
+        StructField("keys", ArrayType(StringType()), False),
+        StructField("replicas", ArrayType(IntegerType()), False),
+    ]
+)
+"""What every check returns: a name of the list in `spark_etl`, why, and who is involved."""
