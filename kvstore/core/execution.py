@@ -1,7 +1,8 @@
 """Deterministic execution of one transaction on one shard. Pure.
 
-`LocalPlan` is what of a transaction concerns a shard. `vote` tells what the shard knows that decides the transaction's fate
-everywhere; `execute` runs the branch that was chosen, on an overlay, and says what was read and is to be written.
+`LocalPlan` is what of a transaction concerns a shard. `vote` tells what the shard knows that decides the transaction's
+fate everywhere; `Execution` runs the branch that was chosen, on an overlay, and says what was read and what is to
+be written.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class LocalPlan:
             return
         self.compares = tuple(c for c in transaction.compare if owns(c.key))
         self.success, self.failure = (
-            [(i, op) for i, op in enumerate(branch) if type(op) is Range or owns(op.key)]
+            [(i, op) for i, op in enumerate(branch) if isinstance(op, Range) or owns(op.key)]
             for branch in (transaction.success, transaction.failure)
         )
 
@@ -83,12 +84,9 @@ class LocalPlan:
         }
 
 
-def has_conditions(transaction: Transaction, owns: Callable[[bytes], bool]) -> bool:
-    """Whether a shard's vote on this transaction can be anything but the default."""
-    branches = (*transaction.success, *transaction.failure)
-    return any(owns(c.key) for c in transaction.compare) or any(
-        isinstance(op, _FALLIBLE) and owns(op.key) for op in branches
-    )
+def voting_keys(transaction: Transaction) -> set[bytes]:
+    """The keys, of all shards, whose values decide what becomes of a transaction."""
+    return LocalPlan(transaction).condition_keys()
 
 
 class Execution:
@@ -216,7 +214,7 @@ def _holds(compare: Compare, row: Row | None) -> bool:
     operand: Any = compare.operand
     op = compare.op
     if compare.target == "exists":
-        return ((row is not None) == operand) == (op == "==")
+        return bool(((row is not None) == operand) == (op == "=="))
     found: Any
     if compare.target == "version":
         found = ZERO if row is None else row[1]

@@ -1,7 +1,7 @@
 """The log of delivered, uncompleted transactions of a replica, and when each may be signalled. Pure.
 
-A replica sends its part of a multi-shard transaction m as soon as (1) every earlier uncompleted transaction in its log is
-addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's vote depends on.
+A replica sends its part of a multi-shard transaction m as soon as (1) every earlier uncompleted transaction in its log
+is addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's vote depends on.
 Transactions complete in log order, so both come true when the last one that stands in the way completes: the *blocker*,
 one position, known at delivery. To find it the log keeps the last position per set of shards and per written key.
 """

@@ -1,15 +1,15 @@
 """A replica of one shard: executes transactions strictly in delivery order. Pure; an `Application` of the engine.
 
-Theory of operation. A client's `Execute` becomes one multicast message to the shards of its keys, under the client's id.
-Deliveries enter the log. A transaction completes at the head of the log: its effects become visible, its outcome goes to
-the journal, its result is remembered beside its id and answers the client. One that concerns several shards waits at the
-head for the *parts* of the others. A part is the shard's execution signal, "everything before it here concerns no other
-shards or is complete" (`kvstore.core.log` has the rule), and its vote: whether its comparisons hold and its operations are
-possible. All shards see the same votes and take the same branch, or none.
+Theory of operation. A client's `Execute` becomes one multicast message to the shards of its keys, under the client's
+id. Deliveries enter the log. A transaction completes at the head of the log: its effects become visible, its outcome
+goes to the journal, its result is remembered beside its id and answers the client. One that concerns several shards
+waits at the head for the *parts* of the others. A part is the shard's execution signal, "everything before it here
+concerns no other shards or is complete" (`kvstore.core.log` has the rule), and its vote: whether its comparisons hold
+and its operations are possible. All shards see the same votes and take the same branch, or none.
 
 A part is a function of the shard's log, so any replica may send it: the one that believes itself leader pushes it, and
-whoever waits too long pulls it from the shard's replicas in turn. A replica that has completed the transaction answers a
-pull with the result, which settles it as well. Parts are kept until a quorum of every shard has completed the transaction;
+whoever waits too long pulls it from the shard's replicas in turn. A replica that has completed the transaction answers
+a pull with the result, which does as well. Parts are kept until a quorum of every shard has completed the transaction,
 results until their id is too old to be accepted (`dedup_window_us`). When even that is gone, a replica that is behind
 gets the outcome from the journal of a peer of its own shard.
 
@@ -37,7 +37,7 @@ from kvstore.core.audit import (
     decode_outcome,
     encode_outcome,
 )
-from kvstore.core.execution import Execution, LocalPlan, has_conditions, vote
+from kvstore.core.execution import Execution, LocalPlan, vote, voting_keys
 from kvstore.core.log import Entry, Log
 from kvstore.core.messages import (
     MESSAGES,
@@ -130,6 +130,7 @@ class Replica(Application):
         self.requests = Requests()
         self._delivered: dict[MessageId, Entry] = {}
         self._early_parts: dict[MessageId, dict[GroupId, Part]] = {}
+        self._settled_early: set[MessageId] = set()
         self._outgoing_parts: dict[GroupId, list[Part]] = {}
         self._outgoing_results: dict[ProcessId, list[ShardResult]] = {}
         self._replaying = True
@@ -286,6 +287,9 @@ class Replica(Application):
             position, message, timestamp, expired, plan, digest, self._needed(transaction, shards), completion, now
         )
         self._delivered[message.id] = entry
+        if message.id in self._settled_early:
+            self._settled_early.discard(message.id)
+            entry.settled = True
         if len(shards) > 1:
             for shard, part in self._early_parts.pop(message.id, {}).items():
                 if shard in entry.needed:
@@ -302,8 +306,8 @@ class Replica(Application):
         others = tuple(shard for shard in shards if shard != self.shard)
         if not self._votes_only:
             return others
-        shard_of = self.shard_map.shard_of
-        return tuple(s for s in others if has_conditions(transaction, lambda key: shard_of(key) == s))  # noqa: B023
+        voters = {self.shard_map.shard_of(key) for key in voting_keys(transaction)}
+        return tuple(shard for shard in others if shard in voters)
 
     def _make_part(self, entry: Entry) -> None:
         """This shard's part can be told; push it if that is this replica's task."""
@@ -343,15 +347,15 @@ class Replica(Application):
             for key, value in execution.writes.items():
                 self.store.write(key, value, entry.timestamp)
         outcome = self._outcome(entry, status, succeeded, execution, failure, failure_key)
+        record = entry.outcome or encode_outcome(outcome)
         self.transactions[_STATUS_NAMES[status]] += 1
         if entry.own_part is not None and not entry.settled:
             self.store.keep_part(message_id, encode_part(entry.own_part))
         result = ShardResult(
             message_id, entry.digest, entry.timestamp, status, succeeded, failure, failure_key, execution.results
         )
-        self._remember(result)
-        out.complete(entry.position, encode_outcome(outcome))
-        self._report(entry, result, out)
+        out.complete(entry.position, record)
+        self._report(entry, self._remember(result), out)
         self._forget(entry.timestamp)
 
     def _fate(self, entry: Entry) -> tuple[int, bool, str, bytes]:
@@ -403,21 +407,24 @@ class Replica(Application):
             failure_key,
         )
 
-    def _remember(self, result: ShardResult) -> None:
-        if result.status == EXPIRED and self.store.remembered(result.id) is not None:
-            return  # a repetition that came too late; what the first one did stands
+    def _remember(self, result: ShardResult) -> ShardResult:
+        """Keep the result of this id; returns the one that stands."""
+        if result.status == EXPIRED:
+            first = self.store.remembered(result.id)
+            if first is not None:
+                return decode_shard_result(first)  # a repetition that came too late
         record = encode_shard_result(result)
         if len(record) > RESULT_BYTES_KEPT:
             record = encode_shard_result(_without_results(result))
         self.store.remember(result.id, record)
+        return result
 
     def _report(self, entry: Entry, result: ShardResult, out: ApplicationOutbox) -> None:
         """Tell those who wait: clients here, or the entry replica elsewhere."""
         waiting = self.requests.by_id.get(result.id)
         if waiting is not None:
             waiting.results[self.shard] = result
-            if not self._answer(waiting, out) and waiting.repeated:
-                self._ask_for_results(waiting, out)
+            self._answer(waiting, out)
         shards = entry.message.destinations
         origin_shard = self.topology.group_of.get(entry.message.origin)
         if self._replaying or origin_shard in (None, self.shard) or self.leader_of(self.shard) != self.self_id:
@@ -436,6 +443,7 @@ class Replica(Application):
         self.store.forget_before(oldest)
         for message_id in [i for i in self._early_parts if i < oldest]:
             del self._early_parts[message_id]
+        self._settled_early = {message_id for message_id in self._settled_early if message_id >= oldest}
 
     # -- other replicas -----------------------------------------------------------------------------------------------
 
@@ -490,7 +498,7 @@ class Replica(Application):
             raise PeerError(f"a result of shard {message.shard} from a replica of another shard")
         for result in message.results:
             entry = self._delivered.get(result.id)
-            if entry is not None and message.shard in entry.message.destinations:
+            if entry is not None and message.shard in entry.message.destinations and entry.needed:
                 entry.decided = result
             waiting = self.requests.by_id.get(result.id)
             if waiting is not None and message.shard in waiting.destinations:
@@ -501,9 +509,10 @@ class Replica(Application):
         entry = self._delivered.get(message_id)
         if entry is not None:
             entry.settled = True
+        elif self.store.remembered(message_id) is None:
+            self._settled_early.add(message_id)  # this replica is behind and will deliver it
         else:
             self.store.drop_part(message_id)
-            self._early_parts.pop(message_id, None)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 
@@ -521,7 +530,6 @@ class Replica(Application):
             if now - waiting.since > WAIT_US_MAX:
                 self._finish(waiting, Refused("timeout", "no result in time", True, "unknown"), out)
             else:
-                waiting.repeated = True
                 self._ask_for_results(waiting, out)
                 self.requests.schedule(waiting, now)
         wake = self.requests.next_due()

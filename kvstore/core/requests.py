@@ -19,7 +19,10 @@ WAIT_US_MAX = 60_000_000
 
 
 class Waiting:
-    """Clients that wait for one transaction. results: what shards have reported so far."""
+    """Clients that wait for one transaction.
+
+    results: what shards have reported so far. repeated: it was complete before this request came.
+    """
 
     __slots__ = (
         "attempt",
@@ -91,14 +94,14 @@ def id_reused() -> Refused:
 def reporting_shards(
     transaction: Transaction, status: int, succeeded: bool, shard_map: ShardMap
 ) -> tuple[GroupId, ...]:
-    """The shards without whose reports the answer cannot be given: those that know more than that the Puts were done."""
+    """The shards without whose reports there is no answer: those that know more than that the Puts were done."""
     if status != APPLIED:
         return ()
     found = set()
     for operation in transaction.success if succeeded else transaction.failure:
-        if type(operation) is Range:
+        if isinstance(operation, Range):
             return shard_map.shards
-        if type(operation) is not Put:
+        if not isinstance(operation, Put):
             found.add(shard_map.shard_of(operation.key))
     return tuple(sorted(found))
 

@@ -53,7 +53,7 @@ class ShardMap:
         """Every shard that takes part in `transaction`, sorted. A Range takes part everywhere."""
         found = {self.shard_of(compare.key) for compare in transaction.compare}
         for operation in (*transaction.success, *transaction.failure):
-            if type(operation) is Range:
+            if isinstance(operation, Range):
                 return self.shards
             found.add(self.shard_of(operation.key))
         return tuple(sorted(found))
