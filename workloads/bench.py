@@ -1,9 +1,9 @@
 """How fast a running cluster is over HTTP: puts, gets and two-shard transactions, by a closed loop of 1 to 256 clients.
 
 Each client has one request under way and sends the next when it is answered; requests go to the leader of the (first)
-shard that they touch. `put`: 100 bytes to a random key. `get`: linearizable, of a random key. `txn`: two comparisons and
-two puts, on keys of two shards. Writes carry a fresh UUIDv7 each, as those of the SDK do. Only answers that arrive in
-the measured seconds after the warm-up count; whatever is not a success is counted by status, never dropped.
+shard that they touch. `put`: 100 bytes to a random key. `get`: linearizable, of a random key. `txn`: two comparisons
+and two puts, on keys of two shards. Writes carry a fresh UUIDv7 each, as those of the SDK do. Only answers that arrive
+in the measured seconds after the warm-up count; whatever is not a success is counted by status, never dropped.
 
     python -m workloads.bench TARGET [-o json] [--clients 1,16,64,256] [--seconds 4] [--kinds put,get,txn]
 """
@@ -181,7 +181,7 @@ class _Client:
             self._loop.call_later(PAUSE_AFTER_ERROR_SECONDS, self._next)
 
 
-async def _measure(target: _Target, kind: str, clients: int, seconds: float, warmup: float) -> Line:
+async def _measure_line(target: _Target, kind: str, clients: int, seconds: float, warmup: float) -> Line:
     """One line of the report, but for the replicas' fdatasync."""
     latencies: list[int] = []
     errors: Counter[str] = Counter()
@@ -293,7 +293,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-async def run_async(
+async def measure(
     target: str | Path | Sequence[str],
     *,
     clients: Sequence[int] = CLIENTS,
@@ -304,7 +304,11 @@ async def run_async(
     seed: int = 1,
     on_line: Callable[[Line, int, int], None] | None = None,
 ) -> Report:
-    """Measure the cluster at `target` (as for the SDK). See `run`."""
+    """Measure the cluster at `target` (as for the SDK).
+
+    clients, kinds: what to measure. seconds, warmup: for each line of the report. on_line(line, lines done, lines in
+    all) is called after each. ValueError for a bad option, KvError if the cluster does not answer.
+    """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"kinds: {', '.join(KINDS)}, not {unknown[0]!r}")
     if not clients or min(clients) < 1 or max(clients) > 1024:
@@ -320,7 +324,7 @@ async def run_async(
         await _preload(store, work)
         steps = [(kind, n) for kind in kinds for n in clients]
         for kind, n in steps:
-            line = await _measure(work, kind, n, seconds, warmup)
+            line = await _measure_line(work, kind, n, seconds, warmup)
             line.fdatasync_ms = _fdatasync_ms(await _replica_facts(view))
             lines.append(line)
             if on_line:
@@ -346,15 +350,6 @@ async def run_async(
         began=began_at,
         total_seconds=round(time.monotonic() - began, 1),
     )
-
-
-def run(target: str | Path | Sequence[str], **options: Any) -> Report:
-    """Measure the cluster at `target`: a directory, a URL or several.
-
-    clients, kinds: what to measure. seconds, warmup: for each line of the report. on_line(line, lines done, lines in
-    all) is called after each. ValueError for a bad option, KvError if the cluster does not answer.
-    """
-    return asyncio.run(run_async(target, **options))
 
 
 def expected_seconds(clients: Sequence[int] = CLIENTS, kinds: Sequence[str] = KINDS, seconds: float = SECONDS) -> float:
@@ -400,8 +395,8 @@ def show(report: Report, console: Console) -> None:
     console.print(f"took {report.total_seconds:g} s in all, from {report.began}")
 
 
-def run_and_show(target: str | Path | Sequence[str], *, output: str = "table", **options: Any) -> int:
-    """`kvstore bench`: progress on stderr, the report on stdout; 1 if any request failed, else 0."""
+def run(target: str | Path | Sequence[str], *, json: bool = False, **options: Any) -> int:
+    """`kvstore bench`: progress on stderr, the report on stdout; 1 if any request failed, else 0. options: `measure`'s."""
     clients, kinds = options.get("clients", CLIENTS), options.get("kinds", KINDS)
     errors = Console(stderr=True)
     took = expected_seconds(clients, kinds, options.get("seconds", SECONDS))
@@ -418,8 +413,8 @@ def run_and_show(target: str | Path | Sequence[str], *, output: str = "table", *
                 description=f"{line.kind} {line.clients} clients: {line.per_second:,.0f}/s, p50 {line.p50_ms:.2f} ms",
             )
 
-        report = run(target, on_line=on_line, **options)
-    if output == "json":
+        report = asyncio.run(measure(target, on_line=on_line, **options))
+    if json:
         print(to_json(report))
     else:
         show(report, Console())
@@ -437,9 +432,9 @@ def main() -> int:
     parser.add_argument("--value-bytes", type=int, default=VALUE_BYTES, help="default %(default)s")
     options = parser.parse_args()
     try:
-        return run_and_show(
+        return run(
             options.target,
-            output=options.output,
+            json=options.output == "json",
             clients=tuple(int(n) for n in options.clients.split(",")),
             kinds=tuple(options.kinds.split(",")),
             seconds=options.seconds,

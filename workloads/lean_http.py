@@ -15,7 +15,7 @@ LOST = 0
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `request` sends; `done(status)` is called once per request, LOST if the connection broke first."""
+    """One connection. `done(status)` is called once per request, with LOST if the connection broke first."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -28,7 +28,7 @@ class Connection(asyncio.Protocol):
         """Connect to `http://host:port`. OSError as usual."""
         parts = urlsplit(url)
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(cls, parts.hostname, parts.port or 80)
+        _, connection = await loop.create_connection(cls, parts.hostname or "127.0.0.1", parts.port or 80)
         return connection
 
     @property
