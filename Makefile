@@ -99,7 +99,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  fi
 	fi
 	echo "==> Installing the project and what it needs (Spark is large: a minute or more, the first time)"
-	if ! $(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'; then
+	if ! $(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; then
 	  echo "The installation failed, see above; when that is mended, run the same command again." >&2
 	  exit 1
 	fi

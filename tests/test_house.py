@@ -167,6 +167,20 @@ def test_ruff_notices_a_planted_violation(tmp_path: Path) -> None:
     assert "F401" in done.stdout
 
 
+@pytest.mark.timeout(300)
+def test_mypy_finds_nothing() -> None:
+    done = run("-m", "mypy")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_mypy_notices_a_planted_violation(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("def f(x): return x\n")
+    done = run("-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "planted.py"))
+    assert done.returncode == 1
+    assert "no-untyped-def" in done.stdout
+
+
 # -- light installation ------------------------------------------------------------------------------------------------
 
 HEAVY = ("lmdb", "pyspark", "pyarrow", "pandas", "scipy", "typer", "rich", "structlog", "prometheus_client", "locust")

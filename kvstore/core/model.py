@@ -136,7 +136,7 @@ def _check_value(field: str, value: bytes) -> None:
 
 
 def _check_operation(field: str, operation: Operation) -> None:
-    if type(operation) is Range:
+    if isinstance(operation, Range):
         if len(operation.prefix) > KEY_BYTES_MAX or len(operation.after) > KEY_BYTES_MAX:
             raise InvalidTransaction(f"{field}.prefix", f"at most {KEY_BYTES_MAX} bytes")
         if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
