@@ -47,7 +47,11 @@ class LiveReplica:
 
     Opening reads and checks everything on disk and changes nothing but an unfinished journal tail. It raises
     ConfigError, JournalError, StorageError or OSError: one line each. It blocks; `start` then runs on the loop.
+
+    failed: done when our own bug or a disk error has stopped this replica; `failure` says which. From `start` on.
     """
+
+    failed: asyncio.Future[None]
 
     def __init__(self, directory: Path, config: ClusterConfig, replica_id: ProcessId):
         self.config = config
@@ -96,8 +100,9 @@ class LiveReplica:
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
         )
+        self.failed = asyncio.get_running_loop().create_future()
         await self._host.start()
-        self._host.failed.add_done_callback(self._on_failed)
+        self._host.failed.add_done_callback(self._on_ended)
         self._wait_for_next_commit()
         _log.info(
             "recovered",
@@ -116,17 +121,15 @@ class LiveReplica:
                 await self._last_commit()
         self._store.close()
 
-    @property
-    def failed(self) -> asyncio.Future[Any]:
-        """Done when our own bug or a disk error has stopped this replica."""
-        assert self._host is not None
-        return self._host.failed
-
-    def _on_failed(self, failed: asyncio.Future[Any]) -> None:
-        if failed.cancelled():
+    def _on_ended(self, work: asyncio.Future[None]) -> None:
+        """What never ends well if it ends with an error: the host, a commit."""
+        error = None if work.cancelled() else work.exception()
+        if error is None or self._failure:
             return
-        error = failed.exception() or failed.result()
         self._failure = f"{type(error).__name__}: {error}"
+        _log.critical("failed", error=self._failure, exc_info=error)
+        if not self.failed.done():
+            self.failed.set_result(None)
 
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
@@ -217,6 +220,7 @@ class LiveReplica:
         self._flushed = number
         if self._frozen and self._commit is None and number >= self._frozen_at:
             self._commit = asyncio.get_running_loop().create_task(self._commit_frozen())
+            self._commit.add_done_callback(self._on_ended)
 
     def _wait_for_next_commit(self) -> None:
         seconds = self.config.limits.commit_interval_ms / 1000
