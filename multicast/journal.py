@@ -82,6 +82,7 @@ _position = msgspec.msgpack.Decoder(_Position).decode
 
 
 def segment_name(number: int) -> str:
+    """The file of the segment with this number; 0 is the first."""
     return f"journal-{number:08d}.seg"
 
 
