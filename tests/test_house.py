@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import house
+from tests import conftest, house
 from tests.house import ROOT, Module, Modules
 
 RULES: tuple[Callable[[Modules], list[str]], ...] = (
@@ -169,7 +169,7 @@ def test_ruff_notices_a_planted_violation(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_mypy_finds_nothing() -> None:
-    done = run("-m", "mypy")
+    done = run("-m", "mypy", "--cache-dir", os.devnull)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -179,6 +179,23 @@ def test_mypy_notices_a_planted_violation(tmp_path: Path) -> None:
     done = run("-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "planted.py"))
     assert done.returncode == 1
     assert "no-untyped-def" in done.stdout
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_left_behind_is_noticed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "print('up', flush=True); input()", "kvstore"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, conftest.MARK: "planted"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert process.pid in conftest.left_behind("planted")
+        process.communicate(b"\n")
+    assert conftest.left_behind("planted") == {}
 
 
 # -- light installation ------------------------------------------------------------------------------------------------
