@@ -1,0 +1,69 @@
+"""How a connection opens, and what its bytes mean.
+
+On the wire, big-endian:
+
+    greeting         magic 4 | wire version u16 | length u16 | msgpack Hello or Welcome
+    frame            length u32 | sequence number u64 | payload
+    acknowledgement  sequence number u64, cumulative
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import TypeVar
+
+import msgspec
+
+from multicast.protocol import PeerError
+from multicast.wire import WIRE_VERSION, Hello, Welcome
+
+GREETING_TIMEOUT_S = 5.0
+UNACKNOWLEDGED_TIMEOUT_MS = 20_000
+"""After this long without an answer of its machine, a peer counts as gone (TCP_USER_TIMEOUT)."""
+
+FRAME = struct.Struct(">IQ")
+ACK = struct.Struct(">Q")
+_MAGIC = b"AMCL"
+_GREETING = struct.Struct(">4sHH")
+
+_T = TypeVar("_T", Hello, Welcome)
+
+
+class NewerVersion(PeerError):
+    """The peer speaks a later version of the wire format."""
+
+
+def encode_greeting(greeting: Hello | Welcome) -> bytes:
+    """The first bytes that one end sends."""
+    body = msgspec.msgpack.encode(greeting)
+    return _GREETING.pack(_MAGIC, greeting.version, len(body)) + body
+
+
+def decode_greeting(data: bytes | bytearray, kind: type[_T]) -> tuple[_T, int] | None:
+    """(greeting, bytes used), or None if more bytes are needed. PeerError; NewerVersion before the rest is read."""
+    if not _MAGIC.startswith(data[:4]) and not data.startswith(_MAGIC):
+        raise PeerError("does not speak this protocol")
+    if len(data) < _GREETING.size:
+        return None
+    _, version, length = _GREETING.unpack_from(data)
+    if version > WIRE_VERSION:
+        raise NewerVersion(f"wire version {version} is newer than this program's {WIRE_VERSION}; use a newer release")
+    if len(data) < _GREETING.size + length:
+        return None
+    try:
+        body = msgspec.msgpack.decode(data[_GREETING.size : _GREETING.size + length], type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise PeerError(f"malformed greeting: {error}") from None
+    return body, _GREETING.size + length
+
+
+def set_options(transport: asyncio.BaseTransport) -> None:
+    """Send at once; notice a machine that has gone."""
+    sock: socket.socket | None = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_TIMEOUT_MS)

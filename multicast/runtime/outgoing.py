@@ -1,0 +1,204 @@
+"""The sending end of a link: dials, greets, resends, and never waits for a slow peer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+
+from multicast.protocol import PeerError
+from multicast.runtime.greeting import ACK, FRAME, GREETING_TIMEOUT_S, decode_greeting, encode_greeting, set_options
+from multicast.session import Sender
+from multicast.types import ProcessId
+from multicast.wire import Welcome
+
+if TYPE_CHECKING:
+    from multicast.runtime.links import Links
+
+CONNECT_TIMEOUT_S = 5.0
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+STEADY_S = 2.0
+"""A connection that lived so long was a good one: the next attempt does not wait longer than the first."""
+MISSING_S = 2.0
+"""A peer that cannot be reached for so long is worth a line in the log."""
+WRITE_BYTES = 256 * 1024
+
+log = structlog.get_logger("multicast.runtime.links")
+
+
+class Outgoing(asyncio.Protocol):
+    """The sending end of the link to one peer, over all its connections."""
+
+    def __init__(self, links: Links, peer: ProcessId):
+        self.peer = peer
+        self.sender = Sender()
+        self.ready = False
+        self.wake = asyncio.Event()
+        self._links = links
+        self._transport: asyncio.Transport | None = None
+        self._lost: asyncio.Future[None] | None = None
+        self._buffer = b""
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._dirty = False
+        self._paused = False
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame; it leaves with the next `flush` if the link is up, otherwise when it comes up."""
+        sequence = self.sender.push(frame)
+        if sequence is None:
+            log.warning("queue overflow: everything for this peer is dropped", peer=self.peer)
+            self.abort("queue overflow")
+            self._links.reset(self.peer)
+        elif self.ready:
+            self._stage(sequence, frame)
+
+    def _stage(self, sequence: int, frame: bytes) -> None:
+        self._pending.append(FRAME.pack(len(frame), sequence))
+        self._pending.append(frame)
+        self._pending_bytes += FRAME.size + len(frame)
+        if not self._dirty:
+            self._dirty = True
+            self._links.dirty.append(self)
+
+    def flush(self) -> None:
+        """Write what is staged, as far as the connection takes it."""
+        self._dirty = False
+        transport, pending = self._transport, self._pending
+        while pending and transport is not None and not self._paused:
+            if self._pending_bytes <= WRITE_BYTES:
+                data = b"".join(pending)
+                pending.clear()
+            else:
+                some: list[bytes] = []
+                size = 0
+                while size < WRITE_BYTES:
+                    size += len(pending[0])
+                    some.append(pending.popleft())
+                data = b"".join(some)
+            self._pending_bytes -= len(data)
+            transport.write(data)
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Dial, greet, and again when the connection is lost. Ends by cancellation."""
+        loop = asyncio.get_running_loop()
+        jitter = random.Random()
+        delay = BACKOFF_MIN_S
+        host, port = self._links.addresses[self.peer]
+        missing_since = loop.time()
+        while True:
+            began = loop.time()
+            self._lost = loop.create_future()
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await loop.create_connection(lambda: self, host, port)
+                await self._lost
+                missing_since = loop.time()
+            except (OSError, TimeoutError) as error:
+                if loop.time() - missing_since >= MISSING_S:
+                    self._links.tell_once(f"cannot reach process {self.peer} at {host}:{port}", str(error))
+            if loop.time() - began >= STEADY_S:
+                delay = BACKOFF_MIN_S
+            self.wake.clear()
+            await asyncio.sleep(BACKOFF_MIN_S)
+            try:
+                async with asyncio.timeout(delay * jitter.uniform(0.5, 1.0)):
+                    await self.wake.wait()
+            except TimeoutError:
+                delay = min(2 * delay, BACKOFF_MAX_S)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._buffer = b""
+        self._paused = False
+        set_options(transport)
+        transport.set_write_buffer_limits(high=4 * WRITE_BYTES)
+        transport.write(encode_greeting(self._links.hello(self.peer, self.sender)))
+        loop = asyncio.get_running_loop()
+        loop.call_later(GREETING_TIMEOUT_S, self._check_greeted, transport)
+
+    def _check_greeted(self, transport: asyncio.Transport) -> None:
+        if transport is self._transport and not self.ready:
+            self.abort("no greeting in time")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget(str(exc or "closed by the peer"))
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+
+    def _forget(self, reason: str) -> None:
+        if self.ready and not self._links.closing:
+            log.info("link down", peer=self.peer, reason=reason)
+        self.ready = False
+        self._transport = None
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection at once; `run` dials again."""
+        if self._transport is not None:
+            transport = self._transport
+            self._forget(reason)
+            transport.abort()
+
+    def close(self) -> None:
+        """Write what is staged, then close."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, greeted or not."""
+        return self._transport is not None
+
+    # -- what the peer answers ----------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        try:
+            data = self._buffer + data
+            if not self.ready:
+                data = self._welcome(data)
+            if self.ready and len(data) >= ACK.size:
+                whole = len(data) - len(data) % ACK.size
+                self.sender.acknowledged(ACK.unpack_from(data, whole - ACK.size)[0])
+                data = data[whole:]
+            self._buffer = data
+        except PeerError as error:
+            self._links.tell_once(f"process {self.peer} closed off", str(error))
+            self.abort(str(error))
+
+    def _welcome(self, data: bytes) -> bytes:
+        """Read the Welcome and resend what the peer lacks; returns what follows it."""
+        read = decode_greeting(data, Welcome)
+        if read is None:
+            return data
+        welcome, used = read
+        if welcome.refusal:
+            raise PeerError(f"refuses this process: {welcome.refusal[:200]}")
+        frames, restarted = self.sender.resume(welcome.incarnation, welcome.received)
+        self.ready = True
+        self._links.forget_told(f"cannot reach process {self.peer}")
+        log.info("link up", peer=self.peer, resent=len(frames), peer_restarted=restarted)
+        for sequence, frame in frames:
+            self._stage(sequence, frame)
+        if restarted:
+            self._links.reset(self.peer)
+        self.flush()
+        return data[used:]
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.flush()
