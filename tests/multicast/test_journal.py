@@ -1,0 +1,349 @@
+"""The journal on real files: what a crash leaves is cut, what was promised is never missed silently."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicast import records
+from multicast.journal import Journal, segment_name
+from multicast.records import HEADER_BYTES, JournalError, encode_record
+from multicast.runtime.disk import DirectoryInUse, FileDisk
+from multicast.types import FINAL, AppMessage, Timestamp
+
+CLUSTER = b"c" * 16
+
+
+def delivered(position: int, payload: bytes = b"p" * 40) -> records.Delivered:
+    message = AppMessage(position.to_bytes(16, "big"), (0,), payload, 0)
+    return records.Delivered(position, Timestamp(position, 0), FINAL, False, message, 0)
+
+
+def batch(number: int, *contents: Any) -> bytes:
+    return b"".join(map(encode_record, (*contents, records.BatchEnd(number))))
+
+
+class Directory:
+    """A journal's directory, opened and reopened."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.opened: list[Journal] = []
+        self.disks: list[FileDisk] = []
+
+    def open(
+        self, cluster: bytes = CLUSTER, group: int = 0, process: int = 1, segment_bytes_max: int = 1 << 20
+    ) -> Journal:
+        """As a new process would, after the death of the one before."""
+        self.close()
+        disk = FileDisk(self.path)
+        self.disks.append(disk)
+        return Journal(disk, cluster, group, process, segment_bytes_max)
+
+    def now_and_reopened(self, journal: Journal) -> Iterator[Journal]:
+        """This journal, and then what a new process finds."""
+        yield journal
+        yield self.open(segment_bytes_max=journal.segment_bytes_max)
+
+    def close(self) -> None:
+        for disk in self.disks:
+            disk.close()
+        self.disks.clear()
+
+    def segment(self, number: int = 0) -> Path:
+        return self.path / segment_name(number)
+
+    def files(self) -> dict[str, bytes]:
+        return {p.name: p.read_bytes() for p in self.path.iterdir()}
+
+    def put_back(self, files: dict[str, bytes]) -> None:
+        self.close()
+        for path in self.path.iterdir():
+            path.unlink()
+        for name, data in files.items():
+            (self.path / name).write_bytes(data)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Directory]:
+    directory = Directory(tmp_path / "journal")
+    yield directory
+    directory.close()
+
+
+def test_what_was_appended_is_read_back(directory: Directory) -> None:
+    journal = directory.open()
+    assert (journal.end, journal.cut_bytes, list(journal.tail(0))) == (0, 0, [])
+    first, second = batch(1, records.Put(b"k", b"v")), batch(2, delivered(1))
+    journal.append(first)
+    journal.append(second)
+    journal.sync()
+    for again in directory.now_and_reopened(journal):
+        assert again.end == len(first) + len(second)
+        found = list(again.tail(0))
+        assert [r for _, r in found] == [
+            records.Put(b"k", b"v"), records.BatchEnd(1), delivered(1), records.BatchEnd(2)
+        ]
+        assert found[1][0] == len(first)
+        assert found[-1][0] == again.end
+        assert list(again.tail(len(first))) == found[2:]
+        assert list(again.tail(again.end)) == []
+
+
+def test_segments_roll_between_batches_and_join_without_a_seam(directory: Directory) -> None:
+    journal = directory.open(segment_bytes_max=500)
+    for number in range(1, 41):
+        journal.append(batch(number, delivered(number)))
+        journal.sync()
+    reopened = directory.open(segment_bytes_max=500)
+    assert len(list(directory.path.glob("*.seg"))) > 5
+    assert reopened.end == journal.end
+    found = list(reopened.tail(0))
+    assert [r.position for _, r in found if isinstance(r, records.Delivered)] == list(range(1, 41))
+    for at in (5, 30, 61):
+        assert list(reopened.tail(found[at][0])) == found[at + 1 :]
+    items, more = reopened.read_deliveries(17, 400)
+    assert more and [d.position for d, _ in items] == list(range(17, 17 + len(items)))
+
+
+def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut(directory: Directory) -> None:
+    journal = directory.open()
+    kept = batch(1, records.Put(b"a", b"1"), delivered(1))
+    journal.append(kept)
+    journal.sync()
+    files = directory.files()
+    last = batch(2, records.Put(b"b", b"2"), delivered(2), records.Completed(1, b"r", 0))
+    for size in range(len(last)):
+        directory.put_back(files)
+        with directory.segment().open("ab") as file:
+            file.write(last[:size])
+        again = directory.open()
+        assert (again.end, again.cut_bytes) == (len(kept), size)
+        assert directory.segment().read_bytes() == files[segment_name(0)]
+        again.append(last)
+        again.sync()
+        assert directory.open().end == len(kept) + len(last)
+
+
+def test_of_several_batches_appended_as_one_the_whole_ones_stay(directory: Directory) -> None:
+    journal = directory.open()
+    first, second = batch(1, delivered(1)), batch(2, delivered(2))
+    journal.append(first + second)
+    with directory.segment().open("r+b") as file:
+        file.truncate(HEADER_BYTES + len(first) + len(second) - 1)
+    again = directory.open()
+    assert (again.end, again.cut_bytes) == (len(first), len(second) - 1)
+
+
+def test_a_torn_tail_that_was_promised_is_refused_and_left_alone(directory: Directory) -> None:
+    journal = directory.open()
+    first, second = batch(1, delivered(1)), batch(2, delivered(2))
+    journal.append(first)
+    journal.append(second)
+    journal.sync()
+    files = directory.files()
+    for size in (0, len(first) // 2, len(first), len(first) + 1, len(first) + len(second) - 1):
+        cut = {**files, segment_name(0): files[segment_name(0)][: HEADER_BYTES + size]}
+        directory.put_back(cut)
+        with pytest.raises(JournalError, match=r"journal-00000000.seg, byte \d+: the journal ends \d+ bytes before what"):
+            directory.open()
+        assert directory.files() == cut
+
+
+@pytest.mark.parametrize("mark", ["kept", "lost"])
+def test_damage_before_the_end_is_refused_wherever_it_is(directory: Directory, mark: str) -> None:
+    journal = directory.open()
+    journal.append(batch(1, records.Put(b"a", b"1"), delivered(1)))
+    journal.append(batch(2, delivered(2)))
+    journal.sync()
+    files = directory.files()
+    if mark == "lost":
+        del files["mark"]
+    whole = files[segment_name(0)]
+    for at in range(HEADER_BYTES, HEADER_BYTES + len(batch(1, records.Put(b"a", b"1"), delivered(1)))):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        directory.put_back({**files, segment_name(0): bytes(damaged)})
+        with pytest.raises(JournalError, match=r"journal-00000000\.seg, byte \d+: .*restore this replica's directory"):
+            directory.open()
+        assert directory.segment().read_bytes() == bytes(damaged)
+
+
+def test_a_cut_in_an_earlier_segment_is_refused(directory: Directory) -> None:
+    journal = directory.open(segment_bytes_max=300)
+    for number in range(1, 21):
+        journal.append(batch(number, delivered(number)))
+        journal.sync()
+    with directory.segment(1).open("r+b") as file:
+        file.truncate(directory.segment(1).stat().st_size - 1)
+    with pytest.raises(JournalError, match=r"journal-00000001\.seg, byte \d+: .*more of the journal follows"):
+        directory.open(segment_bytes_max=300)
+
+
+def test_a_missing_segment_is_refused(directory: Directory) -> None:
+    journal = directory.open(segment_bytes_max=300)
+    for number in range(1, 21):
+        journal.append(batch(number, delivered(number)))
+        journal.sync()
+    files = directory.files()
+    names = sorted(n for n in files if n.endswith(".seg"))
+    for missing in (names[0], names[2], names[-1]):
+        directory.put_back({n: d for n, d in files.items() if n != missing})
+        with pytest.raises(JournalError, match="missing|before what this replica has promised"):
+            directory.open(segment_bytes_max=300)
+    directory.put_back({"mark": files["mark"]})
+    with pytest.raises(JournalError, match="before what this replica has promised"):
+        directory.open()
+
+
+@pytest.mark.parametrize("header", [b"", b"AMCJ", bytes(HEADER_BYTES)])
+def test_a_segment_that_was_being_created_is_begun_again(directory: Directory, header: bytes) -> None:
+    journal = directory.open(segment_bytes_max=100)
+    journal.append(batch(1, delivered(1)))
+    journal.sync()
+    directory.segment(1).write_bytes(header)
+    again = directory.open(segment_bytes_max=100)
+    assert (again.end, again.cut_bytes) == (journal.end, len(header))
+    again.append(batch(2, delivered(2)))
+    again.sync()
+    assert [r.position for _, r in directory.open().tail(0) if isinstance(r, records.Delivered)] == [1, 2]
+
+
+def test_another_cluster_another_process_and_a_newer_format_are_refused(directory: Directory) -> None:
+    journal = directory.open()
+    journal.append(batch(1, delivered(1)))
+    journal.sync()
+    with pytest.raises(JournalError, match=r"journal-00000000\.seg belongs to cluster 6363.*, not to 6464"):
+        directory.open(cluster=b"d" * 16)
+    with pytest.raises(JournalError, match="belongs to process 1 of group 0, not to process 2 of group 0"):
+        directory.open(process=2)
+    data = bytearray(directory.segment().read_bytes())
+    data[9] += 1
+    directory.segment().write_bytes(bytes(data))
+    with pytest.raises(JournalError) as refused:
+        directory.open()
+    assert str(refused.value) == (
+        "journal-00000000.seg: journal format 2 is newer than this program's 1; use a newer release"
+    )
+
+
+def test_a_mark_that_was_being_written_protects_nothing_and_hinders_nothing(directory: Directory) -> None:
+    journal = directory.open()
+    journal.append(batch(1, delivered(1)))
+    journal.sync()
+    for mark in (b"", b"\0" * 12, b"\xff" * 12, b"\xff" * 40):
+        directory.close()
+        (directory.path / "mark").write_bytes(mark)
+        assert directory.open().end == journal.end
+
+
+def test_what_a_killed_process_had_appended_but_not_synced_is_synced_before_it_counts(directory: Directory) -> None:
+    journal = directory.open()
+    journal.append(batch(1, delivered(1)))
+    again = directory.open()
+    assert again.end == journal.end > 0
+    with directory.segment().open("r+b") as file:
+        file.truncate(HEADER_BYTES)
+    with pytest.raises(JournalError, match="before what this replica has promised"):
+        directory.open()
+
+
+def test_deliveries_are_read_with_their_outcomes(directory: Directory) -> None:
+    journal = directory.open()
+    for number in range(1, 301):
+        early = records.Completed(number - 2, b"r%d" % (number - 2), 0) if number > 2 else records.Put(b"k", b"v")
+        optimistic = delivered(number)
+        optimistic.position, optimistic.stage = 0, 1
+        journal.append(batch(number, optimistic, early, delivered(number, b"x" * 900)))
+        journal.sync()
+    assert len(journal._offsets) > 2, "the index has more than one entry"
+    for source in directory.now_and_reopened(journal):
+        for position in (1, 2, 77, 298, 300):
+            items, more = source.read_deliveries(position)
+            assert [(d.position, d.message.id) for d, _ in items] == [
+                (p, p.to_bytes(16, "big")) for p in range(position, 301)
+            ]
+            assert [o for _, o in items] == [b"r%d" % p if p <= 298 else None for p in range(position, 301)]
+            assert not more
+        items, more = source.read_deliveries(100, bytes_max=5000)
+        assert [d.position for d, _ in items] == [100, 101, 102, 103, 104, 105]
+        assert more and all(o for _, o in items)
+        assert source.read_deliveries(301) == ([], False)
+
+
+def test_a_record_larger_than_what_is_read_at_a_time_is_read(directory: Directory) -> None:
+    journal = directory.open(segment_bytes_max=8 << 20)
+    payload = bytes(3 << 20)
+    journal.append(batch(1, delivered(1, payload), delivered(2), delivered(3, payload)))
+    journal.sync()
+    again = directory.open(segment_bytes_max=8 << 20)
+    assert [d.message.payload for d, _ in again.read_deliveries(1, 1 << 30)[0]] == [payload, b"p" * 40, payload]
+
+
+def test_damage_that_happens_later_is_noticed_when_read(directory: Directory) -> None:
+    journal = directory.open()
+    journal.append(batch(1, delivered(1)) + batch(2, delivered(2)))
+    journal.sync()
+    data = bytearray(directory.segment().read_bytes())
+    data[HEADER_BYTES + 30] ^= 1
+    directory.segment().write_bytes(bytes(data))
+    with pytest.raises(JournalError, match=rf"journal-00000000\.seg, byte {HEADER_BYTES}: a record's checksum"):
+        journal.read_deliveries(1)
+
+
+def test_reading_while_another_thread_appends_sees_a_prefix(directory: Directory) -> None:
+    journal = directory.open(segment_bytes_max=3000)
+
+    def write() -> None:
+        for number in range(1, 401):
+            journal.append(batch(number, delivered(number)))
+            journal.sync()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = 0
+    while seen < 400:
+        positions = [d.position for d, _ in journal.read_deliveries(1)[0]]
+        assert positions == list(range(1, len(positions) + 1))
+        assert len(positions) >= seen
+        seen = len(positions)
+    writer.join()
+    assert journal.end == directory.open(segment_bytes_max=3000).end
+
+
+def test_after_a_failed_write_nothing_is_written_any_more(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = directory.open()
+    journal.append(batch(1, delivered(1)))
+    journal.sync()
+
+    def fail(name: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(journal.disk, "sync", fail)
+    journal.append(batch(2, delivered(2)))
+    with pytest.raises(OSError, match="Input/output error"):
+        journal.sync()
+    monkeypatch.undo()
+    for attempt in (lambda: journal.append(batch(3, delivered(3))), journal.sync):
+        with pytest.raises(JournalError, match="the journal failed before"):
+            attempt()
+
+
+def test_a_directory_belongs_to_one_process(directory: Directory) -> None:
+    directory.open()
+    with pytest.raises(DirectoryInUse, match="is in use by another process"):
+        FileDisk(directory.path)
+    directory.close()
+    FileDisk(directory.path).close()
+
+
+def test_a_mark_has_at_most_sixteen_bytes(directory: Directory) -> None:
+    journal = directory.open()
+    with pytest.raises(ValueError, match="at most 16 bytes, not 17"):
+        journal.disk.write_small("mark", bytes(17))
