@@ -36,7 +36,10 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("client_sdk", ("kvstore.core.model", "kvstore.core.shard_map", "multicast.types")),
     (
         "workloads",
-        ("client_sdk", "kvstore.core.model", "kvstore.core.shard_map", "kvstore.core.audit", "multicast.types"),
+        (
+            "client_sdk", "kvstore.core.model", "kvstore.core.shard_map", "kvstore.core.audit", "multicast.types",
+            "multicast.registry",
+        ),
     ),
     ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit")),
     ("tests", PACKAGES),

@@ -371,15 +371,15 @@ def show(report: Report, console: Console) -> None:
     )
     console.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
     console.print(
-        f"{cluster['protocol']}, {cluster['shards']} shards x {cluster['replicas_per_shard']} replicas, "
+        f"{cluster['protocol']}, {cluster['shards']} shards of {_counts(cluster['replicas_per_shard'])} replicas, "
         f"durability {cluster['durability']}; {report.settings['transaction']}; {report.settings['load']}; "
         f"{report.settings['keys']} keys, values of {report.settings['value_bytes']} bytes; "
         f"{report.settings['seconds']:g} s each after {report.settings['warmup_seconds']:g} s of warm-up"
     )
     table = Table()
-    for column in ("kind", "clients", "per second", "p50 ms", "p95 ms", "p99 ms", "max ms", "fdatasync p50 ms"):
+    for column in ("kind", "clients", "per second", "p50 ms", "p95 ms", "p99 ms", "max ms", "fdatasync"):
         table.add_column(column, justify="left" if column == "kind" else "right")
-    table.add_column("generator", justify="right")
+    table.add_column("load CPU", justify="right")
     table.add_column("errors")
     for line in report.lines:
         table.add_row(
@@ -392,11 +392,19 @@ def show(report: Report, console: Console) -> None:
             ", ".join(f"{status}: {n}" for status, n in sorted(line.errors.items())) or "-",
         )
     console.print(table)
+    console.print("fdatasync: the replicas' own median, ms. load CPU: share of one core that the load generator took.")
     console.print(f"took {report.total_seconds:g} s in all, from {report.began}")
 
 
+def _counts(numbers: Sequence[int]) -> str:
+    return "/".join(map(str, sorted(set(numbers))))
+
+
 def run(target: str | Path | Sequence[str], *, json: bool = False, **options: Any) -> int:
-    """`kvstore bench`: progress on stderr, the report on stdout; 1 if any request failed, else 0. options: `measure`'s."""
+    """`kvstore bench`: progress on stderr, the report on stdout; 1 if any request failed, else 0.
+
+    options: those of `measure`.
+    """
     clients, kinds = options.get("clients", CLIENTS), options.get("kinds", KINDS)
     errors = Console(stderr=True)
     took = expected_seconds(clients, kinds, options.get("seconds", SECONDS))
@@ -417,7 +425,8 @@ def run(target: str | Path | Sequence[str], *, json: bool = False, **options: An
     if json:
         print(to_json(report))
     else:
-        show(report, Console())
+        # Not on a terminal, rich would fold the table to 80 columns.
+        show(report, Console(width=None if sys.stdout.isatty() else 120))
     return 1 if any(line.errors for line in report.lines) else 0
 
 
