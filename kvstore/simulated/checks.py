@@ -1,0 +1,225 @@
+"""Checks of a finished simulated run: what the journals and the client history say must fit together.
+
+Small and direct, for some thousand transactions; the audit with Spark is a second, independent opinion. Each check
+returns sentences, one per violation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from kvstore.core.audit import APPLIED
+from kvstore.core.messages import decode_payload
+from kvstore.core.model import Range, Transaction
+from kvstore.simulated.clients import History, reads_of
+from kvstore.simulated.cluster import Executed, SimulatedCluster
+from multicast.types import ZERO, GroupId, MessageId, Timestamp
+
+Logs = dict[GroupId, list[Executed]]
+
+
+def check(cluster: SimulatedCluster, history: History) -> list[str]:
+    """Everything below."""
+    logs, violations = agreement(cluster)
+    violations += exactly_once(logs, history)
+    violations += reads(logs)
+    violations += answers(logs, history)
+    violations += strict_serializability(logs, history)
+    violations += conservation(history)
+    return violations
+
+
+def agreement(cluster: SimulatedCluster) -> tuple[Logs, list[str]]:
+    """Equal position, equal outcome and state, in every replica of a shard. Returns one log per shard, the longest."""
+    violations: list[str] = []
+    logs: Logs = {}
+    for shard, members in cluster.topology.groups.items():
+        found = {pid: cluster.executed(pid) for pid in members}
+        longest = max(found.values(), key=len)
+        logs[shard] = longest
+        for pid, log in found.items():
+            for i, executed in enumerate(log):
+                other = longest[i]
+                if executed.position != i + 1:
+                    violations.append(f"replica {pid}: delivery {executed.position} stands at place {i + 1}")
+                    break
+                if (executed.id, executed.timestamp) != (other.id, other.timestamp):
+                    violations.append(f"shard {shard}: replica {pid} delivered another message at position {i + 1}")
+                    break
+                if executed.record and other.record and executed.record != other.record:
+                    violations.append(f"shard {shard}: replica {pid} has another outcome at position {i + 1}")
+                    break
+    return logs, violations
+
+
+def exactly_once(logs: Logs, history: History) -> list[str]:
+    """Applied at most once, everywhere or nowhere, and according to what the client was told."""
+    violations: list[str] = []
+    applied: dict[MessageId, dict[GroupId, Executed]] = {}
+    seen: set[MessageId] = set()
+    for shard, log in logs.items():
+        for executed in log:
+            seen.add(executed.id)
+            if executed.outcome is None or executed.outcome.status != APPLIED:
+                continue
+            places = applied.setdefault(executed.id, {})
+            if shard in places:
+                violations.append(f"{executed.id.hex()} was applied twice in shard {shard}")
+            places[shard] = executed
+    for message_id, places in applied.items():
+        some = next(iter(places.values()))
+        if set(places) != set(some.destinations):
+            violations.append(f"{message_id.hex()} was applied in shards {sorted(places)}, not {some.destinations}")
+        if len({(e.timestamp, e.outcome.succeeded) for e in places.values() if e.outcome}) != 1:
+            violations.append(f"{message_id.hex()} ended differently in different shards")
+    for message_id, operation in history.operations.items():
+        if operation.result is not None and message_id not in applied:
+            violations.append(f"{message_id.hex()} ({operation.f}) was acknowledged and is in no journal")
+        if operation.failed and message_id in applied:
+            violations.append(f"{message_id.hex()} ({operation.f}) was called without effect and was applied")
+    violations += [f"{i.hex()} was executed, but no client asked for it" for i in seen if i not in history.operations]
+    return violations
+
+
+def reads(logs: Logs) -> list[str]:
+    """Every read in a journal saw the version that the log before it left."""
+    violations: list[str] = []
+    for shard, log in logs.items():
+        versions: dict[bytes, Timestamp] = {}
+        for executed in log:
+            outcome = executed.outcome
+            if outcome is None:
+                continue
+            for read in outcome.reads:
+                if read.version != versions.get(read.key, ZERO):
+                    violations.append(
+                        f"shard {shard}, position {executed.position}: read {read.key!r} at {read.version}, "
+                        f"the log says {versions.get(read.key, ZERO)}"
+                    )
+            for write in outcome.writes:
+                versions[write.key] = ZERO if write.value is None else executed.timestamp
+    return violations
+
+
+def answers(logs: Logs, history: History) -> list[str]:
+    """What clients were told is what the journals hold."""
+    violations: list[str] = []
+    journaled: dict[MessageId, tuple[Timestamp, bool, dict[bytes, Timestamp]]] = {}
+    for log in logs.values():
+        for executed in log:
+            if executed.outcome is not None and executed.outcome.status == APPLIED:
+                entry = journaled.setdefault(executed.id, (executed.timestamp, executed.outcome.succeeded, {}))
+                entry[2].update((read.key, read.version) for read in executed.outcome.reads)
+    for message_id, operation in history.operations.items():
+        result, known = operation.result, journaled.get(message_id)
+        if result is None or known is None:
+            continue
+        if (result.version, result.succeeded) != known[:2]:
+            violations.append(f"{message_id.hex()} was answered {result.version}, the journals say {known[0]}")
+        if operation.results_omitted:
+            continue
+        for key, version in reads_of(operation).items():
+            if known[2].get(key) != version:
+                violations.append(f"{message_id.hex()}: the client read {key!r} at {version}, the journals differ")
+    return violations
+
+
+def conservation(history: History) -> list[str]:
+    """Every read of all accounts saw the same total."""
+    totals: dict[int, str] = {}
+    for event in history.events:
+        if event.f == "read_all" and event.type == "ok" and event.value:
+            totals.setdefault(sum(event.value.values()), event.id)
+    return [] if len(totals) <= 1 else [f"reads of all accounts saw different totals: {totals}"]
+
+
+def strict_serializability(logs: Logs, history: History) -> list[str]:
+    """One cycle of transactions, if there is any: each precedes the next in a shard's log by a shared key, or ended
+    before the next began in real time."""
+    graph: dict[object, set[object]] = {}
+    for shard, log in logs.items():
+        _add_key_edges(graph, shard, log)
+    _add_real_time_edges(graph, logs, history)
+    cycle = _find_cycle(graph)
+    if not cycle:
+        return []
+    names = []
+    for node in cycle:
+        if isinstance(node, bytes):
+            operation = history.operations.get(node)
+            names.append(f"{operation.f if operation else '?'} {node.hex()}")
+    return ["not strictly serializable: " + " -> ".join([*names, names[0]])]
+
+
+def _add_key_edges(graph: dict[object, set[object]], shard: GroupId, log: list[Executed]) -> None:
+    """Writer -> reader, reader -> next writer, writer -> next writer. A Range is a read of its prefix."""
+    last_writer: dict[bytes, MessageId] = {}
+    readers: dict[bytes, list[MessageId]] = {}
+    ranges: list[tuple[bytes, MessageId]] = []
+    for executed in log:
+        outcome = executed.outcome
+        if outcome is None or outcome.status != APPLIED:
+            continue
+        node = executed.id
+        before: set[MessageId] = set()
+        for read in outcome.reads:
+            if read.key in last_writer:
+                before.add(last_writer[read.key])
+            readers.setdefault(read.key, []).append(node)
+        prefixes = _prefixes(decode_payload(executed.payload), outcome.succeeded)
+        before.update(w for prefix in prefixes for key, w in last_writer.items() if key.startswith(prefix))
+        for write in outcome.writes:
+            if write.key in last_writer:
+                before.add(last_writer[write.key])
+            before.update(readers.pop(write.key, []))
+            before.update(reader for prefix, reader in ranges if write.key.startswith(prefix))
+            last_writer[write.key] = node
+        ranges += [(prefix, node) for prefix in prefixes]
+        for earlier in before:
+            if earlier != node:
+                graph.setdefault(earlier, set()).add(node)
+        graph.setdefault(node, set())
+
+
+def _prefixes(transaction: Transaction, succeeded: bool) -> list[bytes]:
+    branch = transaction.success if succeeded else transaction.failure
+    return [op.prefix for op in branch if isinstance(op, Range)]
+
+
+def _add_real_time_edges(graph: dict[object, set[object]], logs: Logs, history: History) -> None:
+    """Through a chain of the instants at which operations ended, so that there are few edges."""
+    ends = sorted({op.completed_us for op in history.operations.values() if op.completed_us is not None})
+    for earlier, later in zip(ends, ends[1:], strict=False):
+        graph.setdefault(earlier, set()).add(later)
+    for message_id, operation in history.operations.items():
+        if message_id not in graph:
+            continue
+        if operation.completed_us is not None:
+            graph[message_id].add(operation.completed_us)
+        index = bisect_left(ends, operation.invoked_us)
+        if index:
+            graph.setdefault(ends[index - 1], set()).add(message_id)
+
+
+def _find_cycle(graph: dict[object, set[object]]) -> list[object]:
+    """Some cycle, by depth-first search without recursion; [] if there is none."""
+    state: dict[object, int] = {}
+    for root in graph:
+        if root in state:
+            continue
+        path: list[object] = [root]
+        stack: list[Iterable[object]] = [iter(graph[root])]
+        state[root] = 1
+        while stack:
+            following = next(iter(stack[-1]), None)
+            if following is None:
+                stack.pop()
+                state[path.pop()] = 2
+            elif following not in state:
+                state[following] = 1
+                path.append(following)
+                stack.append(iter(graph.get(following, ())))
+            elif state[following] == 1:
+                return path[path.index(following) :]
+    return []

@@ -1,0 +1,245 @@
+"""Sequential clients of a simulated cluster: a seeded workload, repetitions through other replicas, and the history."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvstore.core.audit import HistoryEvent
+from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction
+from kvstore.simulated.cluster import SimulatedCluster
+from multicast.types import ZERO, MessageId, ProcessId, Timestamp, new_message_id
+
+ACCOUNTS = 12
+MINIMUM = 1_000_000
+START = MINIMUM + 100
+KEYS = 6
+TIMEOUT_US = 1_500_000
+"""After this long without an answer the same id goes to another replica."""
+ATTEMPTS = 5
+
+_MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get", 8), ("append", 8), ("swap", 8),
+        ("delete", 2), ("scan", 2))  # fmt: skip
+
+
+class Operated(msgspec.Struct):
+    """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect."""
+
+    id: MessageId
+    f: str
+    transaction: Transaction
+    invoked_us: int
+    completed_us: int | None = None
+    result: Result | None = None
+    failed: bool = False
+    results_omitted: bool = False
+
+
+class History:
+    """What all clients did, as the audit's events and for the checks here."""
+
+    def __init__(self) -> None:
+        self.events: list[HistoryEvent] = []
+        self.operations: dict[MessageId, Operated] = {}
+
+    def invoke(self, process: int, at_us: int, operation: Operated) -> None:
+        """`operation` is about to be sent."""
+        self.operations[operation.id] = operation
+        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f))
+
+    def end(self, process: int, type_: str, at_us: int, operation: Operated, error: str = "") -> None:
+        """type_: "ok", "fail" or "info"."""
+        event = HistoryEvent(process, type_, at_us, _uuid(operation.id), operation.f, error=error)
+        result = operation.result
+        if type_ == "ok" and result is not None:
+            operation.completed_us = at_us
+            event.version = str(result.version)
+            event.succeeded = result.succeeded
+            if not operation.results_omitted:
+                event.reads = {key.decode(): str(version) for key, version in reads_of(operation).items()}
+                if operation.f == "read_all":
+                    event.value = {r.found.key.decode(): int(r.found.value) for r in result.results if r.found}
+        self.events.append(event)
+
+    def write(self, path: Path) -> None:
+        """JSON lines."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        encode = msgspec.json.Encoder().encode
+        path.write_bytes(b"".join(encode(event) + b"\n" for event in self.events))
+
+
+def reads_of(operation: Operated) -> dict[bytes, Timestamp]:
+    """Key -> version, for the Gets of an answered operation that wrote nothing before them."""
+    result = operation.result
+    if result is None:
+        return {}
+    branch = operation.transaction.success if result.succeeded else operation.transaction.failure
+    if any(not isinstance(op, Get | Range) for op in branch):
+        return {}
+    seen: dict[bytes, Timestamp] = {}
+    for op, one in zip(branch, result.results, strict=True):
+        if isinstance(op, Get):
+            seen[op.key] = one.found.version if one.found else ZERO
+        seen.update((entry.key, entry.version) for entry in one.entries)
+    return seen
+
+
+def _uuid(message_id: MessageId) -> str:
+    return str(uuid.UUID(bytes=message_id))
+
+
+class Workload:
+    """`clients` clients of a cluster until `stop_at`. The bank's accounts are opened first."""
+
+    def __init__(self, cluster: SimulatedCluster, seed: int | str, clients: int, stop_at: int):
+        self.cluster = cluster
+        self.world = cluster.world
+        self.history = History()
+        self.stop_at = stop_at
+        self.accounts = [b"account/%03d" % i for i in range(ACCOUNTS)]
+        self.keys = [b"key/%d" % i for i in range(KEYS)]
+        self.running = 0
+        self.repetitions = 0
+        self._clients = clients
+        self._seed = seed
+        self._processes = 0
+        self._rng = random.Random(f"{seed}/ids")
+
+    def start(self) -> None:
+        """Open the accounts, then let everybody loose."""
+        opening = Client(self, random.Random(f"{self._seed}/opening"))
+        opening.operate("open", Transaction(success=tuple(Put(a, b"%d" % START) for a in self.accounts)), self._opened)
+
+    def _opened(self, operation: Operated) -> None:
+        if operation.result is None:
+            self.start()
+            return
+        for number in range(self._clients):
+            client = Client(self, random.Random(f"{self._seed}/client {number}"))
+            self.running += 1
+            client.go_on(None)
+
+    def new_process(self) -> int:
+        """A number for a client's sequence of operations in the history."""
+        self._processes += 1
+        return self._processes - 1
+
+    def new_id(self) -> MessageId:
+        """As the SDK makes them."""
+        return new_message_id(self.world.now, self._rng.getrandbits(62))
+
+    def read_everything(self, done: Callable[[Operated], None]) -> None:
+        """A last read of all accounts."""
+        client = Client(self, random.Random(f"{self._seed}/closing"))
+        client.operate("read_all", Transaction(success=tuple(Get(a) for a in self.accounts)), done)
+
+
+class Client:
+    """One operation after the other. An operation of unknown outcome ends this process of the history."""
+
+    def __init__(self, workload: Workload, rng: random.Random):
+        self._workload = workload
+        self._world = workload.world
+        self._rng = rng
+        self._process = workload.new_process()
+
+    def go_on(self, last: Operated | None) -> None:
+        """The next operation, after a little thought."""
+        if self._world.now >= self._workload.stop_at:
+            self._workload.running -= 1
+            return
+        self._world.after(self._rng.randint(0, 30_000), self._choose)
+
+    def _choose(self) -> None:
+        f = self._rng.choices([name for name, _ in _MIX], [weight for _, weight in _MIX])[0]
+        self.operate(f, getattr(self, f"_{f}")(), self.go_on)
+
+    def operate(self, f: str, transaction: Transaction, done: Callable[[Operated], None]) -> None:
+        """Get it executed, by repeating it if need be; `done` in any case."""
+        operation = Operated(self._workload.new_id(), f, transaction, self._world.now)
+        self._workload.history.invoke(self._process, self._world.now, operation)
+        self._attempt(operation, 1, False, done)
+
+    def _attempt(self, operation: Operated, attempt: int, uncertain: bool, done: Callable[[Operated], None]) -> None:
+        world = self._world
+        replica: ProcessId = self._rng.choice(world.topology.processes)
+        state = {"open": True}
+        if attempt > 1:
+            self._workload.repetitions += 1
+
+        def answered(answer: Any) -> None:
+            if state["open"]:
+                state["open"] = False
+                self._answered(operation, attempt, uncertain, answer, done)
+
+        world.request(replica, Execute(operation.id, operation.transaction), answered)
+        world.after(TIMEOUT_US, lambda: answered(None))
+
+    def _answered(
+        self, operation: Operated, attempt: int, uncertain: bool, answer: Any, done: Callable[[Operated], None]
+    ) -> None:
+        history, now = self._workload.history, self._world.now
+        if isinstance(answer, Answered):
+            if answer.result.failure:
+                operation.failed = True
+                history.end(self._process, "fail", now, operation, answer.result.failure)
+            else:
+                operation.result, operation.results_omitted = answer.result, answer.results_omitted
+                history.end(self._process, "ok", now, operation)
+        elif isinstance(answer, Refused) and (answer.code == "expired" or (not uncertain and not answer.retryable)):
+            operation.failed = answer.outcome == "not_applied"
+            history.end(self._process, "fail" if operation.failed else "info", now, operation, answer.code)
+        elif attempt < ATTEMPTS:
+            uncertain = uncertain or not isinstance(answer, Refused) or answer.outcome == "unknown"
+            pause = self._rng.randint(1_000, 200_000)
+            self._world.after(pause, lambda: self._attempt(operation, attempt + 1, uncertain, done))
+            return
+        else:
+            history.end(self._process, "info", now, operation, "no answer")
+            self._process = self._workload.new_process()
+        done(operation)
+
+    # -- what clients do ----------------------------------------------------------------------------------------------
+
+    def _transfer(self) -> Transaction:
+        source, target = self._rng.sample(self._workload.accounts, 2)
+        amount = self._rng.randint(1, 40)
+        enough = Compare(source, "value", ">", b"%d" % (MINIMUM + amount - 1))
+        return Transaction((enough,), (Add(source, -amount), Add(target, amount)))
+
+    def _read_all(self) -> Transaction:
+        return Transaction(success=tuple(Get(a) for a in self._workload.accounts))
+
+    def _read_pair(self) -> Transaction:
+        return Transaction(success=tuple(Get(k) for k in self._rng.sample(self._workload.keys, 2)))
+
+    def _put(self) -> Transaction:
+        keys = self._rng.sample(self._workload.keys, self._rng.choice((1, 1, 2, 3)))
+        return Transaction(success=tuple(Put(k, b"%d" % self._rng.getrandbits(20)) for k in keys))
+
+    def _get(self) -> Transaction:
+        return Transaction(success=(Get(self._rng.choice(self._workload.keys)),))
+
+    def _append(self) -> Transaction:
+        branch: tuple[Operation, ...] = (Append(self._rng.choice(self._workload.keys), b"x"),)
+        return Transaction(success=(*branch, Get(self._rng.choice(self._workload.keys))))
+
+    def _swap(self) -> Transaction:
+        """A comparison on one key decides what happens to another; sometimes an impossible Add fails it all."""
+        a, b = self._rng.sample(self._workload.keys, 2)
+        impossible: tuple[Operation, ...] = (Add(b, 1),) if self._rng.random() < 0.3 else ()
+        return Transaction(
+            (Compare(a, "value", "<", b"5"),), (Put(b, b"low"), Delete(a), *impossible), (Put(a, b"1"), Get(b))
+        )
+
+    def _delete(self) -> Transaction:
+        return Transaction(success=(Delete(self._rng.choice(self._workload.keys)),))
+
+    def _scan(self) -> Transaction:
+        return Transaction(success=(Range(b"key/", 4), Put(self._rng.choice(self._workload.keys), b"scanned")))

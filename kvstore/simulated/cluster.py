@@ -1,0 +1,142 @@
+"""Replicas in a simulated world: each a protocol, a `Replica` and a `Store`; commits survive crashes, layers do not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from kvstore.core.audit import Outcome, decode_outcome
+from kvstore.core.replica import Replica
+from kvstore.core.shard_map import ShardMap
+from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.store import Store
+from multicast import registry
+from multicast.engine import Batch, Checkpoint
+from multicast.protocol import MulticastProtocol
+from multicast.records import Completed, Delivered
+from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.network import Conditions, Script
+from multicast.simulation.world import CLUSTER, Node, World
+from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
+
+DEDUP_WINDOW_US = 20_000_000
+COMMIT_CHANCE = 0.02
+"""A batch is followed by the commit of everything completed so far with this chance."""
+
+
+class Executed(msgspec.Struct, frozen=True):
+    """One delivery in a replica's journal. outcome: None while it is not completed."""
+
+    position: int
+    timestamp: Timestamp
+    expired: bool
+    id: bytes
+    destinations: tuple[GroupId, ...]
+    payload: bytes
+    outcome: Outcome | None
+    record: bytes
+
+
+class SimulatedCluster:
+    """`shards` groups of `replicas` replicas of a protocol, by name, in a world of their own.
+
+    options: the protocol's, over clock "hybrid" and the deduplication window. signals: see `Replica`.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        shards: int,
+        replicas: int,
+        seed: int | str,
+        *,
+        signals: str = "rule",
+        options: dict[str, Any] | None = None,
+        conditions: Conditions | None = None,
+        script: Script | None = None,
+    ):
+        self.protocol = registry.load(protocol)
+        self.topology = Topology.grid(shards, replicas)
+        self.shard_map = ShardMap.even(list(self.topology.groups))
+        self.signals = signals
+        values = {"clock": "hybrid", "dedup_window_us": DEDUP_WINDOW_US, **(options or {})}
+        self.options = msgspec.convert(values, self.protocol.specification.options)
+        self.backends = {pid: MemoryBackend() for pid in self.topology.processes}
+        self.stores: dict[ProcessId, Store] = {}
+        self.replicas: dict[ProcessId, Replica] = {}
+        self.commits = 0
+        self._frozen_at: dict[ProcessId, int] = {}
+        self._rng = random.Random(f"{seed}/commits")
+        self.world = World(
+            self.topology,
+            self._make_process,
+            seed,
+            conditions,
+            script=script,
+            on_batch=self._on_batch,
+            on_flushed=self._on_flushed,
+        )
+
+    def _make_process(
+        self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
+    ) -> tuple[MulticastProtocol, Replica, Checkpoint | None]:
+        store = self.stores[pid] = Store.open(self.backends[pid], CLUSTER, pid)
+        self._frozen_at.pop(pid, None)
+        protocol = self.protocol(pid, self.topology, self.options, rng)
+        replica = self.replicas[pid] = Replica(
+            pid,
+            self.topology,
+            self.shard_map,
+            store,
+            signals=self.signals,
+            dedup_window_us=self.options.dedup_window_us,
+            leader_of=protocol.leader_of,
+            digest_every=1,
+        )
+        return protocol, replica, store.checkpoint()
+
+    def _on_batch(self, node: Node, batch: Batch) -> None:
+        store, engine = self.stores[node.pid], node.engine
+        store.change(batch.changes)
+        if self._rng.random() < COMMIT_CHANCE and store.freeze(
+            engine.completed, engine.recovery_offset(engine.completed)
+        ):
+            self._frozen_at[node.pid] = batch.number
+
+    def _on_flushed(self, node: Node, number: int) -> None:
+        frozen_at = self._frozen_at.get(node.pid)
+        if frozen_at is not None and frozen_at <= number:
+            del self._frozen_at[node.pid]
+            self.stores[node.pid].commit()
+            self.stores[node.pid].thawed()
+            self.commits += 1
+
+    def executed(self, pid: ProcessId) -> list[Executed]:
+        """What a replica's journal says, in order."""
+        delivered: list[Delivered] = []
+        records: dict[int, bytes] = {}
+        for _, record in self.world.node(pid).journal.tail(0):
+            if type(record) is Delivered and record.stage == FINAL:
+                delivered.append(record)
+            elif type(record) is Completed:
+                records[record.position] = record.record
+        found = []
+        for d in delivered:
+            record = records.get(d.position, b"")
+            outcome = decode_outcome(record) if record else None
+            m = d.message
+            found.append(
+                Executed(d.position, d.timestamp, d.expired, m.id, m.destinations, m.payload, outcome, record)
+            )
+        return found
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether some replica is behind another of its shard, or has something delivered and not completed."""
+        for members in self.topology.groups.values():
+            engines = [self.world.node(pid).engine for pid in members]
+            if any(e.completed < max(other.position for other in engines) for e in engines):
+                return True
+        return False
