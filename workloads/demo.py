@@ -36,6 +36,8 @@ HTTP_PORT_OFFSET = 100
 BASE_PORT = 7400
 PORT_STEP = 200
 DOWN_SECONDS = 40.0
+FINISH_SECONDS = 20.0
+STOP_SECONDS = 5.0
 RECOVERY_SECONDS = 30.0
 
 
@@ -146,14 +148,7 @@ class Demo:
         try:
             return await process.wait()
         except asyncio.CancelledError:
-            with contextlib.suppress(ProcessLookupError):
-                # `cluster up` stops waiting at SIGINT; Spark's Java runs in the same group.
-                os.killpg(process.pid, signal.SIGINT)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 5.0)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await _end(process, patience=FINISH_SECONDS if module == "kvstore" else 0.0)
             raise
 
     async def _down(self) -> None:
@@ -286,6 +281,18 @@ async def replica_facts(url: str) -> dict[str, Any]:
             return dict((await one.cluster())["replica"])
         except KvError:
             return {}
+
+
+async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
+    """Let it finish for `patience` seconds (starting replicas is soon done, and better not cut in the middle), then ask
+    it and its own children to stop, at last kill them."""
+    for number, seconds in ((None, patience), (signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        if number is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), seconds)
+            return
 
 
 def free_base_port(replicas: int) -> int:
