@@ -5,8 +5,11 @@ timestamp up to which it durably holds all outcomes (`Stable`). A group's waterm
 has reached. A message is *settled* when the watermark of every destination group has passed it: then every future
 leader of any of them either has delivered it or catches up past it before leading, so nobody will ask for it, and its
 payload and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the
-watermark has passed the id's creation plus twice the deduplication window; a copy that comes even later is delivered
-as expired. Without a window ids are known for ever.
+watermark has passed the id's creation plus twice the deduplication window. Without a window ids are known for ever.
+
+A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so the message
+will be delivered once more, *expired*, without effect. Groups forget at slightly different times: one that still
+knows the message takes part all the same when it sees such a stamp (`is_late_copy`), so that none waits for another.
 
 Durable: `d` + id -> timestamp and position of each known message; `D` -> the last delivery. Deliveries are delivered in
 the order of their timestamps, so a watermark speaks for everything below it.
@@ -74,9 +77,12 @@ class DeliveredLog:
         self._last_dirty = False
 
     def restore(
-        self, values: dict[bytes, bytes], position: int, destinations: Callable[[MessageId], tuple[GroupId, ...] | None]
+        self,
+        values: dict[bytes, bytes],
+        position: int,
+        destinations: Callable[[MessageId, Timestamp], tuple[GroupId, ...] | None],
     ) -> None:
-        """From what was saved. `destinations` of a message that is not settled, None for one that is."""
+        """From what was saved. `destinations` of a message delivered at that timestamp; None if it is settled."""
         self.position = position
         found: list[tuple[int, Timestamp, MessageId]] = []
         for key, value in values.items():
@@ -88,7 +94,7 @@ class DeliveredLog:
         found.sort()
         for at, timestamp, message_id in found:
             self._remember(message_id, timestamp, at)
-            groups = destinations(message_id)
+            groups = destinations(message_id, timestamp)
             if groups is None:
                 self._settled_known.add(message_id)
             else:
@@ -106,6 +112,10 @@ class DeliveredLog:
     def known(self, message_id: MessageId) -> tuple[Timestamp, int] | None:
         """Timestamp and position of a message that was delivered here, unless it is so old that it is forgotten."""
         return self._known.get(message_id)
+
+    def is_late_copy(self, message_id: MessageId, stamp: Timestamp) -> bool:
+        """Whether a message that is known here was stamped anew by a group that has forgotten it."""
+        return self._window_us > 0 and stamp.time > created_us(message_id) + self._window_us
 
     def add(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp, out: Outbox) -> int:
         """The next delivery; its position."""
@@ -127,8 +137,12 @@ class DeliveredLog:
             out.put(LAST_KEY, _encode(self.timestamp, self.position))
 
     def _remember(self, message_id: MessageId, timestamp: Timestamp, position: int) -> None:
+        again = message_id in self._known
         self._known[message_id] = (timestamp, position)
-        if self._window_us:
+        if again:
+            self._settled_known.discard(message_id)
+            self._overdue.add(message_id)
+        elif self._window_us:
             self._buckets.setdefault(created_us(message_id) // _BUCKET_US, []).append(message_id)
 
     def _track(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp) -> None:
@@ -247,7 +261,7 @@ class DeliveredLog:
                 if message_id in self._settled_known:
                     self._settled_known.discard(message_id)
                     self._forget(message_id, out)
-                else:
+                elif message_id in self._known:
                     self._overdue.add(message_id)
 
     def _forget(self, message_id: MessageId, out: Outbox) -> None:

@@ -107,7 +107,8 @@ class Skeen(MulticastProtocol):
         self._log.restore(saved.values, saved.position, self._destinations)
         self._clock.advance(self._log.timestamp.time)
         for message_id, entry in self._entries.items():
-            entry.delivered = self._log.known(message_id) is not None
+            known = self._log.known(message_id)
+            entry.delivered = known is not None and entry.stamps[self.group] <= known[0]
             entry.told = True
             for stamp in entry.stamps.values():
                 self._clock.advance(stamp.time)
@@ -117,9 +118,9 @@ class Skeen(MulticastProtocol):
                 self._commit_if_complete(message_id, entry)
         self._deliver(out)
 
-    def _destinations(self, message_id: MessageId) -> tuple[GroupId, ...] | None:
+    def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
         entry = self._entries.get(message_id)
-        return entry.message.destinations if entry else None
+        return entry.message.destinations if entry and entry.stamps[self.group] <= delivered_at else None
 
     # -- ordering -----------------------------------------------------------------------------------------------------
 
@@ -138,13 +139,15 @@ class Skeen(MulticastProtocol):
         if type(message) is Propose:
             self._on_propose(sender, message, now, out)
         else:
-            self._on_multicast(message.message, now, out)
+            self._on_multicast(message.message, None, now, out)
 
-    def _on_multicast(self, message: AppMessage, now: int, out: Outbox) -> _Entry | None:
-        """Fig. 1, lines 8-12. None if the message is settled already."""
+    def _on_multicast(self, message: AppMessage, stamp: Timestamp | None, now: int, out: Outbox) -> _Entry | None:
+        """Fig. 1, lines 8-12. None if the message is settled already. stamp: another group's, if there is one."""
         entry = self._entries.get(message.id)
-        if entry is not None or self._log.known(message.id):
+        if entry is not None:
             return entry
+        if self._log.known(message.id) and not (stamp and self._log.is_late_copy(message.id, stamp)):
+            return None
         local = Timestamp(self._clock.stamp(now), self.group)
         entry = self._entries[message.id] = _Entry(message, {self.group: local})
         self._queue.propose(message.id, local)
@@ -161,7 +164,7 @@ class Skeen(MulticastProtocol):
         group = self.topology.group_of[sender]
         if group not in propose.message.destinations:
             raise PeerError(f"group {group} stamps a message that is not for it")
-        entry = self._on_multicast(propose.message, now, out)
+        entry = self._on_multicast(propose.message, propose.local, now, out)
         if entry is None:
             return
         if propose.again and sender != self.self_id:

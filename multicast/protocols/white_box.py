@@ -22,7 +22,7 @@ everything committed that any of a quorum knows, and what was accepted in the la
     Nack           process -> candidate or leader               -  (a higher ballot exists)
     LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead)
     Heartbeat      leader -> own group                          -
-    Known          process -> who treats m as pending           -  (m was delivered long ago, at this timestamp)
+    Known          leader -> sender                             -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
 
 Deviations from the figures, with reasons:
@@ -41,9 +41,10 @@ Deviations from the figures, with reasons:
 7. Garbage collection. m is settled when a quorum of each destination group durably holds its outcome (parts.delivered).
    Then m's entry goes; its id is remembered. Safe, because every later leader of any of these groups has, from its
    quorum, a voter that delivered m, and by 6 delivers m itself before it leads; it then recognises m by its id.
-   Copies of m in MULTICAST, ACCEPT, ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored; who still treats m as
-   pending is told Known: he drops m if he has delivered past it, and adopts the timestamp otherwise (a delivered
-   message's timestamp is final, and a quorum's clock has passed it).
+   Copies of m in MULTICAST, ACCEPT, ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored, and a sender that repeats m
+   is told Known. A leader that holds m as pending nevertheless is deposed and does not know it yet: it must not act on
+   the word of others about m's place, having missed what its group delivered since. For a message that is stamped
+   after a group forgot it, see parts.delivered.
 8. The clock never goes down at one process, also where line 61 would allow it.
 9. Only the own leader's ACCEPT carries the payload.
 10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own
@@ -288,7 +289,7 @@ class WhiteBox(MulticastProtocol):
         self.log.restore(values, saved.position, self._destinations)
         for entry in self.entries.values():
             known = self.log.known(entry.id)
-            if known is not None:
+            if known is not None and (entry.local is None or entry.local <= known[0]):
                 entry.phase, entry.final, entry.position = COMMITTED, known[0], known[1]
         self._saved_clock = int.from_bytes(values.get(_CLOCK_KEY, b""), "big")
         self.clock.advance(self._saved_clock)
@@ -312,9 +313,11 @@ class WhiteBox(MulticastProtocol):
         entry.message, entry.phase, entry.local, entry.final = state.message, state.phase, state.local, state.final
         return entry
 
-    def _destinations(self, message_id: MessageId) -> tuple[GroupId, ...] | None:
+    def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
         entry = self.entries.get(message_id)
-        return entry.message.destinations if entry is not None and entry.message is not None else None
+        if entry is None or entry.message is None or (entry.local is not None and entry.local > delivered_at):
+            return None
+        return entry.message.destinations
 
     def _save_ballots(self, out: Outbox) -> None:
         out.put(_BALLOTS_KEY, _encode_entry((self.promised, self.joined)))
@@ -335,7 +338,7 @@ class WhiteBox(MulticastProtocol):
         elif kind is Stable:
             self._drop(self.log.on_stable_message(sender, message, out), out)
         elif kind is Known:
-            self._on_known(message, now, out)
+            self._submitted.pop(message.id, None)
         elif kind is LeaderIs:
             self._on_leader_is(self.topology.group_of[sender], message.ballot, out)
         elif self.topology.group_of[sender] != self.group:
@@ -381,7 +384,7 @@ class WhiteBox(MulticastProtocol):
             return
         entry = self.entries.get(message.id)
         known = self.log.known(message.id)
-        if known is not None and (entry is None or entry.local is None):
+        if known is not None and (entry is None or (entry.position and entry.local is None)):
             out.send((sender,), Known(message.id, known[0]))
             return
         if entry is None:
@@ -406,9 +409,7 @@ class WhiteBox(MulticastProtocol):
             raise PeerError(f"an ACCEPT for group {accept.group} from process {sender}")
         entry = self.entries.get(accept.id)
         if entry is None:
-            known = self.log.known(accept.id)
-            if known is not None:
-                out.send((sender,), Known(accept.id, known[0]))
+            if self.log.known(accept.id) is not None and not self.log.is_late_copy(accept.id, accept.local):
                 return
             entry = self.entries[accept.id] = _Entry(accept.id, now)
         if accept.group == self.group:
@@ -547,9 +548,10 @@ class WhiteBox(MulticastProtocol):
     def _on_duplicate_deliver(self, entry: _Entry | None, deliver: Deliver, out: Outbox) -> None:
         """Deviation 3."""
         known = self.log.known(deliver.id)
-        if known is not None and known != (deliver.final, deliver.position):
+        if known is not None and known[1] == deliver.position and known[0] != deliver.final:
             raise AssertionError(f"Invariant 3b: {deliver.id.hex()} delivered at {known} and {deliver}")
-        if entry is not None and entry.phase != COMMITTED:
+        late_copy = entry is not None and entry.local is not None and entry.local > deliver.final
+        if entry is not None and entry.phase != COMMITTED and not late_copy:
             entry.phase, entry.final = COMMITTED, deliver.final
             entry.local = deliver.local or entry.local
             if entry.message is not None:
@@ -601,22 +603,6 @@ class WhiteBox(MulticastProtocol):
         assert message is not None
         others = self.topology.members([g for g in message.destinations if g != self.group])
         out.send((*others, self.self_id), Multicast(message))
-
-    def _on_known(self, known: Known, now: int, out: Outbox) -> None:
-        """Deviation 7."""
-        self._submitted.pop(known.id, None)
-        entry = self.entries.get(known.id)
-        if self.status is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
-            return
-        if known.final <= self.log.timestamp:
-            del self.entries[known.id]
-            self._queue.remove(known.id)
-            out.delete(_ENTRY_PREFIX + known.id)
-        else:
-            entry.phase, entry.final = COMMITTED, known.final
-            self._advance_clock(known.final.time)
-            self._queue.commit(known.id, known.final)
-        self._deliver_ready(out)
 
     def _on_leader_is(self, group: GroupId, ballot: Ballot, out: Outbox) -> None:
         known = self.leaders[group]
@@ -706,7 +692,7 @@ class WhiteBox(MulticastProtocol):
         """Lines 44-55 and 60-61: take over a state, but for what was delivered or settled here already."""
         self.joined = ballot
         self.leaders[self.group] = ballot
-        given = {s.message.id: s for s in states if not self._is_past(s)}
+        given = {s.message.id: s for s in states}
         for message_id, entry in list(self.entries.items()):
             state = given.pop(message_id, None)
             self._reset_delivered(entry)
@@ -714,7 +700,7 @@ class WhiteBox(MulticastProtocol):
                 if entry.local is None and state is not None and state.local is not None:
                     entry.local = state.local
                     self._save_entry(entry, out)
-            elif state is not None:
+            elif state is not None and not self._is_past(state):
                 entry.message, entry.phase = state.message, state.phase
                 entry.local, entry.final = state.local, state.final
                 self._save_entry(entry, out)
@@ -723,7 +709,7 @@ class WhiteBox(MulticastProtocol):
                     out.delete(_ENTRY_PREFIX + message_id)
                 entry.phase, entry.local, entry.final = START, None, None
         for message_id, state in given.items():
-            if self.log.known(message_id) is None:
+            if not self._is_past(state):
                 self._save_entry(self._load(state, now), out)
         self._queue = PendingQueue()
         self._retries.clear()
@@ -733,10 +719,8 @@ class WhiteBox(MulticastProtocol):
         out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
 
     def _is_past(self, state: EntryState) -> bool:
-        """Whether this process has delivered beyond the place that the message has, or could get, without knowing it:
-        it was delivered so long ago that its id is forgotten, or its stamp never reached a quorum (Invariant 5)."""
-        if self.log.known(state.message.id) is not None:
-            return False
+        """Whether this process has delivered beyond the place that the message has or could get. Then it has delivered
+        the message, perhaps so long ago that it has forgotten it; or the stamp never reached a quorum (Invariant 5)."""
         place = state.final if state.phase == COMMITTED else state.local
         return place is not None and place <= self.log.timestamp
 

@@ -112,11 +112,11 @@ def test_what_was_delivered_is_restored_from_what_was_put() -> None:
     log.end_batch(out)
     values = {k: v for k, v in out.changes if v is not None}
     again = DeliveredLog(0, topology, 100, 0)
-    again.restore(values, 5, lambda i: (0,) if i[-1] > 2 else None)
+    again.restore(values, 5, lambda i, at: (0,) if i[-1] > 2 else None)
     assert (again.position, again.timestamp, again.unsettled) == (5, Timestamp(5, 0), 3)
     assert again.known((2).to_bytes(16, "big")) == (Timestamp(2, 0), 2)
     with pytest.raises(AssertionError, match="journal ends at 4"):
-        DeliveredLog(0, topology, 100, 0).restore(values, 4, lambda i: None)
+        DeliveredLog(0, topology, 100, 0).restore(values, 4, lambda i, at: None)
 
 
 def test_watermarks_are_told_once_and_again_to_a_peer_that_lost_them() -> None:
