@@ -126,8 +126,10 @@ class Engine:
             kind = type(record)
             if kind is records.Put:
                 values[record.key] = record.value
+                self._batch.changes.append((record.key, record.value))
             elif kind is records.Delete:
                 values.pop(record.key, None)
+                self._batch.changes.append((record.key, None))
             elif kind is records.Delivered:
                 if record.stage == FINAL and record.position > done:
                     deliveries.append((batch_start, record))
@@ -285,7 +287,14 @@ class Engine:
     def _drain(self, now: int) -> None:
         """Carry out what a handler asked for, except sends."""
         out, app_out = self._out, self._app_out
-        while out.deliveries or app_out.submissions or out.settlements or app_out.completions or out.catch_ups:
+        while (
+            out.deliveries
+            or out.settlements
+            or out.catch_ups
+            or app_out.submissions
+            or app_out.completions
+            or app_out.answers
+        ):
             if out.deliveries:
                 deliveries, out.deliveries = out.deliveries, []
                 for message, timestamp, stage in deliveries:
