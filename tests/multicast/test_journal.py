@@ -149,7 +149,7 @@ def test_a_torn_tail_that_was_promised_is_refused_and_left_alone(directory: Dire
     for size in (0, len(first) // 2, len(first), len(first) + 1, len(first) + len(second) - 1):
         cut = {**files, segment_name(0): files[segment_name(0)][: HEADER_BYTES + size]}
         directory.put_back(cut)
-        with pytest.raises(JournalError, match=r"journal-00000000.seg, byte \d+: the journal ends \d+ bytes before what"):
+        with pytest.raises(JournalError, match=r"seg, byte \d+: the journal ends \d+ bytes before what"):
             directory.open()
         assert directory.files() == cut
 
@@ -193,7 +193,7 @@ def test_a_missing_segment_is_refused(directory: Directory) -> None:
     names = sorted(n for n in files if n.endswith(".seg"))
     for missing in (names[0], names[2], names[-1]):
         directory.put_back({n: d for n, d in files.items() if n != missing})
-        with pytest.raises(JournalError, match="missing|before what this replica has promised"):
+        with pytest.raises(JournalError, match=r"missing|before what this replica has promised"):
             directory.open(segment_bytes_max=300)
     directory.put_back({"mark": files["mark"]})
     with pytest.raises(JournalError, match="before what this replica has promised"):
@@ -330,9 +330,10 @@ def test_after_a_failed_write_nothing_is_written_any_more(
     with pytest.raises(OSError, match="Input/output error"):
         journal.sync()
     monkeypatch.undo()
-    for attempt in (lambda: journal.append(batch(3, delivered(3))), journal.sync):
-        with pytest.raises(JournalError, match="the journal failed before"):
-            attempt()
+    with pytest.raises(JournalError, match="the journal failed before"):
+        journal.append(batch(3, delivered(3)))
+    with pytest.raises(JournalError, match="the journal failed before"):
+        journal.sync()
 
 
 def test_a_directory_belongs_to_one_process(directory: Directory) -> None:
