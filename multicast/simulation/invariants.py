@@ -181,7 +181,7 @@ class WhiteBoxInvariants(Checker):
         if entry is not None and entry.phase > 1:
             if entry.local not in (None, accepted.local):
                 self.report("invariant 2b", f"{where} has local timestamp {entry.local}, not {accepted.local}")
-        elif not self._delivered(protocol, accepted):
+        elif not self._delivered(protocol, accepted) and not self._behind(node, accepted):
             self.report("invariant 2a", f"{where} is not known")
         if protocol.clock.value < accepted.final.time:
             self.report("invariant 2c", f"{where} needs clock {accepted.final.time}, it is {protocol.clock.value}")
@@ -194,6 +194,13 @@ class WhiteBoxInvariants(Checker):
         if protocol.log.known(accepted.id) is not None:
             return True
         return protocol.options.dedup_window_us > 0 and protocol.log.timestamp >= accepted.final
+
+    def _behind(self, node: Node, accepted: _Accepted) -> bool:
+        """Whether a follower lacks m because it has yet to catch up with deliveries up to m's, which others may have
+        dropped. (A leader catches up before it leads.)"""
+        protocol: Any = node.protocol
+        position = self._positions.get((self.topology.group_of[node.pid], accepted.id))
+        return position is not None and protocol.joined.leader != node.pid and protocol.log.position < position
 
     def _check_5(self, node: Node, accepted: _Accepted, where: str) -> None:
         protocol: Any = node.protocol
