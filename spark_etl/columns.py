@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-ABSENT = F.lit(bytes(16))
-"""The version of an absent key."""
+
+def absent() -> Column:
+    """The version of an absent key."""
+    return F.lit(bytes(16))
 
 
 def version_text(gts: Column) -> Column:
     """A version as clients see it: `Timestamp.__str__`."""
     halves = (F.lower(F.conv(F.hex(F.substring(gts, at, 8)), 16, 16)) for at in (1, 9))
-    return F.when(gts == ABSENT, "absent").otherwise(F.concat_ws("-", *halves))
+    return F.when(gts == absent(), "absent").otherwise(F.concat_ws("-", *halves))
 
 
 def id_text(message_id: Column) -> Column:

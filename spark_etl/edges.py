@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl.columns import ABSENT
+from spark_etl.columns import absent
 
 WW, WR, RW = 1, 2, 3
 KINDS = {WW: "ww", WR: "wr", RW: "rw"}
@@ -33,10 +33,10 @@ def reads_in_order(reads: DataFrame, writes: DataFrame) -> DataFrame:
         .withColumn("last_deleted", F.last(F.when(is_write, F.col("deleted")), ignorenulls=True).over(before))
         .withColumn("last_delete", F.last(F.when(F.col("deleted"), F.col("gts")), ignorenulls=True).over(before))
         .where(~is_write)
-        .withColumn("last_delete", F.coalesce("last_delete", ABSENT))
+        .withColumn("last_delete", F.coalesce("last_delete", absent()))
         .withColumn(
             "expected",
-            F.when(F.col("last_write").isNull() | F.col("last_deleted"), ABSENT).otherwise(F.col("last_write")),
+            F.when(F.col("last_write").isNull() | F.col("last_deleted"), absent()).otherwise(F.col("last_write")),
         )
     )
 
@@ -48,16 +48,16 @@ def dependencies(ordered_reads: DataFrame, writes: DataFrame) -> DataFrame:
     """
     by_version = Window.partitionBy("key").orderBy("gts")
     versions = writes.select("key", "gts").distinct()
-    first = versions.select("key").distinct().withColumn("gts", ABSENT)
+    first = versions.select("key").distinct().withColumn("gts", absent())
     versions = versions.unionByName(first).withColumn("next", F.lead("gts").over(by_version))
-    ww = versions.where((F.col("gts") != ABSENT) & F.col("next").isNotNull()).select(
+    ww = versions.where((F.col("gts") != absent()) & F.col("next").isNotNull()).select(
         F.col("gts").alias("source"), F.col("next").alias("target"), F.lit(WW).alias("kind"), "key",
         F.col("gts").alias("version"),
     )  # fmt: skip
-    seen = F.when(F.col("version") == ABSENT, F.col("last_delete")).otherwise(F.col("version"))
+    seen = F.when(F.col("version") == absent(), F.col("last_delete")).otherwise(F.col("version"))
     read = ordered_reads.select("key", F.col("gts").alias("reader"), seen.alias("gts")).distinct()
     matched = read.join(versions, ["key", "gts"])
-    wr = matched.where(F.col("gts") != ABSENT).select(
+    wr = matched.where(F.col("gts") != absent()).select(
         F.col("gts").alias("source"), F.col("reader").alias("target"), F.lit(WR).alias("kind"), "key",
         F.col("gts").alias("version"),
     )  # fmt: skip

@@ -98,7 +98,8 @@ def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
     told = acknowledged.where(F.col("present")).select("id", "f", "gts", F.explode("reads").alias("name", "told"))
     told = told.where(F.col("told") != F.col("gts")).withColumn("key", F.col("name").cast("binary"))
     logged = reads.groupBy("id", "key").agg(F.max("version").alias("logged"))
-    wrong = told.join(logged, ["id", "key"], "left").where(F.col("logged").isNull() | (F.col("told") != F.col("logged")))
+    both = told.join(logged, ["id", "key"], "left")
+    wrong = both.where(F.col("logged").isNull() | (F.col("told") != F.col("logged")))
     says = F.when(F.col("logged").isNull(), "that it did not read it").otherwise(version_text(F.col("logged")))
     return violations(
         wrong,

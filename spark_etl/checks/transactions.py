@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_etl.columns import ABSENT, id_text, key_text, text, union, version_text, violations
+from spark_etl.columns import absent, id_text, key_text, text, union, version_text, violations
 
 
 def results(log: DataFrame, messages: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence[int]) -> DataFrame:
@@ -72,7 +72,8 @@ def _other_delivery(log: DataFrame) -> DataFrame:
         other,
         "outcome-of-another-delivery",
         text(
-            "at position {} replica {} delivered message {} (version {}), but its outcome is of message {} (version {})",
+            "at position {} replica {} delivered message {} (version {}), but its outcome is that of message {}"
+            " (version {})",
             F.col("position"), F.col("replica"), id_text(F.col("id")), version_text(F.col("gts")),
             id_text(F.col("outcome_id")), version_text(F.col("outcome_gts")),
         ),
@@ -139,7 +140,7 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
         wrong = wrong.where(~F.col("shard").isin(list(unsure_shards)))
     written = writes.select("key", F.col("gts").alias("version"), F.lit(True).alias("written"))
     wrong = wrong.join(written.distinct(), ["key", "version"], "left")
-    unwritten = F.col("written").isNull() & (F.col("version") != ABSENT)
+    unwritten = F.col("written").isNull() & (F.col("version") != absent())
     future = F.col("version") >= F.col("gts")
     name = F.when(unwritten, "unwritten-version").when(future, "future-read").otherwise("stale-read")
     why = (

@@ -1,0 +1,399 @@
+"""The audit of one run: extraction, then every property in turn. Only this module runs Spark's actions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_etl import edges, extract, frames, schemas, serialization
+from spark_etl.checks import bank, clients, delivery, transactions
+from spark_etl.inputs import Inputs, Top, behind, understand
+from spark_etl.report import (
+    EXAMPLES,
+    NOT_APPLICABLE,
+    PENDING,
+    UNDETERMINED,
+    VALID,
+    VIOLATED,
+    Property,
+    Report,
+    Violation,
+)
+
+Progress = Callable[[str], None]
+
+_NO_OUTCOMES = "the journals hold no outcomes: a run of the multicast library without the store"
+_NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl)"
+_BANK = ("transfer", "read_all")
+
+
+class Unreadable(Exception):
+    """There is nothing to audit; the text says what is missing."""
+
+
+class Audit:
+    """One run under audit. `run` gives the report.
+
+    run: the run's directory. out: where the Parquet tables go (`journal`, `history`); replaced if they exist.
+    expect_history: without a client history some properties are "not determined"; False: "not applicable".
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        run: Path,
+        out: Path,
+        *,
+        expect_history: bool = True,
+        progress: Progress | None = None,
+    ):
+        self.spark = spark
+        self.directory = run
+        self.out = out
+        self.expect_history = expect_history
+        self.progress = progress or (lambda text: None)
+        self.properties: list[Property] = []
+        self.notes: list[str] = []
+        self.counts: dict[str, int] = {}
+        self._cached: list[DataFrame] = []
+
+    def run(self, began: float | None = None) -> Report:
+        """Everything. `began`: when the report's seconds start to count (`time.monotonic`)."""
+        began = time.monotonic() if began is None else began
+        try:
+            self._extract()
+            self._prepare()
+            self._check_delivery()
+            self._check_transactions()
+            self._check_clients()
+            self._check_serializability()
+            self._check_bank()
+        finally:
+            for frame in self._cached:
+                frame.unpersist()
+        inputs = self.inputs
+        summary: dict[str, int | str] = {
+            "shards": len(inputs.shards),
+            "replicas": len(inputs.replicas),
+            "protocol": ", ".join(inputs.protocols),
+            "lives": inputs.lives,
+            **{name: self.counts.get(name, 0) for name in ("submitted", "deliveries", "outcomes", "reads", "writes")},
+            "client events": self.counts["history"],
+        }
+        seconds = round(time.monotonic() - began, 3)
+        return Report(str(self.directory), self.properties, inputs.problems, self.notes, summary, seconds)
+
+    # -- input --------------------------------------------------------------------------------------------------------
+
+    def _extract(self) -> None:
+        spark = self.spark
+        segments = extract.find_segments(self.directory)
+        if not segments:
+            raise Unreadable(f"{self.directory}: no journal (replicas/*/journal/journal-*.seg) in this directory")
+        histories = extract.find_histories(self.directory)
+        size = sum(Path(segment.path).stat().st_size for segment in segments)
+        self.progress(f"reading {len(segments)} journal segments, {size / 1e6:.1f} MB, and {len(histories)} histories")
+        spark.dataSource.register(extract.JournalSource)
+        spark.dataSource.register(extract.HistorySource)
+        journal, history = str(self.out / "journal"), str(self.out / "history")
+        source = spark.read.format("multicast_journal").load(str(self.directory.resolve()))
+        source.write.mode("overwrite").partitionBy("table").parquet(journal)
+        if histories:
+            source = spark.read.format("client_history").load(str(self.directory.resolve()))
+            source.write.mode("overwrite").parquet(history)
+            self.history = spark.read.schema(schemas.HISTORY).parquet(history)
+        else:
+            self.history = spark.createDataFrame([], schemas.HISTORY)
+        whole = spark.read.schema(schemas.JOURNAL).parquet(journal)
+        self.tables = {table: whole.where(F.col("table") == table) for table in schemas.TABLES}
+        self.tables = {t: frame.select(*schemas.TABLES[t]) for t, frame in self.tables.items()}
+        self.counts = {row["table"]: row["count"] for row in whole.groupBy("table").count().collect()}
+        small = whole.where(F.col("table").isin("lives", "segments", "damage")).collect()
+        marks = {segment.replica: segment.mark for segment in segments}
+        self.inputs: Inputs = understand(small, sorted({s.replica for s in segments}), marks)
+        self.has_history = bool(histories)
+
+    def _prepare(self) -> None:
+        """Frames that several checks use, and how far every replica got."""
+        self.progress("putting deliveries and outcomes side by side")
+        self.shards = list(self.inputs.shards)[: frames.SHARDS_MAX]
+        self.log = self._keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
+        self.messages = self._keep(frames.messages(self.log, self.shards))
+        self.tops, covered = self._tops()
+        self.top_frame = self.spark.createDataFrame(
+            [(t.replica, t.shard, t.delivered, t.completed, t.gts) for t in self.tops.values()],
+            "replica int, shard int, top bigint, top_completed bigint, top_gts binary",
+        )
+        self.stop_frame = self.spark.createDataFrame(
+            self.inputs.stops, "replica int, shard int, delivered bigint, completed bigint"
+        )
+        unsure = set(self.inputs.unsure)
+        self.unsure_shards = [
+            shard for shard, members in self.inputs.shards.items() if unsure & set(members) and shard not in covered
+        ]
+        self.has_outcomes = self.counts.get("outcomes", 0) > 0 or self.counts.get("deliveries", 0) == 0
+        self.reads = self._keep(frames.key_reads(self.tables["reads"]))
+        self.writes = self._keep(frames.key_writes(self.tables["writes"]))
+        self.ordered = self._keep(edges.reads_in_order(self.reads, self.writes))
+        self.operations = self._keep(frames.operations(self.history))
+        self._check_history()
+
+    def _tops(self) -> tuple[dict[int, Top], set[int]]:
+        """How far each replica got, and the shards of which some replica or other knows every position up to the last."""
+        delivered, done = F.col("id").isNotNull(), F.col("status").isNotNull()
+        rows = (
+            self.log.groupBy("replica", "shard")
+            .agg(
+                F.max(F.when(delivered, F.col("position"))).alias("delivered"),
+                F.max(F.when(done, F.col("position"))).alias("completed"),
+                F.max(F.when(F.col("live"), F.col("gts"))).alias("gts"),
+            )
+            .collect()
+        )
+        tops = {
+            r.replica: Top(r.replica, r.shard, r.delivered or 0, r.completed or 0, bytes(r.gts or bytes(16)))
+            for r in rows
+        }
+        if not self.inputs.unsure:
+            return tops, set(self.inputs.shards)
+        union = (
+            self.log.groupBy("shard", "position")
+            .agg(F.max(delivered).alias("delivered"), F.max(done).alias("done"))
+            .groupBy("shard")
+            .agg(
+                F.max("position").alias("top"),
+                F.sum(F.col("delivered").cast("int")).alias("delivered"),
+                F.max(F.when(F.col("done"), F.col("position"))).alias("top_done"),
+                F.sum(F.col("done").cast("int")).alias("done"),
+            )
+            .collect()
+        )
+        return tops, {r.shard for r in union if r.top == r.delivered and (r.top_done or 0) == r.done}
+
+    def _check_history(self) -> None:
+        if not self.has_history:
+            self.counts["history"] = 0
+            return
+        rows = self.history.groupBy(F.col("damage").isNotNull().alias("damaged")).agg(
+            F.count("*").alias("n"), F.min(F.struct("file", "line", "damage")).alias("first")
+        )
+        for row in rows.collect():
+            if row.damaged:
+                first = f"{row.first.file}, line {row.first.line}: {row.first.damage}"
+                self.inputs.problems.append(first + (f", and {row.n - 1} more such lines" if row.n > 1 else ""))
+        odd = self.operations.where((F.col("invocations") != 1) | (F.col("ends") > 1))
+        for row in odd.select("file", "invocations", "ends", F.hex("id").alias("id")).limit(3).collect():
+            self.inputs.problems.append(
+                f"{row.file}: operation {row.id.lower()} has {row.invocations} invocations and {row.ends} ends"
+            )
+        self.counts["history"] = self.history.count()
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._cached.append(frame.cache())
+        return self._cached[-1]
+
+    # -- properties ---------------------------------------------------------------------------------------------------
+
+    def _check(
+        self, name: str, frame: DataFrame | None, rows: int, *, blind: bool = False, skip: str = "", note: str = ""
+    ) -> Property:
+        """Run one check. blind: a part of the input that it needs is missing. skip: why it does not apply."""
+        began = time.monotonic()
+        self.progress(f"checking {name}")
+        found = frame.limit(EXAMPLES + 1).collect() if frame is not None and not skip else []
+        count = len(found) if len(found) <= EXAMPLES or frame is None else frame.count()
+        examples = [
+            Violation(r.name, r.sentence, list(r.transactions), list(r.keys), list(r.replicas))
+            for r in found[:EXAMPLES]
+        ]
+        verdict = VIOLATED if count else NOT_APPLICABLE if skip else UNDETERMINED if blind else VALID
+        if verdict == UNDETERMINED:
+            note = f"nothing is wrong in what could be read. {note}".strip()
+        prop = Property(name, verdict, rows, round(time.monotonic() - began, 3), count, examples, skip or note)
+        self.properties.append(prop)
+        return prop
+
+    def _check_delivery(self) -> None:
+        inputs, log, deliveries = self.inputs, self.log, self.counts.get("deliveries", 0)
+        blind = bool(inputs.unsure)
+        self._check("integrity", delivery.integrity(log), deliveries, blind=blind)
+        self._check_validity(deliveries, blind)
+        prop = self._check(
+            "agreement in a shard",
+            delivery.agreement(log, self.top_frame, self.stop_frame, inputs.unsure),
+            deliveries,
+            blind=blind,
+        )
+        late = behind(inputs, self.tops)
+        if late and prop.verdict == VALID:
+            prop.verdict, prop.note = PENDING, f"{len(late)} of {len(inputs.replicas)} replicas are behind at the end"
+        self.notes += late
+        prefix = self._check("prefix order", delivery.prefix_order(log), deliveries, blind=blind)
+        self._check_order(prop, prefix, deliveries)
+
+    def _check_validity(self, deliveries: int, blind: bool) -> None:
+        missing = self._keep(delivery.unsubmitted(self.messages, self.tables["submitted"]))
+        forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure})
+        invoked = self.operations if self.has_history else None
+        prop = self._check(
+            "validity", delivery.validity(self.log, missing, invoked, forgetful), deliveries, blind=blind
+        )
+        lost = missing.count() - sum(v.name == "never-submitted" for v in prop.examples)
+        if lost > 0:
+            self.notes.append(f"the record that it was multicast was lost in a crash for {lost} messages")
+
+    def _check_order(self, agreement: Property, prefix: Property, deliveries: int) -> None:
+        frame = delivery.one_order(self.messages, self.top_frame, self.shards, self.unsure_shards)
+        prop = self._check("one order across shards", frame, deliveries, blind=bool(self.unsure_shards))
+        self.certified = not (prop.violations or prefix.violations or agreement.violations)
+        if not self.certified:
+            components, cycles = serialization.order_cycle(edges.delivery_edges(self.log))
+            for cycle in cycles:
+                sentence = f"{len(cycle.sentences)} deliveries precede one another in a circle"
+                prop.examples.append(Violation(cycle.name, sentence, cycle.transactions, steps=cycle.sentences))
+            prop.violations += components
+            prop.verdict = VIOLATED if prop.violations else prop.verdict
+        waiting = delivery.pending(self.messages).count()
+        if waiting:
+            note = f"{waiting} messages were not yet delivered by all the shards that they are addressed to"
+            prop.note = f"{prop.note} {note}".strip()
+            prop.verdict = PENDING if prop.verdict == VALID else prop.verdict
+
+    def _check_transactions(self) -> None:
+        skip = "" if self.has_outcomes else _NO_OUTCOMES
+        outcomes = self.counts.get("outcomes", 0)
+        unsure = self.inputs.unsure
+        self._check(
+            "results complete and equal",
+            transactions.results(self.log, self.messages, self.top_frame, self.stop_frame, unsure),
+            outcomes,
+            blind=bool(unsure),
+            skip=skip,
+        )
+        self.reads_property = self._check(
+            "reads return the version of the order",
+            transactions.reads(self.ordered, self.writes, self.unsure_shards),
+            self.counts.get("reads", 0),
+            blind=bool(self.unsure_shards),
+            skip=skip,
+        )
+        self._check("exactly once", transactions.exactly_once(self.log), outcomes, blind=bool(unsure), skip=skip)
+
+    def _check_clients(self) -> None:
+        name = "clients saw what the journals say"
+        skip = "" if self.has_outcomes else _NO_OUTCOMES
+        if not self.has_history:
+            prop = self._check(name, None, 0, blind=self.expect_history, skip=skip)
+            self._without_history(prop)
+            return
+        frame = clients.answers(self.operations, self.messages, self.reads, self._settled_before())
+        prop = self._check(
+            name, frame, self.counts["history"], blind=bool(self.inputs.unsure or self.inputs.problems), skip=skip
+        )
+        if not skip:
+            unknown = self.operations.where(F.col("type") == "info").join(
+                self.messages.where("effect").select("id", "effect"), "id", "left"
+            )
+            row = unknown.agg(F.count("*").alias("n"), F.count("effect").alias("effective")).first()
+            if row and row.n:
+                self.notes.append(
+                    f"of {row.n} operations whose outcome no client knows, {row.effective} had an effect"
+                )
+
+    def _without_history(self, prop: Property) -> None:
+        if prop.verdict in (UNDETERMINED, VALID):
+            prop.note = _NO_HISTORY
+            prop.verdict = UNDETERMINED if self.expect_history else NOT_APPLICABLE
+
+    def _settled_before(self) -> bytes | None:
+        """See `clients.answers`: the least that every shard with a crashed or unknown replica has got to."""
+        unsettled = {*self.inputs.crashed, *self.inputs.unsure}
+        limits = [
+            max((self.tops[r].gts for r in members if r in self.tops), default=bytes(16))
+            for shard, members in self.inputs.shards.items()
+            if unsettled & set(members)
+        ]
+        return bytes(16) if self.unsure_shards else min(limits, default=None)
+
+    # -- serializability ----------------------------------------------------------------------------------------------
+
+    def _check_serializability(self) -> None:
+        skip = "" if self.has_outcomes else _NO_OUTCOMES
+        rows = self.counts.get("reads", 0) + self.counts.get("writes", 0)
+        plain, strict = "serializability", "strict serializability"
+        blind = bool(self.unsure_shards)
+        certified = self.certified and not self.reads_property.violations
+        self.graph: DataFrame | None = None
+        prop = self._check(plain, None, rows, blind=blind, skip=skip)
+        if not skip and not certified:
+            self._decide(prop, None)
+        elif prop.verdict == VALID:
+            prop.note = "every read returned the last version before it"
+        prop = self._check(strict, None, self.counts["history"], blind=blind, skip=skip)
+        if skip:
+            return
+        if not self.has_history:
+            self._without_history(prop)
+            return
+        began = time.monotonic()
+        timeline = self._keep(clients.timeline(self.operations, self.messages))
+        late = clients.against_real_time(timeline).count()
+        if late or not certified:
+            self._decide(prop, timeline)
+            if prop.verdict == VALID:
+                prop.note += f"; {late} operations ended before one that precedes them in the order was invoked"
+        elif prop.verdict == VALID:
+            prop.note = "the order of versions never runs against real time"
+        prop.seconds = round(time.monotonic() - began, 3)
+
+    def _decide(self, prop: Property, timeline: DataFrame | None) -> None:
+        """Search for cycles, the certificate having failed."""
+        began = time.monotonic()
+        self.progress(f"searching for cycles ({prop.name})")
+        if self.graph is None:
+            self.graph = self._keep(edges.dependencies(self.ordered, self.writes))
+        named = self.messages.where(F.col("applied") != 0).select("id", "gts")
+        names = named.join(self.operations.select("id", "f").distinct(), "id", "left")
+        found = serialization.search(self.graph, names, timeline)
+        for cycle in found.cycles:
+            sentence = f"{len(cycle.sentences)} transactions must each precede the next, in a circle"
+            prop.examples.append(Violation(cycle.name, sentence, cycle.transactions, cycle.keys, steps=cycle.sentences))
+        invented = [v for v in self.reads_property.examples if v.name == "unwritten-version"]
+        prop.examples += invented
+        prop.violations = found.components - found.unexplained + len(invented)
+        if prop.violations:
+            prop.verdict = VIOLATED
+        elif found.unexplained:
+            prop.verdict, prop.note = UNDETERMINED, "a cycle was found, but could not be explained"
+        elif prop.verdict == VALID:
+            prop.note = f"not in the order of versions, but without a cycle among {found.edges:,} edges"
+        prop.seconds = round(prop.seconds + time.monotonic() - began, 3)
+
+    def _check_bank(self) -> None:
+        name = "conservation of the bank's total"
+        skip = ""
+        if not self.has_outcomes:
+            skip = _NO_OUTCOMES
+        elif not self.has_history:
+            skip = _NO_HISTORY
+        elif not self.operations.where(F.col("f").isin(*_BANK)).limit(1).collect():
+            skip = "the client history has no bank operations"
+        frame = None if skip else bank.conservation(self.operations, self.messages, self.writes)
+        self._check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
+
+
+def audit(
+    spark: SparkSession, run: Path, out: Path, **options: Any
+) -> Report:
+    """The audit of the run in directory `run`; see `Audit`. Unreadable if there is no journal at all."""
+    return Audit(spark, run, out, **options).run()
+
+
+def summary(report: Report) -> Mapping[str, str]:
+    """Property -> verdict."""
+    return {p.name: p.verdict for p in report.properties}

@@ -1,0 +1,170 @@
+"""What the input is and is not: which replicas there are, how their lives ended, what is missing or damaged. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from multicast.records import HEADER_BYTES
+from spark_etl.frames import SHARDS_MAX
+
+
+class Top(msgspec.Struct):
+    """How far a replica's journal goes. gts: of its last live delivery."""
+
+    replica: int
+    shard: int
+    delivered: int
+    completed: int
+    gts: bytes
+
+
+class Inputs(msgspec.Struct):
+    """shards: shard -> its replicas. problems: sentences about what is missing or damaged, with file and byte.
+    unsure: replicas of whose journals a part is missing. crashed: replicas that did not end every life in good order.
+    stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
+    """
+
+    shards: dict[int, list[int]]
+    problems: list[str]
+    unsure: list[int]
+    crashed: list[int]
+    stops: list[tuple[int, int, int, int]]
+    unfinished: list[str]
+    lives: int
+    protocols: list[str]
+
+    @property
+    def replicas(self) -> list[int]:
+        return sorted(r for members in self.shards.values() for r in members)
+
+    def shard_of(self, replica: int) -> int | None:
+        return next((s for s, members in self.shards.items() if replica in members), None)
+
+
+def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, int | None]) -> Inputs:
+    """rows: of the tables lives, segments and damage. present: replicas with a journal directory. marks: replica -> the
+    journal offset up to which it vouched."""
+    by_table: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_table[row.table].append(row)
+    problems, unsure, unfinished = _damage(by_table["damage"])
+    _continuity(by_table["segments"], marks, problems, unsure)
+    shards = _members(by_table["lives"], by_table["segments"])
+    known = {r for members in shards.values() for r in members}
+    for replica in sorted(known - set(present)):
+        shard = next(s for s, members in shards.items() if replica in members)
+        problems.append(f"replicas/{replica}/journal: the journal of replica {replica} of shard {shard} is missing")
+        unsure.add(replica)
+    for replica in sorted(set(present) - known - unsure):
+        problems.append(f"replicas/{replica}/journal: no other replica of this run knows replica {replica}")
+    crashed, stops = _ends(by_table["lives"])
+    if not shards and not problems:
+        problems.append("replicas: no journal says that its replica ever started")
+    if len(shards) > SHARDS_MAX:
+        problems.append(f"there are {len(shards)} shards; this audit can tell apart {SHARDS_MAX}")
+    protocols = sorted({row.protocol for row in by_table["lives"] if row.event == "started"})
+    if len(protocols) > 1:
+        problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
+    lives = sum(row.event == "started" for row in by_table["lives"])
+    return Inputs(shards, problems, sorted(unsure), crashed, stops, unfinished, lives, protocols)
+
+
+def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
+    problems, unsure, unfinished = [], set(), []
+    for row in sorted(rows, key=lambda row: (row.file, row.byte)):
+        sentence = f"{row.file}, byte {row.byte}: {row.reason}"
+        if row.event == "unfinished":
+            unfinished.append(sentence)
+        else:
+            problems.append(sentence)
+            unsure.add(row.replica)
+    return problems, unsure, unfinished
+
+
+def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: list[str], unsure: set[int]) -> None:
+    """Each replica's segments follow one another without a gap, up to what it vouched for, and are of one cluster."""
+    clusters: dict[str, list[str]] = defaultdict(list)
+    by_replica: dict[int, list[Any]] = defaultdict(list)
+    for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
+        by_replica[row.replica].append(row)
+        clusters[row.cluster].append(row.file)
+    for replica, rows in by_replica.items():
+        if replica in unsure:
+            continue
+        number, end = 0, 0
+        for row in rows:
+            if (row.segment, row.offset) != (number, end):
+                missing = f"replicas/{replica}/journal/journal-{number:08d}.seg"
+                what = "is missing" if row.segment != number else f"ends at offset {end}, {row.offset} was expected"
+                problems.append(f"{missing if row.segment != number else row.file}: {what}")
+                unsure.add(replica)
+                break
+            number, end = number + 1, row.end
+        mark = marks.get(replica)
+        if replica not in unsure and mark is not None and end < mark:
+            problems.append(
+                f"{rows[-1].file}, byte {_size(rows[-1])}: the journal ends {mark - end} bytes before what this replica"
+                " vouched for"
+            )
+            unsure.add(replica)
+    if len(clusters) > 1:
+        ours = max(clusters, key=lambda cluster: (len(clusters[cluster]), cluster))
+        for cluster in sorted(clusters.keys() - {ours}):
+            problems.append(f"{clusters[cluster][0]}: it belongs to another cluster, {cluster} and not {ours}")
+            unsure.update(r for r, rows in by_replica.items() if any(row.cluster == cluster for row in rows))
+
+
+def _size(segment: Any) -> int:
+    """Where the usable part of a segment ends in its file."""
+    return HEADER_BYTES + int(segment.end - segment.offset)
+
+
+def _members(lives: list[Any], segments: list[Any]) -> dict[int, list[int]]:
+    members: dict[int, set[int]] = defaultdict(set)
+    for row in lives:
+        if row.event == "started":
+            for shard, replicas in msgspec.json.decode(row.members).items():
+                members[int(shard)].update(replicas)
+    if not members:
+        for row in segments:
+            members[row.shard].add(row.replica)
+    return {shard: sorted(members[shard]) for shard in sorted(members)}
+
+
+def _ends(lives: list[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+    """(replicas with a life that did not end in good order, what the others said at their last clean stop)."""
+    crashed: set[int] = set()
+    stops: dict[int, tuple[int, int, int, int]] = {}
+    running: dict[int, bool] = {}
+    for row in sorted(lives, key=lambda row: (row.replica, row.offset)):
+        if row.event == "started":
+            if running.get(row.replica):
+                crashed.add(row.replica)
+            running[row.replica] = True
+        else:
+            running[row.replica] = False
+            stops[row.replica] = (row.replica, row.shard, row.delivered, row.completed)
+    crashed.update(replica for replica, alive in running.items() if alive)
+    return sorted(crashed), [stops[replica] for replica in sorted(stops)]
+
+
+def behind(inputs: Inputs, tops: Mapping[int, Top]) -> list[str]:
+    """Which replicas are behind the furthest one of their shard. That is no violation: they might still catch up."""
+    out = []
+    stopped = {stop[0] for stop in inputs.stops}
+    for shard, members in inputs.shards.items():
+        furthest = max((tops[r].delivered for r in members if r in tops), default=0)
+        for replica in members:
+            position = tops[replica].delivered if replica in tops else 0
+            if position < furthest and replica not in inputs.unsure:
+                clean = replica in stopped and replica not in inputs.crashed
+                how = "it had stopped in good order" if clean else "it had crashed, or was restarted after a crash"
+                out.append(
+                    f"replica {replica} of shard {shard} ends at position {position} of {furthest},"
+                    f" {furthest - position} behind; {how}"
+                )
+    return out

@@ -1,0 +1,98 @@
+"""Starting and stopping Spark: local, quiet, on loopback only, with everything temporary inside one directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+JAVA_MAJOR_MIN = 17
+
+
+class CannotStart(Exception):
+    """Spark cannot run here; the text says why and what to do."""
+
+
+def check_java() -> None:
+    """CannotStart unless there is a Java that Spark 4 runs on."""
+    remedy = f"install Java {JAVA_MAJOR_MIN} or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or shutil.which(java) is None:
+        where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the path"
+        raise CannotStart(f"the audit runs on Spark, which needs Java, and {where}; {remedy}")
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    major = int(found[2] or 0) if found and found[1] == "1" else int(found[1]) if found else 0
+    if major < JAVA_MAJOR_MIN:
+        raise CannotStart(f"Spark needs Java {JAVA_MAJOR_MIN} or newer, and {java} is version {major}; {remedy}")
+
+
+@contextmanager
+def spark_session(directory: Path, master: str = "local[2]", memory: str = "2g") -> Iterator[Any]:
+    """A Spark session. `directory` receives `spark.log` and, while it runs, `tmp`. CannotStart if it does not start."""
+    check_java()
+    temporary = directory / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    spark = _start(directory, temporary, master, memory)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _start(directory: Path, temporary: Path, master: str, memory: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    root = str(Path(__file__).resolve().parent.parent)  # workers import the data sources by name
+    if root not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary} -Dderby.system.home={temporary}",
+        "spark.local.dir": str(temporary),
+        "spark.sql.warehouse.dir": str(temporary / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    }
+    builder = SparkSession.builder.appName("audit").master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    log = directory / "spark.log"
+    with _errors_to(log):
+        try:
+            spark = builder.getOrCreate()
+        except Exception as error:
+            reason = str(error).strip().splitlines()
+            raise CannotStart(f"Spark did not start: {reason[0] if reason else error!r}; its log is {log}") from None
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """Processes started in here write their standard error to `path`."""
+    saved = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(target)
