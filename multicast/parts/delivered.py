@@ -75,6 +75,7 @@ class DeliveredLog:
         self._overdue: set[MessageId] = set()
         self._settled_known: set[MessageId] = set()
         self._last_dirty = False
+        self._forgotten = 0
 
     def restore(
         self,
@@ -102,6 +103,7 @@ class DeliveredLog:
             self._not_stable.append((at, timestamp))
         if LAST_KEY in values:
             self.timestamp, at = _decode(values[LAST_KEY])
+            self._forgotten = (self.timestamp.time - 2 * self._window_us) // _BUCKET_US
             if at != position:
                 raise AssertionError(f"the last delivery is {at}, but the journal ends at {position}")
             if not found or found[-1][0] < at:
@@ -112,6 +114,10 @@ class DeliveredLog:
     def known(self, message_id: MessageId) -> tuple[Timestamp, int] | None:
         """Timestamp and position of a message that was delivered here, unless it is so old that it is forgotten."""
         return self._known.get(message_id)
+
+    def may_have_forgotten(self, message_id: MessageId) -> bool:
+        """Whether a message with this id may have been delivered here and forgotten since."""
+        return self._window_us > 0 and created_us(message_id) // _BUCKET_US < self._forgotten
 
     def is_late_copy(self, message_id: MessageId, stamp: Timestamp) -> bool:
         """Whether a message that is known here was stamped anew by a group that has forgotten it."""
@@ -254,7 +260,7 @@ class DeliveredLog:
     # -- forgetting ---------------------------------------------------------------------------------------------------
 
     def _forget_old(self, before_us: int, out: Outbox) -> None:
-        limit = before_us // _BUCKET_US
+        limit = self._forgotten = max(self._forgotten, before_us // _BUCKET_US)
         old: Iterable[int] = sorted(bucket for bucket in self._buckets if bucket < limit)
         for bucket in old:
             for message_id in self._buckets.pop(bucket):

@@ -708,7 +708,7 @@ class WhiteBox(MulticastProtocol):
                 if entry.phase >= ACCEPTED:
                     out.delete(_ENTRY_PREFIX + message_id)
                 entry.phase, entry.local, entry.final = START, None, None
-        for message_id, state in given.items():
+        for state in given.values():
             if not self._is_past(state):
                 self._save_entry(self._load(state, now), out)
         self._queue = PendingQueue()
@@ -719,10 +719,18 @@ class WhiteBox(MulticastProtocol):
         out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
 
     def _is_past(self, state: EntryState) -> bool:
-        """Whether this process has delivered beyond the place that the message has or could get. Then it has delivered
-        the message, perhaps so long ago that it has forgotten it; or the stamp never reached a quorum (Invariant 5)."""
-        place = state.final if state.phase == COMMITTED else state.local
-        return place is not None and place <= self.log.timestamp
+        """Whether this process has delivered the message already, although it holds no entry for it any more.
+
+        An accepted stamp below the last delivery proves nothing: the message's final timestamp may still be above. Only
+        for an id so old that this process may have forgotten it, the stamp decides; should the message not have been
+        delivered after all, it will be stamped anew and be delivered expired, as it would have been anyway."""
+        if state.phase == COMMITTED:
+            return state.final is None or state.final <= self.log.timestamp
+        assert state.local is not None
+        known = self.log.known(state.message.id)
+        if known is not None:
+            return state.local <= known[0]
+        return state.local <= self.log.timestamp and self.log.may_have_forgotten(state.message.id)
 
     def _reset_delivered(self, entry: _Entry) -> None:
         """Line 44 must also clear `Delivered` (deviation 1)."""
