@@ -106,7 +106,13 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
     ),
     (house.forbidden, "tests/test_x.py", "import time\ntime.sleep(1)", "import time\ntime.monotonic()"),
     (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    assert f()"),
-    (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    check_order(f())"),
+    (
+        house.asserts_nothing,
+        "tests/test_x.py",
+        "def f(): ...\ndef test_x():\n    f()",
+        "def g():\n    assert x\ndef f():\n    g()\ndef test_x():\n    f()",
+    ),
+    (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    with pytest.raises(E): f()"),
 )
 
 
