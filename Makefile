@@ -8,6 +8,8 @@ SHELL := /bin/bash
 PROTOCOL ?= white_box
 SEEDS ?= 0:200
 RUN_DIR ?= demo-run
+BASE_PORT ?= 7600
+REPLICAS ?= $(if $(filter skeen,$(PROTOCOL)),1,3)
 PYTEST_ARGS ?=
 
 # The stamp names this directory, so a checkout that was moved or copied is installed again.
@@ -22,7 +24,7 @@ export PYTHONUNBUFFERED := 1
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	echo
-	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) PYTEST_ARGS='-k name'"
+	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) BASE_PORT=$(BASE_PORT) PYTEST_ARGS='-k name'"
 
 demo: java $(STAMP) ## run a cluster, kill a leader, audit what it did (PROTOCOL=skeen for no kill)
 	@echo "==> Demo: 2 shards, protocol $(PROTOCOL)"
@@ -49,12 +51,22 @@ sim: $(STAMP) ## simulate PROTOCOL with SEEDS under faults, then measure its lat
 	@$(PYTHON) -m multicast.simulation run --protocol $(PROTOCOL) --seeds $(SEEDS) --profile faults
 	$(PYTHON) -m multicast.simulation latency
 
-bench: $(STAMP) ## throughput and latency of a fresh 2 x 3 cluster
-	@dir=$$(mktemp -d)
-	trap '$(VENV)/bin/kvstore cluster down "$$dir" >/dev/null; rm -rf "$$dir"' EXIT
-	$(VENV)/bin/kvstore cluster init "$$dir" --shards 2 --replicas 3 --protocol $(PROTOCOL)
-	$(VENV)/bin/kvstore cluster up "$$dir" --detach
+# Starts a fresh cluster in a temporary directory, stops and removes it when the recipe ends, whichever way.
+define with_cluster
+dir=$$(mktemp -d)
+trap '$(VENV)/bin/kvstore cluster down "$$dir" || true; rm -rf "$$dir"' EXIT
+$(VENV)/bin/kvstore cluster init "$$dir" --shards 2 --replicas $(REPLICAS) --protocol $(PROTOCOL) --base-port $(BASE_PORT)
+$(VENV)/bin/kvstore cluster up "$$dir" --detach
+endef
+
+bench: $(STAMP) ## throughput and latency of a fresh cluster
+	@$(with_cluster)
 	$(VENV)/bin/kvstore bench "$$dir"
+
+locust: $(STAMP) ## 20 s of locust against a fresh cluster
+	@$(with_cluster)
+	$(VENV)/bin/locust -f workloads/locustfile.py --headless --only-summary --users 32 --spawn-rate 16 \
+	  --run-time 20s --host "http://127.0.0.1:$$(($(BASE_PORT) + 100))"
 
 audit: java $(STAMP) ## let Spark judge the run in RUN_DIR
 	@$(PYTHON) -m spark_etl audit $(RUN_DIR)

@@ -112,7 +112,7 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
         "def f(): ...\ndef test_x():\n    f()",
         "def g():\n    assert x\ndef f():\n    g()\ndef test_x():\n    f()",
     ),
-    (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    with pytest.raises(E): f()"),
+    (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    with raises(E): f()"),
 )
 
 
