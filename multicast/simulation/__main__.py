@@ -193,7 +193,7 @@ def _latency_table(measured: list[Row]) -> Table:
         " first delivery in each group, every replica",
         box=SIMPLE,
     )
-    for heading in ("protocol", "k", "n", "sender", "first", "paper", "every", "paper", "messages", "match"):
+    for heading in ("protocol", "k", "n", "sender", "first", "paper", "every", "paper", "sent", "match"):
         table.add_column(heading, justify="left" if heading in ("protocol", "sender") else "right")
     for row in measured:
         first, every = row.paper["collision_free_first"], row.paper["collision_free_all"]

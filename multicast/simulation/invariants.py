@@ -77,7 +77,7 @@ class WhiteBoxInvariants(Checker):
         for _, message, _ in sends:
             kind = type(message).__name__
             if kind == "Accept":
-                self._on_accept(message)
+                self._on_accept(node, message)
             elif kind == "AcceptAck":
                 self._on_ack_sent(node, message)
             elif kind == "Deliver":
@@ -90,8 +90,16 @@ class WhiteBoxInvariants(Checker):
             for accepted in self._accepted[self.topology.group_of[node.pid]]:
                 self._check(node, accepted)
 
-    def _on_accept(self, accept: Any) -> None:
+    @staticmethod
+    def _is_late(node: Node, message_id: MessageId, timestamp: Timestamp) -> bool:
+        """Whether the message comes too late for the deduplication window: it has no effect, and may come again."""
+        window: int = node.protocol.options.dedup_window_us
+        return window > 0 and timestamp.time > created_us(message_id) + window
+
+    def _on_accept(self, node: Node, accept: Any) -> None:
         """Invariant 1."""
+        if self._is_late(node, accept.id, accept.local):
+            return
         known = self._stamps.setdefault((accept.id, accept.group, accept.ballot), accept.local)
         if known != accept.local:
             self.report("invariant 1", f"{accept.id.hex()} is stamped {known} and {accept.local} in ballot {accept.ballot}")
@@ -153,9 +161,8 @@ class WhiteBoxInvariants(Checker):
                     self._check(self.world.nodes[pid], accepted)
 
     def _on_deliver_sent(self, node: Node, deliver: Any) -> None:
-        """Invariants 3 and 4. A message that came too late for the deduplication window may come again."""
-        window = node.protocol.options.dedup_window_us
-        if window and deliver.final.time > created_us(deliver.id) + window:
+        """Invariants 3 and 4."""
+        if self._is_late(node, deliver.id, deliver.final):
             return
         group = self.topology.group_of[node.pid]
         if deliver.local is not None:
@@ -179,7 +186,7 @@ class WhiteBoxInvariants(Checker):
         entry = protocol.entries.get(accepted.id)
         where = f"at process {node.pid} in ballot {tuple(protocol.joined)}: {accepted.id.hex()}, accepted in {tuple(accepted.ballot)},"
         if entry is not None and entry.phase > 1:
-            if entry.local not in (None, accepted.local):
+            if entry.local not in (None, accepted.local) and not self._is_late(node, entry.id, entry.local):
                 self.report("invariant 2b", f"{where} has local timestamp {entry.local}, not {accepted.local}")
         elif not self._delivered(protocol, accepted) and not self._behind(node, accepted):
             self.report("invariant 2a", f"{where} is not known")

@@ -224,8 +224,11 @@ class Run:
         world.heal()
         for message in self._persistent:
             self._insist(message, 4)
-        if world.run_while(self.properties.unfinished, LIVENESS_LIMIT_US):
+        deadline = world.now + LIVENESS_LIMIT_US
+        while world.run_while(self.properties.unfinished, deadline - world.now):
             world.run_for(_QUIET_US)
+            if not self.properties.unfinished():
+                break
         self.properties.finish()
 
 
