@@ -1,0 +1,185 @@
+"""Two schedules in which atomic multicast alone, or signals sent too early, are not strictly serializable.
+
+Both rest on one thing: a group's leader learns late how high another group has stamped a message, and meanwhile stamps
+something of its own lower. Clocks: the late one's is behind. Links: everything takes 1 ms, but what the slow leader sends
+to the late one takes 100 ms.
+
+two-groups. t3 writes to A and B; A stamps it high, and B does not hear of it. A has B's stamp and delivers t3. A client
+reads t3's write at A (t1), and then reads at B (t2), which B orders before t3: t1 -> t2 in real time, but t2 < t3 < t1.
+Without signals.
+
+three-groups. z1 writes to B and C; C stamps it high, and B does not hear of it. C has B's stamp and delivers z1, then z2,
+which writes to A and C. A delivers z2. A client reads z2's write at A (a), and then reads at B (b), which B orders before z1:
+a -> b in real time, but b < z1 < z2 < a. Without signals, and also if C signals z2 when it delivers it: C has not
+executed z1 then. With the store's rule C signals z2 only after z1, that is, after B has delivered z1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvstore.core.messages import Answered, Execute
+from kvstore.core.model import Get, Operation, Put, Transaction
+from kvstore.simulated.checks import check
+from kvstore.simulated.clients import History, Operated
+from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.simulated.runner import write_run
+from multicast import registry
+from multicast.simulation.network import Conditions
+from multicast.types import GroupId, new_message_id
+
+DELAY_US = 1_000
+LATE_US = 100_000
+AHEAD_US = 50_000
+"""How far the slow group's clocks are ahead: more than what happens before its stamp is known, less than LATE_US."""
+
+A, B, C = 0, 1, 2
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A transaction. entry: the shard at whose leader it enters."""
+
+    name: str
+    entry: GroupId
+    writes: tuple[str, ...] = ()
+    read: str = ""
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A key is named by the letter of its shard. background: sent 5 ms apart; client: one after the other, 20 ms later.
+    slow, late: what the leader of `slow` sends to that of `late` takes LATE_US; the clocks of `slow` are ahead."""
+
+    shards: int
+    slow: GroupId
+    late: GroupId
+    background: tuple[Step, ...]
+    client: tuple[Step, ...]
+
+
+SCHEDULES = {
+    "two-groups": Schedule(
+        shards=2,
+        slow=A,
+        late=B,
+        background=(Step("t3", B, ("a", "b")),),
+        client=(Step("t1", A, read="a"), Step("t2", B, read="b")),
+    ),
+    "three-groups": Schedule(
+        shards=3,
+        slow=C,
+        late=B,
+        background=(Step("z1", B, ("b", "c")), Step("z2", A, ("a", "c"))),
+        client=(Step("a", A, read="a"), Step("b", B, read="b")),
+    ),
+}
+
+
+class Played(msgspec.Struct):
+    """lines: what happened, for people. violations: what the checks here say."""
+
+    lines: list[str]
+    violations: list[str]
+
+
+class _Player:
+    def __init__(self, name: str, protocol: str, signals: str):
+        self.schedule = SCHEDULES[name]
+        replicas = 3 if registry.load(protocol).specification.fault_tolerant else 1
+        self.cluster = SimulatedCluster(
+            protocol,
+            self.schedule.shards,
+            replicas,
+            f"{name}/{protocol}",
+            signals=signals,
+            conditions=Conditions.exact(DELAY_US),
+            script=self._delay,
+        )
+        self.history = History()
+        self.lines: list[str] = []
+        self._ids = 0
+        groups = self.cluster.topology.groups
+        self._leaders = {shard: members[0] for shard, members in groups.items()}
+        for pid in groups[self.schedule.slow]:
+            self.cluster.world.node(pid).offset_us = AHEAD_US
+
+    def _delay(self, sender: int, receiver: int, message: Any) -> int:
+        slow, late = self._leaders[self.schedule.slow], self._leaders[self.schedule.late]
+        return LATE_US if (sender, receiver) == (slow, late) else DELAY_US
+
+    def _key(self, letter: str) -> bytes:
+        shard = "abc".index(letter)
+        return next(k for k in (b"%c%d" % (ord(letter), i) for i in range(1000)) if self._owner(k) == shard)
+
+    def _owner(self, key: bytes) -> GroupId:
+        return self.cluster.shard_map.shard_of(key)
+
+    def play(self) -> None:
+        world, schedule = self.cluster.world, self.schedule
+        world.start()
+        world.run_for(10_000)
+        waiting = {step.name for step in (*schedule.background, *schedule.client)}
+        for process, step in enumerate(schedule.background):
+            self._send(process, step, waiting, None)
+            world.run_for(5_000)
+        world.run_for(20_000)
+        steps = iter(schedule.client)
+        process = len(schedule.background)
+
+        def go_on() -> None:
+            step = next(steps, None)
+            if step is not None:
+                self._send(process, step, waiting, go_on)
+
+        go_on()
+        world.run_while(lambda: bool(waiting) or self.cluster.unfinished, 10_000_000)
+        if waiting:
+            raise AssertionError(f"{', '.join(sorted(waiting))} did not end")
+        world.stop()
+
+    def _send(self, process: int, step: Step, waiting: set[str], done: Callable[[], None] | None) -> None:
+        world = self.cluster.world
+        operations: list[Operation] = [Put(self._key(letter), step.name.encode()) for letter in step.writes]
+        if step.read:
+            operations.append(Get(self._key(step.read)))
+        self._ids += 1
+        message_id = new_message_id(world.now, self._ids)
+        operation = Operated(message_id, step.name, Transaction(success=tuple(operations)), world.now)
+        begun = world.now
+        self.history.invoke(process, begun, operation)
+
+        def answered(answer: Any) -> None:
+            if not isinstance(answer, Answered):
+                raise AssertionError(f"{step.name} was answered {answer!r}")
+            operation.result = answer.result
+            self.history.end(process, "ok", world.now, operation)
+            self.lines.append(self._line(step, begun, operation))
+            waiting.discard(step.name)
+            if done is not None:
+                world.after(1_000, done)
+
+        world.request(self._leaders[step.entry], Execute(message_id, operation.transaction), answered)
+
+    def _line(self, step: Step, begun: int, operation: Operated) -> str:
+        from_ms, to_ms = ((at - self._origin()) / 1000 for at in (begun, self.cluster.world.now))
+        what = f"writes {', '.join(step.writes)}" if step.writes else f"reads {step.read}"
+        if step.read and operation.result is not None:
+            found = operation.result.results[0].found
+            what += f": {found.value.decode()}" if found else ": nothing"
+        version = operation.result.version if operation.result else ""
+        return f"{from_ms:8.1f} ms to {to_ms:8.1f} ms  {step.name:3} {what:16} version {version}"
+
+    def _origin(self) -> int:
+        return min(op.invoked_us for op in self.history.operations.values())
+
+
+def play(name: str, protocol: str, signals: str, out: Path | None = None) -> Played:
+    """Play one of SCHEDULES; `out`: write the run directory there."""
+    player = _Player(name, protocol, signals)
+    player.play()
+    if out is not None:
+        write_run(player.cluster, player.history, out)
+    return Played(sorted(player.lines), check(player.cluster, player.history))
