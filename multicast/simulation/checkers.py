@@ -31,15 +31,15 @@ _ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)
 
 
 class Checker(Observer):
-    """Reports to its world, a bounded number of times."""
+    """Reports to its world, each kind of violation a bounded number of times."""
 
     def __init__(self) -> None:
         self.world: World | None = None
-        self._reports = 0
+        self._reports: dict[str, int] = {}
 
     def report(self, checker: str, text: str) -> None:
-        self._reports += 1
-        if self.world is not None and self._reports <= _REPORTS_MAX:
+        count = self._reports[checker] = self._reports.get(checker, 0) + 1
+        if self.world is not None and count <= _REPORTS_MAX:
             self.world.report(checker, text)
 
 

@@ -1,0 +1,218 @@
+"""The simulated world itself: time, determinism, disks, links, scripts, requests."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicast.journal import Journal
+from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol
+from multicast.simulation.checkers import Properties, attach
+from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.network import Conditions
+from multicast.simulation.runner import Settings, run_seed
+from multicast.simulation.world import CLUSTER, World
+from multicast.types import AppMessage, ProcessId, Topology, new_message_id
+from tests.simulation.sequencer import Ordered, Sequencer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Echo(Application):
+    """Answers "ping"; never answers anything else."""
+
+    def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
+        if request == "ping":
+            out.answer(token, "pong")
+
+
+def _world(seed: int = 1, **arguments: Any) -> World:
+    topology = Topology.grid(1, 3)
+
+    def make_process(
+        pid: ProcessId, rng: random.Random, disk: SimulatedDisk
+    ) -> tuple[MulticastProtocol, Application, None]:
+        return Sequencer(pid, topology, Sequencer.specification.options(), rng), Echo(), None
+
+    return World(topology, make_process, seed, **arguments)
+
+
+def _message(world: World, number: int, origin: ProcessId = 1) -> AppMessage:
+    return AppMessage(new_message_id(world.now, number), (0,), b"x", origin)
+
+
+def _positions(world: World) -> list[int]:
+    return [node.engine.position for node in world.nodes.values()]
+
+
+def test_one_seed_is_one_run() -> None:
+    settings = Settings(groups=1, replicas=3)
+    first, second, other = (run_seed(Sequencer, seed, settings) for seed in (3, 3, 4))
+    assert first.digest == second.digest
+    assert first.violations == second.violations
+    assert first.digest != other.digest
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "skeen"])
+def test_a_run_does_not_depend_on_the_hash_seed(protocol: str) -> None:
+    code = (
+        "from multicast import registry; from multicast.simulation.runner import run_seed\n"
+        f"print([run_seed(registry.load({protocol!r}), seed).digest for seed in range(6)])"
+    )
+    digests = set()
+    for hash_seed in ("1", "2", "random"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+def test_time_never_goes_back() -> None:
+    world = _world()
+    world.start()
+    with pytest.raises(ValueError, match="is over"):
+        world.schedule(world.now - 1, lambda: None)
+
+
+def test_the_script_gives_exact_delays_and_links_stay_fifo() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def script(sender: ProcessId, receiver: ProcessId, message: Any) -> int | None:
+        if isinstance(message, Ordered) and receiver == 2:
+            seen.append((sender, message.number))
+            return 9_000 if message.number == 1 else 1_000
+        return 1_000
+
+    world = _world(script=script, conditions=Conditions.exact(1_000))
+    world.start()
+    world.submit(0, _message(world, 1, 0))
+    world.submit(0, _message(world, 2, 0))
+    start = world.now
+    world.run_until(start + 1_000)
+    assert _positions(world) == [2, 2, 0]
+    world.run_until(start + 8_999)
+    assert _positions(world) == [2, 2, 0]
+    world.run_until(start + 9_000)
+    assert _positions(world) == [2, 2, 2]
+    assert seen == [(0, 1), (0, 2)]
+
+
+def test_a_blocked_link_delivers_everything_after_it_is_unblocked() -> None:
+    world = _world()
+    checker = Properties(world.topology)
+    attach(world, checker)
+    world.start()
+    world.network.block([(0, 2), (2, 0)])
+    for number in range(5):
+        world.submit(1, _message(world, number))
+    world.run_for(2_000_000)
+    assert _positions(world) == [5, 5, 0]
+    world.network.unblock([(0, 2), (2, 0)])
+    world.run_for(2_000_000)
+    assert _positions(world) == [5, 5, 5]
+    assert world.violations == []
+
+
+def test_a_reset_link_loses_and_repeats_nothing() -> None:
+    world = _world(conditions=Conditions(acknowledge_frames=1))
+    attach(world, Properties(world.topology))
+    world.start()
+    for number in range(200):
+        world.after(number * 1_000, lambda number=number: world.submit(1, _message(world, number)))  # type: ignore[misc]
+        if number % 7 == 0:
+            world.after(number * 1_000, lambda: world.network.reset(0, 2))
+            world.after(number * 1_000, lambda: world.network.reset(1, 0))
+    world.run_for(5_000_000)
+    assert _positions(world) == [200, 200, 200]
+    assert world.violations == []
+
+
+def test_a_paused_process_goes_on_where_it_stopped() -> None:
+    world = _world()
+    world.start()
+    world.pause(2, 1_000_000)
+    world.submit(1, _message(world, 1))
+    world.run_for(900_000)
+    assert _positions(world) == [1, 1, 0]
+    world.run_for(200_000)
+    assert _positions(world) == [1, 1, 1]
+
+
+def test_requests_are_answered_or_known_to_be_lost() -> None:
+    world = _world()
+    world.start()
+    answers: list[Any] = []
+    world.request(0, "ping", answers.append)
+    world.request(0, "silence", answers.append)
+    world.run_for(1_000)
+    assert answers == ["pong"]
+    world.crash(0)
+    world.request(0, "ping", answers.append)
+    world.run_for(1_000)
+    assert answers == ["pong", None, None]
+
+
+def test_deliveries_come_back_after_a_crash_as_far_as_they_were_synced() -> None:
+    world = _world(conditions=Conditions(fsync_us=(10_000, 10_000)))
+    world.start()
+    world.run_for(50_000)
+    world.submit(0, _message(world, 1, 0))
+    world.run_for(50_000)
+    assert world.node(0).flushed_position == 1
+    world.submit(0, _message(world, 2, 0))
+    world.run_for(1_000)
+    assert world.node(0).engine.position == 2
+    world.crash(0, power=True)
+    world.restart(0)
+    assert world.node(0).engine.position in (1, 2)
+    assert world.violations == []
+
+
+def test_power_loss_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
+    lengths = set()
+    for seed in range(60):
+        disk = SimulatedDisk()
+        disk.append("f", b"synced")
+        disk.sync("f")
+        disk.append("f", b"-loose")
+        disk.crash(random.Random(seed), power=True)
+        data = disk.read("f")
+        assert data.startswith(b"synced")
+        assert b"synced-loose".startswith(data)
+        lengths.add(len(data))
+    assert {6, 12} < lengths, "nothing, all and something in between must all occur"
+
+
+def test_a_process_death_keeps_what_was_written() -> None:
+    disk = SimulatedDisk()
+    disk.append("f", b"written")
+    disk.crash(random.Random(1), power=False)
+    disk.crash(random.Random(1), power=True)
+    assert disk.read("f") == b"written"
+
+
+def test_dumped_journals_are_those_of_a_live_cluster(tmp_path: Path) -> None:
+    world = _world(segment_bytes_max=500)
+    world.start()
+    for number in range(20):
+        world.submit(1, _message(world, number))
+        world.run_for(10_000)
+    world.stop()
+    world.dump_journals(tmp_path)
+    folder = tmp_path / "replicas" / "2" / "journal"
+    assert len(list(folder.glob("journal-*.seg"))) > 1
+    disk = SimulatedDisk()
+    for file in sorted(folder.iterdir()):
+        disk.append(file.name, file.read_bytes())
+    journal = Journal(disk, CLUSTER, 0, 2)
+    assert journal.cut_bytes == 0
+    deliveries, more = journal.read_deliveries(1)
+    assert [d.position for d, _ in deliveries] == list(range(1, 21))
+    assert not more
