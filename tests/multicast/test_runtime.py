@@ -1,0 +1,604 @@
+"""The live host over real TCP and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from multicast import wire
+from multicast.journal import Journal
+from multicast.protocol import Overloaded
+from multicast.records import Completed, Delivered, JournalError
+from multicast.runtime import DirectoryInUse, FileDisk, HostStopped, local_host
+from multicast.runtime import host as host_module
+from multicast.runtime.clock import Clock
+from multicast.runtime.greeting import encode_greeting
+from multicast.runtime.outgoing import BACKOFF_MIN_S
+from multicast.types import AppMessage, Topology, new_message_id
+from multicast.wire import Welcome
+from tests.multicast.live import CLUSTER, BarePeer, Cluster, eventually, free_ports, hello, soon
+from tests.multicast.scripted import Note
+
+ONE = Topology({0: (0,)})
+TWO = Topology({0: (0, 1)})
+THREE = Topology({0: (0, 1, 2)})
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left_over(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    """After every test: no task, no thread of ours, no complaint of asyncio."""
+    with caplog.at_level(logging.WARNING, "asyncio"):
+        yield
+        await asyncio.sleep(0)
+        gc.collect()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not [t for t in tasks if "link" in t.get_name() or "host" in t.get_name()]
+    assert not [t for t in threading.enumerate() if t.name == "journal-writer"]
+    assert not [r.getMessage() for r in caplog.records if r.name == "asyncio"]
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> Iterator[Any]:
+    """Makes clusters in a directory of their own."""
+
+    def make(topology: Topology, protocol: str | None = None, **options: Any) -> Cluster:
+        return Cluster(tmp_path, topology, protocol, **options)
+
+    yield make
+
+
+class SlowDisk(FileDisk):
+    """Syncs only while the gate is open; fails if told to."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failing = False
+        self.syncs = 0
+
+    def sync(self, name: str) -> None:
+        assert self.gate.wait(20)
+        if self.failing:
+            raise OSError(5, "Input/output error")
+        self.syncs += 1
+        super().sync(name)
+
+
+# -- the ordinary course ----------------------------------------------------------------------------------------------
+
+
+async def test_processes_deliver_the_same_over_tcp(clusters: Any) -> None:
+    cluster = clusters(THREE)
+    await cluster.start()
+    await cluster.connected()
+    positions = await asyncio.gather(*(cluster.multicast(0, b"m%d" % n) for n in range(200)))
+    assert positions == list(range(1, 201))
+    await eventually(lambda: all(len(k.delivered) == 200 for k in cluster.keepers.values()))
+    assert cluster.payloads(0) == cluster.payloads(1) == cluster.payloads(2) == [b"m%d" % n for n in range(200)]
+    status = cluster.hosts[0].status()
+    assert (status["position"], status["completed"], status["state"]) == (200, 200, "running")
+    assert status["fdatasync_us"]["p50"] > 0
+    assert 0 < status["syncs"] < 200, "requests that come together are written together"
+    await eventually(lambda: all(p["queued"] == 0 for p in cluster.hosts[0].status()["peers"].values()), "acknowledged")
+    await cluster.stop()
+
+
+async def test_white_box_orders_messages_to_two_groups_alike(clusters: Any) -> None:
+    cluster = clusters(Topology.grid(2, 3), "white_box", clock="hybrid")
+    await cluster.start()
+    await cluster.connected()
+    await asyncio.gather(
+        *(cluster.multicast(p, b"%d-%d" % (p, n), 0, 1) for n in range(25) for p in range(6)),
+        *(cluster.multicast(0, b"a%d" % n, 0) for n in range(25)),
+    )
+    await eventually(lambda: [len(cluster.payloads(p)) for p in range(6)] == [175, 175, 175, 150, 150, 150])
+    both = [[m for m in cluster.payloads(p) if not m.startswith(b"a")] for p in range(6)]
+    assert all(b == both[0] for b in both)
+    assert cluster.payloads(0) == cluster.payloads(1) == cluster.payloads(2)
+    await cluster.stop()
+
+
+async def test_a_stopped_process_goes_on_where_it_was(clusters: Any) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    for n in range(5):
+        await cluster.multicast(0, b"m%d" % n)
+    first_life = cluster.hosts[0].engine.incarnation
+    await cluster.stop()
+    await cluster.start()
+    assert cluster.hosts[0].engine.incarnation > first_life
+    assert cluster.keepers[0].delivered == [(n + 1, b"m%d" % n, b"done:m%d" % n) for n in range(5)]
+    assert await cluster.multicast(0, b"next") == 6
+    await cluster.stop()
+
+
+async def test_a_process_that_was_away_gets_what_it_missed(clusters: Any) -> None:
+    cluster = clusters(THREE, "white_box", clock="hybrid")
+    await cluster.start()
+    await cluster.connected()
+    for n in range(20):
+        await cluster.multicast(0, b"m%d" % n)
+    await cluster.stop(2)
+    await asyncio.gather(*(cluster.multicast(0, b"n%d" % n) for n in range(200)))
+    await cluster.start(2)
+    await eventually(lambda: cluster.payloads(2) == cluster.payloads(0), "caught up")
+    await cluster.multicast(0, b"after")
+    await eventually(lambda: len(cluster.payloads(2)) == 221)
+    await cluster.stop()
+
+
+async def test_a_frame_is_delivered_once_although_connections_break(clusters: Any) -> None:
+    cluster = clusters(TWO)
+    await cluster.start()
+    await cluster.connected()
+    waiting = []
+    for n in range(100):
+        waiting.append(asyncio.ensure_future(cluster.multicast(0, b"m%d" % n)))
+        await asyncio.sleep(0)
+        if n % 20 == 10:
+            out = cluster.hosts[0]._links.outgoing[1]
+            out.abort("test")
+            await eventually(lambda out=out: out.ready, "the link is up again")  # type: ignore[misc]
+    await asyncio.gather(*waiting)
+    await eventually(lambda: len(cluster.payloads(1)) == 100)
+    assert cluster.payloads(1) == [b"m%d" % n for n in range(100)]
+    assert cluster.scripted(1).resets == cluster.scripted(0).resets == [], "nothing was lost"
+    await cluster.stop()
+
+
+async def test_both_ends_hear_of_a_restart(clusters: Any) -> None:
+    cluster = clusters(TWO)
+    await cluster.start()
+    await cluster.connected()
+    await cluster.stop(1)
+    await cluster.start(1)
+    await cluster.connected()
+    assert set(cluster.scripted(0).resets) == {1}
+    assert cluster.scripted(1).resets == [], "a new life had nothing to lose"
+    await cluster.stop()
+
+
+async def test_batches_and_flushes_are_reported_in_order(clusters: Any) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    await asyncio.gather(*(cluster.multicast(0, b"m%d" % n) for n in range(50)))
+    await cluster.stop()
+    numbers = [b.number for b in cluster.batches[0]]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert cluster.flushed[0] == sorted(cluster.flushed[0])
+    assert cluster.flushed[0][-1] == max(b.number for b in cluster.batches[0] if b.journal)
+
+
+async def test_the_timer_follows_wake_at(clusters: Any) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    host, protocol = cluster.hosts[0], cluster.scripted(0)
+    ticks: list[int] = []
+
+    def on_tick(now: int, out: Any) -> int | None:
+        if ticks and now < ticks[0] + 30_000:
+            return ticks[0] + 30_000
+        ticks.append(now)
+        return now + 30_000 if len(ticks) < 2 else None
+
+    protocol.on_tick = on_tick
+    host._schedule()
+    await eventually(lambda: len(ticks) == 2)
+    assert 30_000 <= ticks[1] - ticks[0] < 5_000_000
+    await cluster.stop()
+
+
+async def test_without_fsync_nothing_waits_for_the_disk(clusters: Any, tmp_path: Path) -> None:
+    cluster = clusters(ONE)
+    disk = SlowDisk(tmp_path / "0")
+    await cluster.start(disk=disk, durability="os")
+    await eventually(lambda: cluster.flushed[0] == [1])
+    disk.gate.clear()
+    assert await cluster.multicast(0, b"m") == 1
+    await eventually(lambda: cluster.flushed[0][-1] > 1)
+    assert cluster.hosts[0].status()["fdatasync_us"] is None
+    await cluster.stop()
+
+
+async def test_the_example_of_the_package(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    delivered: asyncio.Queue[AppMessage] = asyncio.Queue()
+    async with local_host(
+        "skeen", ONE, 0, tmp_path / "data", {0: ("127.0.0.1", port)},
+        on_deliver=lambda position, message, timestamp: delivered.put_nowait(message),
+    ) as host:
+        host.submit(AppMessage(new_message_id(host.now(), 42), (0,), b"hello", origin=0))
+        assert (await soon(delivered.get())).payload == b"hello"
+    with pytest.raises(HostStopped, match="nothing was done"):
+        host.submit(AppMessage(new_message_id(host.now(), 43), (0,), b"hello", origin=0))
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from multicast.types import Topology
+from tests.multicast.live import Cluster
+
+async def main():
+    cluster = Cluster(Path(sys.argv[1]), Topology({0: (0,)}), "skeen")
+    await cluster.start()
+    async def client(c):
+        n = 0
+        while True:
+            await cluster.multicast(0, b"%d-%d" % (c, n))
+            sys.stderr.write(f"{c}-{n}\\n")
+            sys.stderr.flush()
+            n += 1
+    await asyncio.gather(*(client(c) for c in range(8)))
+
+asyncio.run(main())
+"""
+
+
+def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        cwd=Path(__file__).parent.parent.parent,
+    )
+    assert child.stderr is not None
+    answered = [child.stderr.readline().strip() for _ in range(300)]
+    child.send_signal(signal.SIGKILL)
+    answered += [line.strip() for line in child.stderr.read().splitlines(keepends=True) if line.endswith("\n")]
+    child.stderr.close()
+    assert child.wait(10) == -signal.SIGKILL
+    disk = FileDisk(tmp_path / "0")
+    try:
+        journal = Journal(disk, CLUSTER, 0, 0)
+        found = [r.message.payload.decode() for _, r in journal.tail(0) if isinstance(r, Delivered)]
+        outcomes = [r.position for _, r in journal.tail(0) if isinstance(r, Completed)]
+    finally:
+        disk.close()
+    assert len(answered) >= 300
+    assert set(answered) <= set(found)
+    assert len(found) == len(set(found))
+    assert outcomes == list(range(1, len(outcomes) + 1))
+
+
+# -- the disk ---------------------------------------------------------------------------------------------------------
+
+
+async def test_frames_are_acknowledged_only_after_the_flush(clusters: Any, tmp_path: Path) -> None:
+    cluster = clusters(TWO)
+    disk = SlowDisk(tmp_path / "0")
+    await cluster.start(0, disk=disk)
+    await eventually(lambda: cluster.flushed[0] == [1])
+    peer = BarePeer(cluster.addresses[0])
+    assert (await peer.greet(hello(1))).received == 0
+    protocol, host = cluster.scripted(0), cluster.hosts[0]
+    peer.send(1, host.engine.codec.encode(wire.PROTOCOL, Note("no effect")))
+    assert await peer.acknowledgement() == 1, "nothing to write, nothing to wait for"
+    disk.gate.clear()
+    host.submit(cluster.message(0, b"m"))
+    await eventually(lambda: len(cluster.keepers[0].delivered) == 1)
+    peer.send(2, host.engine.codec.encode(wire.PROTOCOL, Note("behind a write")))
+    await eventually(lambda: len(protocol.heard) == 2)
+    await peer.close()
+    again = BarePeer(cluster.addresses[0])
+    assert (await again.greet(hello(1, first=2))).received == 1, "processed, but what precedes it is not on disk"
+    disk.gate.set()
+    again.send(2, host.engine.codec.encode(wire.PROTOCOL, Note("behind a write")))
+    assert await again.acknowledgement() == 2
+    assert [text for _, text in protocol.heard] == ["no effect", "behind a write"]
+    await again.close()
+    await cluster.stop()
+
+
+async def test_batches_that_come_during_a_sync_are_written_as_one(clusters: Any, tmp_path: Path) -> None:
+    cluster = clusters(ONE)
+    disk = SlowDisk(tmp_path / "0")
+    await cluster.start(disk=disk)
+    await eventually(lambda: cluster.flushed[0] == [1])
+    disk.gate.clear()
+    before = disk.syncs
+    for n in range(10):
+        assert await cluster.multicast(0, b"m%d" % n) == n + 1
+    disk.gate.set()
+    await eventually(lambda: cluster.flushed[0][-1] >= cluster.batches[0][-1].number - 1)
+    await eventually(lambda: cluster.hosts[0].status()["unwritten_bytes"] == 0)
+    assert disk.syncs - before <= 2
+    await cluster.stop()
+
+
+async def test_a_disk_error_stops_the_host_and_releases_nothing(clusters: Any, tmp_path: Path) -> None:
+    cluster = clusters(TWO)
+    disk = SlowDisk(tmp_path / "0")
+    errors: list[BaseException] = []
+    await cluster.start(0, disk=disk, on_error=errors.append)
+    await cluster.start(1)
+    await cluster.connected()
+    await cluster.multicast(0, b"good")
+    await eventually(lambda: cluster.payloads(1) == [b"good"])
+    disk.gate.clear()
+    disk.failing = True
+    await cluster.multicast(0, b"lost")
+    waiting = asyncio.ensure_future(cluster.hosts[0].request("nobody answers this"))
+    await asyncio.sleep(0)
+    with capture_logs() as logs:
+        disk.gate.set()
+        with pytest.raises(OSError, match="Input/output error"):
+            await soon(cluster.hosts[0].failed)
+    assert [entry["event"] for entry in logs if entry["log_level"] == "critical"] == ["host failed"]
+    with pytest.raises(HostStopped, match="unknown"):
+        await soon(waiting)
+    assert len(errors) == 1
+    with pytest.raises(HostStopped):
+        await cluster.hosts[0].request("anything")
+    await cluster.stop(0)
+    await cluster.start(0)
+    await cluster.connected()
+    assert cluster.payloads(1) == [b"good"], "the order that waited for the disk was never told"
+    await cluster.stop()
+
+
+async def test_no_more_is_taken_than_the_disk_writes(
+    clusters: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "UNWRITTEN_BYTES_MAX", 100_000)
+    cluster = clusters(TWO)
+    disk = SlowDisk(tmp_path / "0")
+    await cluster.start(0, disk=disk)
+    await cluster.start(1)
+    await cluster.connected()
+    disk.gate.clear()
+    await cluster.multicast(0, bytes(150_000))
+    with pytest.raises(Overloaded, match="the disk does not keep up"):
+        await cluster.multicast(0, b"one more")
+    link = cluster.hosts[0]._links.incoming[1].connection
+    assert not link._transport.is_reading(), "peers keep their messages"
+    disk.gate.set()
+    await eventually(lambda: link._transport.is_reading())
+    await cluster.multicast(0, b"one more")
+    await cluster.stop()
+
+
+async def test_a_directory_and_a_port_that_are_taken_are_named(clusters: Any, tmp_path: Path) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    with pytest.raises(DirectoryInUse, match=f"{tmp_path}/0 is in use by another process"):
+        FileDisk(tmp_path / "0")
+    other = Cluster(tmp_path / "other", ONE)
+    other.addresses = cluster.addresses
+    port = cluster.addresses[0][1]
+    with pytest.raises(OSError, match=rf"process 0 cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
+        await other.start()
+    await cluster.stop()
+
+
+async def test_a_journal_of_another_cluster_does_not_start(clusters: Any, tmp_path: Path) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    await cluster.stop()
+    disk = FileDisk(tmp_path / "0")
+    with pytest.raises(JournalError, match="belongs to cluster"):
+        Journal(disk, b"d" * 16, 0, 0)
+    disk.close()
+
+
+# -- peers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"version": 2}, "wire version 2 is newer than this program's 1; use a newer release"),
+        ({"cluster": b"d" * 16}, f"this process is of cluster {CLUSTER.hex()}, not of {(b'd' * 16).hex()}"),
+        ({"receiver": 1}, "this is process 0, not 1"),
+        ({"sender": 77}, "process 77 is not a member of this cluster"),
+        ({"sender": 0}, "process 0 is not a member of this cluster"),
+        ({"first": 0}, "impossible numbers in the greeting"),
+    ],
+)
+async def test_who_does_not_belong_here_is_refused_in_one_sentence_and_logged_once(
+    clusters: Any, change: dict[str, Any], reason: str
+) -> None:
+    cluster = clusters(TWO)
+    await cluster.start(0)
+    greeting = hello(1)
+    for name, value in change.items():
+        setattr(greeting, name, value)
+    with capture_logs() as logs:
+        for _ in range(3):
+            peer = BarePeer(cluster.addresses[0])
+            assert reason in (await peer.greet(greeting)).refusal
+            assert await peer.closed()
+            await peer.close()
+    assert [entry["reason"] for entry in logs if entry["log_level"] == "warning"] == [
+        "process 0 is not a member of this cluster" if greeting.sender == 0 else reason
+    ]
+    assert not cluster.hosts[0].failed.done()
+    await cluster.stop()
+
+
+async def test_a_process_that_is_refused_tries_again_slowly_and_says_so_once(clusters: Any) -> None:
+    cluster = clusters(TWO)
+    loop = asyncio.get_running_loop()
+    attempts: list[float] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        attempts.append(loop.time())
+        writer.write(encode_greeting(Welcome(1, 1, 0, "go away")))
+        writer.close()
+
+    server = await asyncio.start_server(refuse, *cluster.addresses[1])
+    with capture_logs() as logs:
+        await cluster.start(0)
+        await eventually(lambda: len(attempts) == 6)
+        await cluster.stop()
+    server.close()
+    await server.wait_closed()
+    assert attempts[5] - attempts[0] > 5 * BACKOFF_MIN_S
+    assert attempts[5] - attempts[3] > 6 * BACKOFF_MIN_S, "it waits longer and longer"
+    assert [e["reason"] for e in logs if e["log_level"] == "warning"] == ["refuses this process: go away"]
+
+
+@pytest.mark.parametrize("bytes_", [b"GET / HTTP/1.1\r\n\r\n", b"\0", b"AMCL\0\1\0\4abcd", b"AMCL\xff\xff\0\0"])
+async def test_other_languages_are_refused(clusters: Any, bytes_: bytes) -> None:
+    cluster = clusters(TWO)
+    await cluster.start(0)
+    with capture_logs() as logs:
+        peer = BarePeer(cluster.addresses[0])
+        await peer.connect()
+        peer.writer.write(bytes_)
+        await soon(peer.reader.read())
+        await peer.close()
+    assert [entry["event"] for entry in logs] == ["refused a connection from 127.0.0.1"]
+    assert not cluster.hosts[0].failed.done()
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("length", [0, wire.FRAME_BYTES_MAX + 1, 2**32 - 1])
+async def test_a_frames_length_is_checked_before_it_is_believed(clusters: Any, length: int) -> None:
+    cluster = clusters(TWO)
+    await cluster.start(0)
+    peer = BarePeer(cluster.addresses[0])
+    await peer.greet(hello(1))
+    with capture_logs() as logs:
+        peer.writer.write(length.to_bytes(4, "big") + bytes(8))
+        assert await peer.closed()
+    assert [entry["reason"] for entry in logs if entry["log_level"] == "warning"] == [
+        f"a frame of {length} bytes; the limit is {wire.FRAME_BYTES_MAX}"
+    ]
+    await peer.close()
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("payload", [b"\0\xc1", b"\7", b"\0\x92\x63\xa1x"])
+async def test_a_message_that_is_none_costs_the_peer_its_link(clusters: Any, payload: bytes) -> None:
+    cluster = clusters(TWO)
+    await cluster.start(0)
+    peer = BarePeer(cluster.addresses[0])
+    await peer.greet(hello(1))
+    peer.send(1, payload)
+    assert await peer.closed()
+    await peer.close()
+    await eventually(lambda: cluster.scripted(0).resets == [1])
+    assert not cluster.hosts[0].failed.done()
+    await cluster.stop()
+
+
+async def test_a_peer_that_breaks_the_protocol_loses_its_link_and_nobody_else_does(clusters: Any) -> None:
+    cluster = clusters(THREE)
+    await cluster.start()
+    await cluster.connected()
+    with capture_logs() as logs:
+        cluster.scripted(1).script = lambda out: out.send((0,), Note("bad"))
+        cluster.hosts[1].submit(AppMessage(bytes(16), (), b"", 1))
+        await eventually(lambda: cluster.scripted(0).resets == [1], "told")
+        await cluster.connected()
+    broken = [entry for entry in logs if entry["event"] == "a peer broke the protocol: its link is closed"]
+    assert [(entry["peer"], entry["reason"]) for entry in broken] == [(1, "a bad note")]
+    assert not any(entry["event"] == "link down" and entry["peer"] == 2 for entry in logs)
+    await cluster.multicast(0, b"still here")
+    await eventually(lambda: cluster.payloads(1) == cluster.payloads(2) == [b"still here"])
+    await cluster.stop()
+
+
+async def test_our_own_bug_stops_the_host(clusters: Any) -> None:
+    cluster = clusters(TWO)
+    await cluster.start()
+    await cluster.connected()
+    cluster.scripted(1).script = lambda out: out.send((0,), Note("bug"))
+    cluster.hosts[1].submit(AppMessage(bytes(16), (), b"", 1))
+    with capture_logs(), pytest.raises(ZeroDivisionError, match="our own bug"):
+        await soon(cluster.hosts[0].failed)
+    assert not cluster.hosts[1].failed.done()
+    await cluster.stop()
+
+
+async def test_a_peer_that_does_not_read_holds_up_nobody_else_and_is_dropped(clusters: Any) -> None:
+    cluster = clusters(THREE)
+    await cluster.start(0, 1)
+    connections: list[asyncio.StreamWriter] = []
+
+    def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        writer.write(encode_greeting(Welcome(1, 1, 0)))
+
+    deaf = await asyncio.start_server(welcome, *cluster.addresses[2])
+    out = cluster.hosts[0]._links.outgoing[2]
+    out.sender.frames_max = 50
+    await eventually(lambda: cluster.hosts[0].status()["peers"]["1"]["connected"] and out.ready)
+    for n in range(120):
+        await cluster.multicast(0, b"m%d" % n)
+    await eventually(lambda: len(cluster.payloads(1)) == 120)
+    await eventually(lambda: cluster.scripted(0).resets == [2, 2])
+    assert out.sender.epoch == 2
+    assert out.sender.queued <= 50
+    for writer in connections:
+        writer.close()
+    deaf.close()
+    await deaf.wait_closed()
+    await cluster.start(2)
+    await cluster.connected()
+    await cluster.multicast(0, b"more")
+    await eventually(lambda: cluster.payloads(2) == cluster.payloads(0), "fed from a journal")
+    await cluster.stop()
+
+
+async def test_what_a_link_does_not_take_at_once_waits_and_arrives_in_order(clusters: Any) -> None:
+    cluster = clusters(TWO)
+    await cluster.start(0)
+    payloads = [bytes([n]) * 300_000 for n in range(40)]
+    await asyncio.gather(*(cluster.multicast(0, p) for p in payloads))
+    await cluster.start(1)
+    await eventually(lambda: len(cluster.payloads(1)) == 40)
+    assert cluster.payloads(1) == payloads
+    await cluster.stop()
+
+
+async def test_a_request_that_is_given_up_is_forgotten(clusters: Any) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    host = cluster.hosts[0]
+    waiting = asyncio.ensure_future(host.request("nobody answers this"))
+    await eventually(lambda: host.status()["requests"] == 1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert host.status()["requests"] == 0
+    await cluster.stop()
+
+
+async def test_stopping_twice_and_without_ever_starting_is_harmless(clusters: Any) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    host = cluster.hosts[0]
+    await asyncio.gather(host.stop(), host.stop())
+    await host.stop()
+    assert host.status()["state"] == "stopped"
+
+
+# -- the clock --------------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_follows_the_wall_clock_forward_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, steady = 1_000_000_000, 5_000_000
+    monkeypatch.setattr("multicast.runtime.clock.time.time_ns", lambda: wall * 1000)
+    monkeypatch.setattr("multicast.runtime.clock.time.monotonic_ns", lambda: steady * 1000)
+    clock = Clock()
+    assert clock.now() == 1_000_000_000
+    wall, steady = wall + 100, steady + 100
+    assert clock.now() == 1_000_000_100
+    wall -= 1_000_000
+    steady += 1000
+    assert clock.now() == 1_000_000_600, "half speed while the wall clock is behind"
+    wall += 50_000_000
+    assert clock.now() == wall
+
+

@@ -1,0 +1,182 @@
+"""The ends of a link without a network: however the bytes come, the frames are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multicast.protocol import PeerError
+from multicast.runtime.greeting import FRAME, NewerVersion, decode_greeting, encode_greeting
+from multicast.runtime.incoming import Connection
+from multicast.runtime.links import Links
+from multicast.wire import WIRE_VERSION, Hello, Welcome
+from tests.multicast.live import CLUSTER, hello
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.open = True
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def close(self) -> None:
+        self.open = False
+
+    def abort(self) -> None:
+        self.open = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def pause_reading(self) -> None:
+        raise AssertionError("nobody asked for that")
+
+
+class Ears:
+    """`Links` of process 0 towards process 1, whose frames are kept."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, bytes]] = []
+        self.resets: list[int] = []
+        self.wakes = 0
+        self.links = Links(
+            self_id=0, addresses={0: ("127.0.0.1", 1), 1: ("127.0.0.1", 2)}, cluster=CLUSTER, incarnation=9,
+            receive=lambda peer, data: self.frames.append((peer, bytes(data))), reset=self.resets.append,
+            wake=self.wake, fail=self.fail,
+        )
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    def connect(self) -> tuple[Connection, FakeTransport]:
+        connection, transport = Connection(self.links), FakeTransport()
+        connection.connection_made(transport)
+        return connection, transport
+
+
+def frames(payloads: list[bytes], first: int = 1) -> bytes:
+    return b"".join(FRAME.pack(len(p), first + i) + p for i, p in enumerate(payloads))
+
+
+def welcome(transport: FakeTransport) -> Welcome:
+    read = decode_greeting(transport.written, Welcome)
+    assert read is not None
+    return read[0]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=12), st.integers(0, 2**32), st.booleans())
+def test_frames_are_the_same_however_the_bytes_come(payloads: list[bytes], seed: int, tiny: bool) -> None:
+    async def feed() -> None:
+        ears = Ears()
+        connection, transport = ears.connect()
+        data = encode_greeting(hello(1)) + frames(payloads)
+        rng = random.Random(seed)
+        while data:
+            size = rng.randint(1, 5 if tiny else 400)
+            connection.data_received(data[:size])
+            data = data[size:]
+        assert ears.frames == [(1, p) for p in payloads]
+        assert transport.open
+        assert welcome(transport) == Welcome(WIRE_VERSION, 9, 0)
+        assert ears.links.incoming[1].receiver.seen == len(payloads)
+        connection.connection_lost(None)
+
+    asyncio.run(feed())
+
+
+async def test_what_was_seen_before_the_connection_broke_is_not_handed_on_again() -> None:
+    ears = Ears()
+    connection, _ = ears.connect()
+    connection.data_received(encode_greeting(hello(1)) + frames([b"one", b"two"]))
+    ears.links.processed(1)
+    link = ears.links.incoming[1]
+    assert link.settled(1) == 2
+    connection.data_received(frames([b"three"], 3))
+    connection.connection_lost(None)
+    again, transport = ears.connect()
+    again.data_received(encode_greeting(hello(1)) + frames([b"three", b"four"], 3))
+    assert welcome(transport).received == 2, "the third is not flushed"
+    assert [f for _, f in ears.frames] == [b"one", b"two", b"three", b"four"]
+    ears.links.processed(2)
+    assert link.settled(2) == 2
+    assert ears.resets == []
+
+
+async def test_what_waits_for_a_flush_is_not_acknowledged_to_the_next_life_of_the_peer() -> None:
+    ears = Ears()
+    connection, _ = ears.connect()
+    connection.data_received(encode_greeting(hello(1)) + frames([b"one", b"two", b"three"]))
+    ears.links.processed(1)
+    again, transport = ears.connect()
+    again.data_received(encode_greeting(hello(1, incarnation=2)) + frames([b"uno"]))
+    assert welcome(transport).received == 0
+    assert ears.resets == [1]
+    link = ears.links.incoming[1]
+    assert link.settled(1) == 0
+    ears.links.processed(2)
+    assert link.settled(2) == 1
+
+
+async def test_a_second_connection_of_a_peer_replaces_the_first() -> None:
+    ears = Ears()
+    first, transport = ears.connect()
+    first.data_received(encode_greeting(hello(1)))
+    second, _ = ears.connect()
+    second.data_received(encode_greeting(hello(1)))
+    assert not transport.open
+    first.data_received(frames([b"late"]))
+    assert ears.frames == []
+    first.connection_lost(None)
+    assert ears.links.incoming[1].connection is second
+
+
+async def test_strangers_are_few() -> None:
+    ears = Ears()
+    transports = [ears.connect()[1] for _ in range(70)]
+    assert sum(t.open for t in transports) == 64
+
+
+async def test_a_gap_costs_the_peer_its_link() -> None:
+    ears = Ears()
+    connection, transport = ears.connect()
+    connection.data_received(encode_greeting(hello(1)) + frames([b"one"]) + frames([b"three"], 3))
+    assert not transport.open
+    assert ears.frames == [(1, b"one")]
+    assert ears.resets == [1]
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_greeting_part_of_one_or_a_peers_error(data: bytes) -> None:
+    for start in (data, encode_greeting(hello(1))[:8] + data, b"AMCL" + data):
+        try:
+            read = decode_greeting(start, Hello)
+        except PeerError as error:
+            assert str(error)
+        else:
+            assert read is None or isinstance(read[0], Hello)
+
+
+def test_greetings_come_back() -> None:
+    for greeting in (hello(1), Welcome(1, 2, 3, "no")):
+        data = encode_greeting(greeting)
+        for size in range(len(data)):
+            assert decode_greeting(data[:size], cast(Any, type(greeting))) is None
+        assert decode_greeting(data + b"more", cast(Any, type(greeting))) == (greeting, len(data))
+
+
+def test_a_newer_version_is_refused_before_its_body_is_read() -> None:
+    with pytest.raises(NewerVersion, match="wire version 2 is newer than this program's 1; use a newer release"):
+        decode_greeting(b"AMCL\0\2\xff\xff", Hello)
