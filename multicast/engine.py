@@ -294,6 +294,7 @@ class Engine:
             or app_out.submissions
             or app_out.completions
             or app_out.answers
+            or app_out.fetches
         ):
             if out.deliveries:
                 deliveries, out.deliveries = out.deliveries, []
@@ -310,6 +311,9 @@ class Engine:
 
     def _drain_application(self, now: int) -> None:
         app_out = self._app_out
+        for peer in app_out.fetches:
+            self._send((peer,), wire.HOST, wire.CatchUpRequest(self.completed + 1), False, self._batch.sends)
+        app_out.fetches.clear()
         for position, record in app_out.completions:
             if position != self.completed + 1 or position > self.position:
                 raise AssertionError(f"completed {position} after {self.completed}, delivered {self.position}")
@@ -439,6 +443,9 @@ class Engine:
             return
         self._catching_up = None
         for delivered, completion in message.deliveries:
+            if self.completed < delivered.position <= self.position and completion is not None:
+                self.application.on_outcome(delivered.position, completion, now, self._app_out)
+                self._drain(now)
             if delivered.position != self.position + 1:
                 continue
             self._deliver(delivered.message, delivered.timestamp, FINAL, completion, peer, now)

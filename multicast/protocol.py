@@ -198,9 +198,10 @@ class MulticastProtocol:
 class ApplicationOutbox:
     """The effects of the application in one batch."""
 
-    __slots__ = ("answers", "completions", "sends", "submissions")
+    __slots__ = ("answers", "completions", "fetches", "sends", "submissions")
 
     def __init__(self) -> None:
+        self.fetches: list[ProcessId] = []
         self.sends: list[tuple[tuple[ProcessId, ...], Any]] = []
         self.submissions: list[AppMessage] = []
         self.completions: list[tuple[int, bytes]] = []
@@ -217,6 +218,11 @@ class ApplicationOutbox:
     def complete(self, position: int, record: bytes) -> None:
         """The outcome of final delivery `position` is known; `record` goes into the journal. In order, without gaps."""
         self.completions.append((position, record))
+
+    def fetch_outcomes(self, peer: ProcessId) -> None:
+        """Ask `peer` (of the same group) for what its journal says of the first deliveries not completed here; what it
+        knows comes through `Application.on_outcome`."""
+        self.fetches.append(peer)
 
     def answer(self, token: int, answer: Any) -> None:
         """Answer the request that came with `token`."""
@@ -252,6 +258,9 @@ class Application:
         expired: its timestamp is later than its id's creation plus the deduplication window: it must have no effect.
         completion: None, or the record of its outcome from this process's journal or a peer's.
         """
+
+    def on_outcome(self, position: int, completion: bytes, now: int, out: ApplicationOutbox) -> None:
+        """The record of the outcome of a delivery that was not completed here, from a peer's journal."""
 
     def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
         """A request of a client of this process; answered, now or later, with `out.answer(token, ...)`."""

@@ -25,7 +25,7 @@ class Entry:
 
     __slots__ = (
         "blocker", "decided", "delivered_at", "digest", "expired", "message", "needed", "outcome", "own_part", "parts",
-        "plan", "position", "settled", "timestamp", "written_keys",
+        "plan", "position", "pulls", "settled", "timestamp", "written_keys",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,7 @@ class Entry:
         self.own_part: Part | None = None
         self.settled = False
         self.blocker = 0
+        self.pulls = 0
         self.written_keys: set[bytes] = set()
 
     @property

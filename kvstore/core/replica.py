@@ -78,6 +78,9 @@ RESULT_BYTES_KEPT = 4096
 """Larger results are not remembered beside their id."""
 
 FORGET_EVERY_US = 1_000_000
+PULLS_BEFORE_FETCH = 5
+"""After so many pulls in vain the other shards may have forgotten the transaction: ask a peer of the own shard."""
+
 PULL_MAX = 64
 """Transactions whose parts one pull asks for."""
 
@@ -296,6 +299,12 @@ class Replica(Application):
                     entry.parts[shard] = part
         if self.log.append(entry):
             self._make_part(entry)
+        self._advance(now, out)
+
+    def on_outcome(self, position: int, completion: bytes, now: int, out: ApplicationOutbox) -> None:
+        entries = self.log.entries
+        if entries and entries[0].position <= position <= entries[-1].position:
+            entries[position - entries[0].position].outcome = completion
         self._advance(now, out)
 
     def _owns(self, key: bytes) -> bool:
@@ -549,6 +558,12 @@ class Replica(Application):
     def _pull(self, now: int, out: ApplicationOutbox) -> None:
         """Ask for the parts that the first transactions of the log have been waiting for too long."""
         self._last_pull = now
+        head = self.log.entries[0]
+        head.pulls += 1
+        if head.pulls % PULLS_BEFORE_FETCH == 0:
+            peer = self._peer(self.shard, self._pulls)
+            if peer is not None:
+                out.fetch_outcomes(peer)
         wanted: dict[GroupId, list[MessageId]] = {}
         for entry in islice(self.log.entries, PULL_MAX):
             if entry.delivered_at + self.part_retry_us > now:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from multicast import registry
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Whole replicas in the simulated world.")
 
 
-class Signals(str, Enum):
+class Signals(StrEnum):
     """rule: the store's. delivery, off: unsafe, to see what the rule is for."""
 
     rule = "rule"
@@ -24,14 +24,14 @@ class Signals(str, Enum):
     off = "off"
 
 
-class Profile(str, Enum):
+class Profile(StrEnum):
     """calm: no faults."""
 
     faults = "faults"
     calm = "calm"
 
 
-class ScheduleName(str, Enum):
+class ScheduleName(StrEnum):
     """See `kvstore.simulated.schedules`."""
 
     two_groups = "two-groups"

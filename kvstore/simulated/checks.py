@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import pairwise
 
 from kvstore.core.audit import APPLIED
 from kvstore.core.messages import decode_payload
@@ -190,7 +191,7 @@ def _prefixes(transaction: Transaction, succeeded: bool) -> list[bytes]:
 def _add_real_time_edges(graph: dict[object, set[object]], logs: Logs, history: History) -> None:
     """Through a chain of the instants at which operations ended, so that there are few edges."""
     ends = sorted({op.completed_us for op in history.operations.values() if op.completed_us is not None})
-    for earlier, later in zip(ends, ends[1:], strict=False):
+    for earlier, later in pairwise(ends):
         graph.setdefault(earlier, set()).add(later)
     for message_id, operation in history.operations.items():
         if message_id not in graph:

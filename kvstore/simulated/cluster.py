@@ -127,9 +127,7 @@ class SimulatedCluster:
             record = records.get(d.position, b"")
             outcome = decode_outcome(record) if record else None
             m = d.message
-            found.append(
-                Executed(d.position, d.timestamp, d.expired, m.id, m.destinations, m.payload, outcome, record)
-            )
+            found.append(Executed(d.position, d.timestamp, d.expired, m.id, m.destinations, m.payload, outcome, record))
         return found
 
     @property

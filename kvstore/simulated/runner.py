@@ -1,4 +1,4 @@
-"""One seed, one run: a cluster, clients and faults drawn from it; then everything heals, must finish, and is checked."""
+"""One seed, one run: a cluster, clients and faults drawn from it; then everything heals, must finish, is checked."""
 
 from __future__ import annotations
 

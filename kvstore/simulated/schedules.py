@@ -1,17 +1,17 @@
 """Two schedules in which atomic multicast alone, or signals sent too early, are not strictly serializable.
 
 Both rest on one thing: a group's leader learns late how high another group has stamped a message, and meanwhile stamps
-something of its own lower. Clocks: the late one's is behind. Links: everything takes 1 ms, but what the slow leader sends
-to the late one takes 100 ms.
+something of its own lower. Clocks: the late one's is behind. Links: everything takes 1 ms, but what the slow leader
+sends to the late one takes 100 ms.
 
 two-groups. t3 writes to A and B; A stamps it high, and B does not hear of it. A has B's stamp and delivers t3. A client
 reads t3's write at A (t1), and then reads at B (t2), which B orders before t3: t1 -> t2 in real time, but t2 < t3 < t1.
 Without signals.
 
-three-groups. z1 writes to B and C; C stamps it high, and B does not hear of it. C has B's stamp and delivers z1, then z2,
-which writes to A and C. A delivers z2. A client reads z2's write at A (a), and then reads at B (b), which B orders before z1:
-a -> b in real time, but b < z1 < z2 < a. Without signals, and also if C signals z2 when it delivers it: C has not
-executed z1 then. With the store's rule C signals z2 only after z1, that is, after B has delivered z1.
+three-groups. z1 writes to B and C; C stamps it high, and B does not hear of it. C has B's stamp and delivers z1, then
+z2, which writes to A and C. A delivers z2. A client reads z2's write at A (a), and then reads at B (b), which B orders
+before z1: a -> b in real time, but b < z1 < z2 < a. Without signals, and also if C signals z2 when it delivers it: C has
+not executed z1 then. With the store's rule C signals z2 only after z1, that is, after B has delivered z1.
 """
 
 from __future__ import annotations
