@@ -157,12 +157,12 @@ def cluster_up(
     """Start the replicas that are down and wait until all are ready. Without --detach, stop them at Ctrl-C."""
     from kvstore import cluster
 
-    started = cluster.up(directory, _say)
-    if not started:
-        _say("all replicas were running already")
-    elif not detach:
-        _say("running; Ctrl-C stops the replicas started here")
-        cluster.watch(directory, started, _say)
+    with cluster.terminable():
+        started = cluster.up(directory, _say)
+        if not started:
+            _say("all replicas were running already")
+        elif not detach:
+            cluster.watch(directory, started, _say)
 
 
 @cluster_app.command("status")

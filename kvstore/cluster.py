@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +190,10 @@ def stop_started(directory: Path, started: list[Started], say: Callable[[str], N
 
 
 def watch(directory: Path, started: list[Started], say: Callable[[str], None]) -> None:
-    """Until Ctrl-C or SIGTERM: say when a replica that we started ends. Then stop them all."""
+    """Until Ctrl-C (or SIGTERM within `terminable`): say when a replica that we started ends. Then stop them all."""
     ended: set[int] = set()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        say("running; Ctrl-C stops the replicas started here")
         while len(ended) < len(started):
             for one in started:
                 if one.replica.id not in ended and one.process.poll() is not None:
@@ -205,6 +205,15 @@ def watch(directory: Path, started: list[Started], say: Callable[[str], None]) -
         say("stopping")
     finally:
         stop_started(directory, started, say)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C here: whatever was started is stopped."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
         signal.signal(signal.SIGTERM, before)
 
 

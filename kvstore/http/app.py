@@ -46,6 +46,9 @@ KV = "/v1/kv/"
 LINE_BYTES_MAX = 16 * 1024
 """Of the request line and of each header: a key of 400 bytes has 1200 characters percent-encoded."""
 
+LINGER_SECONDS = 1.0
+"""How long a refused body is still read, so that its sender gets to the answer."""
+
 _BYTES = {"Content-Type": "application/octet-stream"}
 _JSON = "application/json"
 _log = structlog.get_logger("kvstore.http")
@@ -390,6 +393,7 @@ class ApiServer(web.Server):
             access_log=None,  # type: ignore[arg-type]
             auto_decompress=False,
             keepalive_timeout=75.0,
+            lingering_time=LINGER_SECONDS,
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
         )

@@ -1,0 +1,118 @@
+"""Real clusters of processes for tests, and the plainest HTTP client."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvstore import cluster, config
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Replica:
+    """HTTP to one replica: a connection per request, the path sent as it is."""
+
+    def __init__(self, host: str, port: int):
+        self.host = host
+        self.port = port
+
+    def __call__(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        """`headers` by name with _ for -, e.g. If_Match."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def txn(self, transaction: Any, **headers: str) -> Answer:
+        body = transaction if isinstance(transaction, bytes) else json.dumps(transaction).encode()
+        return self("POST", "/v1/txn", body, **{"Content_Type": "application/json", **headers})
+
+    def raw(self, data: bytes, end: bool = False) -> bytes:
+        """Send bytes, and return what comes until the server closes. end: close our side before."""
+        with socket.create_connection((self.host, self.port), timeout=20) as connection:
+            connection.sendall(data)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
+            pieces = []
+            while piece := connection.recv(65536):
+                pieces.append(piece)
+            return b"".join(pieces)
+
+
+def free_base_port(replicas: int) -> int:
+    """A base port such that every port of a cluster of so many replicas is free now."""
+    rng = random.Random(os.getpid() ^ time.monotonic_ns())
+    for _ in range(100):
+        base = rng.randrange(12_000, 30_000)
+        ports = [base + offset + i for offset in (0, config.HTTP_PORT_OFFSET) for i in range(replicas)]
+        with ExitStack() as stack:
+            try:
+                for port in ports:
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return base
+    raise AssertionError("no free ports")
+
+
+def make_cluster(directory: Path, shards: int, replicas: int, protocol: str, **limits: int) -> config.ClusterConfig:
+    """`cluster.json` on free ports."""
+    made = config.new_cluster(
+        shards=shards,
+        replicas=replicas,
+        protocol=protocol,
+        cluster_id=os.urandom(16).hex(),
+        base_port=free_base_port(shards * replicas),
+    )
+    if limits:
+        data = json.loads(config.json_text(made))
+        data["limits"] |= limits
+        made = config.parse(json.dumps(data).encode(), "test")
+    directory.mkdir(parents=True, exist_ok=True)
+    config.save(directory, made)
+    return made
+
+
+@contextmanager
+def running_cluster(
+    directory: Path, shards: int, replicas: int, protocol: str, **limits: int
+) -> Iterator[list[Replica]]:
+    """A ready cluster; stopped at the end."""
+    made = make_cluster(directory, shards, replicas, protocol, **limits)
+    said: list[str] = []
+    started = cluster.up(directory, said.append)
+    try:
+        yield [Replica(r.host, r.http_port) for r in made.replicas]
+    finally:
+        cluster.stop_started(directory, started, said.append)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Return once `holds()`; fail after `seconds`."""
+    pause = threading.Event()
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
+        pause.wait(0.02)

@@ -1,0 +1,232 @@
+"""The command `kvstore` against a real cluster of one shard with one replica: output, and exit status 0, 1 or 2."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore import config
+from kvstore.cli import main
+from tests.kvstore.live import running_cluster
+
+
+class Ran:
+    """A finished command."""
+
+    def __init__(self, status: int, out: str, err: str):
+        self.status = status
+        self.out = out
+        self.err = err
+
+
+class Shell:
+    """Runs commands in this process, and checks that none prints a stack trace."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str], directory: Path):
+        self.capture = capture
+        self.directory = directory
+
+    def __call__(self, *arguments: str) -> Ran:
+        self.capture.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        out, err = self.capture.readouterr()
+        assert "Traceback" not in err
+        return Ran(int(str(ended.value.code)), out, err)
+
+    def data(self, command: str, *arguments: str) -> Ran:
+        return self(command, *arguments, "--cluster", str(self.directory))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("cli")
+    with running_cluster(path, 1, 1, "skeen"):
+        yield path
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], directory: Path) -> Shell:
+    return Shell(capsys, directory)
+
+
+@pytest.fixture
+def alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    """Without a cluster."""
+    return Shell(capsys, tmp_path)
+
+
+def error_of(ran: Ran, status: int = 1) -> str:
+    """The one line of a failed command."""
+    assert ran.status == status and ran.err.startswith("error: ") and ran.err.count("\n") == 1, ran.err
+    return ran.err
+
+
+def test_put_get_scan_delete(shell: Shell) -> None:
+    put = shell.data("put", "a/b", "hello")
+    assert put.status == 0
+    assert (shell.data("get", "a/b").out, shell.data("get", "a/b").status) == ("hello\n", 0)
+    version = put.out.strip()
+    assert json.loads(shell.data("get", "a/b", "-o", "json").out) == {
+        "key": "a/b",
+        "value": "hello",
+        "version": version,
+    }
+    assert shell.data("scan", "a/").out == "a/b\thello\n"
+    assert shell.data("delete", "a/b").out == "deleted\n"
+    assert shell.data("delete", "a/b").out == "no such key\n"
+    gone = shell.data("get", "a/b", "-o", "json")
+    assert json.loads(gone.out) == {"key": "a/b", "value": None} and "no such key" in error_of(gone)
+
+
+def test_conditions(shell: Shell) -> None:
+    first = shell.data("put", "c", "1", "--if-absent").out.strip()
+    error_of(shell.data("put", "c", "2", "--if-absent"))
+    assert shell.data("put", "c", "2", "--if-version", first).status == 0
+    error_of(shell.data("delete", "c", "--if-version", first))
+    assert "--if-version: not a version" in error_of(shell.data("put", "c", "3", "--if-version", "x"))
+    assert shell.data("get", "c").out == "2\n"
+
+
+def test_a_write_can_be_repeated_under_its_id(shell: Shell) -> None:
+    import time
+    import uuid
+
+    from multicast.types import new_message_id
+
+    identity = str(uuid.UUID(bytes=new_message_id(time.time_ns() // 1000, 7)))
+    transaction = '{"success": [{"op": "add", "key": "once", "delta": 1}]}'
+    first = shell.data("txn", transaction, "--id", identity, "-o", "json")
+    assert shell.data("txn", transaction, "--id", identity, "-o", "json").out == first.out
+    assert shell.data("get", "once").out == "1\n"
+    assert "a UUIDv7 is needed" in error_of(shell.data("put", "k", "v", "--id", "1"))
+
+
+def test_transactions(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "txn.json"
+    compare = {"key": "t", "target": "exists", "op": "==", "value": True}
+    file.write_text(json.dumps({"compare": [compare], "failure": [{"op": "put", "key": "t", "value": "1"}]}))
+    ran = shell.data("txn", str(file), "-o", "json")
+    assert ran.status == 0 and json.loads(ran.out)["succeeded"] is False
+    assert shell.data("txn", str(file)).out.startswith("success at ")
+    assert '  add: {"value":3}\n' in shell.data("txn", '{"success": [{"op": "add", "key": "t3", "delta": 3}]}').out
+    assert "did you mean 'success'" in error_of(shell.data("txn", '{"sucess": []}'))
+    assert "No such file" in error_of(shell.data("txn", str(tmp_path / "missing")))
+    assert "value" in error_of(shell.data("txn", '{"success": [{"op": "put", "key": "a"}]}'))
+    failed = shell.data(
+        "txn", '{"success": [{"op": "put", "key": "w", "value": "x"}, {"op": "add", "key": "w", "delta": 1}]}'
+    )
+    error_of(failed)
+    assert shell.data("get", "w").status == 1
+
+
+def test_status_shows_every_replica(shell: Shell) -> None:
+    ran = shell("cluster", "status", str(shell.directory))
+    head, line = ran.out.splitlines()
+    assert head.split() == ["ID", "SHARD", "URL", "PID", "STATE", "ROLE", "POSITION"]
+    url = config.load(shell.directory).replicas[0].url
+    assert line.split()[:3] == ["0", "0", url] and line.split()[4:6] == ["ready", "member"]
+    (replica,) = json.loads(shell("cluster", "status", str(shell.directory), "-o", "json").out)
+    assert {"id": 0, "shard": 0, "url": url, "state": "ready", "role": "member"}.items() <= replica.items()
+    assert replica["pid"] == int(line.split()[3]) and replica["position"] >= 0
+
+
+def test_a_url_names_a_cluster_too(shell: Shell) -> None:
+    url = config.load(shell.directory).replicas[0].url
+    assert shell("put", "u", "1", "--cluster", url).status == 0
+    assert shell("get", "u", "--cluster", url).out == "1\n"
+
+
+def test_up_on_a_running_cluster_changes_nothing(shell: Shell) -> None:
+    ran = shell("cluster", "up", str(shell.directory), "--detach")
+    assert ran.status == 0 and ran.out.splitlines()[-1] == "all replicas were running already"
+
+
+def test_an_oversized_key_is_named(shell: Shell) -> None:
+    assert "1 to 400 bytes, this one 401" in error_of(shell.data("put", "k" * 401, "v"))
+
+
+def test_an_unanswered_write_is_status_2_and_names_the_id(alone: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        taken: list[socket.socket] = []
+
+        def accept() -> None:
+            for _ in range(100):
+                try:
+                    taken.append(silent.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        port = silent.getsockname()[1]
+        ran = alone("put", "k", "v", "--cluster", f"http://127.0.0.1:{port}", "--timeout", "0.5")
+        silent.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in taken:
+        connection.close()
+    assert "outcome unknown; id " in error_of(ran, status=2)
+
+
+def test_nobody_there_is_status_1(alone: Shell) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        error_of(alone("get", "k", "--cluster", f"http://127.0.0.1:{port}", "--timeout", "0.3"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("get",), "Missing argument"),
+        (("get", "k"), "Missing option '--cluster'"),
+        (("get", "k", "--cluster", "/nowhere"), "neither a URL nor the directory of a cluster"),
+        (("get", "k", "--clutser", "x"), "No such option"),
+        (("got", "k"), "No such command 'got'"),
+        (("put", "k", "v", "--cluster", "x", "--timeout", "0"), "--timeout"),
+        (("cluster", "init", "D", "--protocol", "whitebox"), "did you mean 'white_box'?"),
+        (("cluster", "init", "D", "--protocol", "skeen"), "not fault-tolerant"),
+        (("cluster", "init", "D", "--shards", "0"), "at least one shard"),
+        (("cluster", "init", "D", "--base-port", "65500"), "http_port: from 1 to 65535"),
+        (("cluster", "init", "D", "--durability", "maybe"), "durability: one of fsync, os"),
+        (("cluster", "status", "D"), "kvstore cluster init"),
+        (("cluster", "up", "D"), "kvstore cluster init"),
+        (("cluster", "down", "D"), "kvstore cluster init"),
+        (("serve", "--dir", "D", "--replica", "0"), "kvstore cluster init"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_1(
+    alone: Shell, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(alone.directory)
+    assert says in error_of(alone(*arguments))
+    assert list(alone.directory.iterdir()) == []
+
+
+def test_init_never_overwrites(alone: Shell) -> None:
+    directory = str(alone.directory / "new")
+    assert alone("cluster", "init", directory).status == 0
+    before = (alone.directory / "new" / "cluster.json").read_bytes()
+    assert "exists already" in error_of(alone("cluster", "init", directory, "--shards", "5"))
+    assert (alone.directory / "new" / "cluster.json").read_bytes() == before
+
+
+def test_serve_refuses_a_replica_that_is_not_there(alone: Shell) -> None:
+    directory = str(alone.directory / "new")
+    alone("cluster", "init", directory)
+    assert "no replica 6 in this cluster; it has 0 to 5" in error_of(
+        alone("serve", "--dir", directory, "--replica", "6")
+    )
+
+
+def test_help_is_for_everything(alone: Shell) -> None:
+    ran = alone("--help")
+    assert ran.status == 0
+    for command in ("cluster", "serve", "get", "put", "delete", "scan", "txn", "bench"):
+        assert f"  {command} " in ran.out
+    assert alone("cluster", "--help").status == 0

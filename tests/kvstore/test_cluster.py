@@ -1,0 +1,212 @@
+"""Processes of a cluster: start, kill, start again, stop; and everything that may be in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore import cluster, config
+from kvstore.cluster import ClusterError
+from kvstore.config import ConfigError
+from kvstore.process import AlreadyRunning, Handle, ReplicaLock, check_port, running
+from tests.kvstore.live import Replica, make_cluster, wait_until
+
+SERVE_SECONDS = 30
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def stopped_afterwards(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose cluster is down after the test, come what may."""
+    yield tmp_path
+    with contextlib.suppress(ConfigError):
+        for replica in config.load(tmp_path).replicas:
+            handle = Handle.of(config.replica_directory(tmp_path, replica.id))
+            if handle is not None:
+                handle.send(signal.SIGKILL)
+                assert handle.wait(10)
+                handle.close()
+
+
+def http(made: config.ClusterConfig, replica_id: int) -> Replica:
+    replica = made.replica(replica_id)
+    return Replica(replica.host, replica.http_port)
+
+
+def reap(*started: cluster.Started) -> None:
+    """Children that were stopped otherwise: collect them."""
+    for one in started:
+        one.process.wait()
+
+
+def serve(directory: Path, replica_id: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a replica that is expected to refuse to start."""
+    command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(directory), "--replica", str(replica_id)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SERVE_SECONDS, check=False)
+
+
+def refusal(ran: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a replica that refused to start."""
+    errors = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
+    assert ran.returncode == 1 and len(errors) == 1 and "Traceback" not in ran.stderr, ran.stderr
+    return errors[0]
+
+
+def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
+    stopped_afterwards: Path, said: list[str]
+) -> None:
+    directory = stopped_afterwards
+    made = make_cluster(directory, 1, 3, "white_box")
+    started = cluster.up(directory, said.append)
+    assert len(started) == 3
+    assert [line.state for line in cluster.status(directory)] == ["ready"] * 3
+    for i in range(20):
+        assert http(made, i % 3)("PUT", f"/v1/kv/k{i}", b"%d" % i).status == 200
+
+    leader = next(line for line in cluster.status(directory) if line.role == "leader")
+    assert leader.pid is not None
+    os.kill(leader.pid, signal.SIGKILL)
+    wait_until(lambda: running(config.replica_directory(directory, leader.id)) is None)
+    assert cluster.status(directory)[leader.id].state == "down"
+    other = http(made, (leader.id + 1) % 3)
+    wait_until(lambda: other("PUT", "/v1/kv/after", b"x").status == 200)
+
+    (again,) = cluster.up(directory, said.append)
+    assert again.replica.id == leader.id
+    back = http(made, leader.id)
+    for i in range(20):
+        assert back("GET", f"/v1/kv/k{i}").body == b"%d" % i
+    assert back("GET", "/v1/kv/after").body == b"x"
+
+    assert cluster.down(directory, said.append) is True
+    reap(*started, again)
+    assert [line.state for line in cluster.status(directory)] == ["down"] * 3
+    assert sum("stopped" in line for line in said) == 3
+    assert cluster.down(directory, said.append) is True and said[-1] == "no replica is running"
+
+
+def test_a_stopped_replica_leaves_an_up_to_date_lmdb(stopped_afterwards: Path, said: list[str]) -> None:
+    directory = stopped_afterwards
+    made = make_cluster(directory, 1, 1, "skeen")
+    for life in range(2):
+        started = cluster.up(directory, said.append)
+        assert http(made, 0)("PUT", f"/v1/kv/k{life}", b"x").status == 200
+        position = cluster.status(directory)[0].position
+        assert cluster.down(directory, said.append) is True
+        reap(*started)
+    log = (directory / "replicas" / "0" / "log").read_text()
+    recovered = [line for line in log.splitlines() if '"event": "recovered"' in line]
+    assert position == 2 and '"from_lmdb": 1' in recovered[1] and '"position": 1' in recovered[1]
+
+
+def test_foreground_stops_what_it_started(stopped_afterwards: Path) -> None:
+    directory = stopped_afterwards
+    make_cluster(directory, 1, 1, "skeen")
+    command = [sys.executable, "-m", "kvstore", "cluster", "up", str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        assert "is ready" in lines[0] and "Ctrl-C" in lines[1]
+        pid = running(directory / "replicas" / "0")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SERVE_SECONDS) == 0
+    assert pid is not None and running(directory / "replicas" / "0") is None
+
+
+def test_two_processes_never_serve_one_replica(stopped_afterwards: Path, said: list[str]) -> None:
+    directory = stopped_afterwards
+    make_cluster(directory, 1, 1, "skeen")
+    (one,) = cluster.up(directory, said.append)
+    assert f"in use by process {one.process.pid}" in refusal(serve(directory))
+    assert cluster.status(directory)[0].pid == one.process.pid
+    cluster.stop_started(directory, [one], said.append)
+
+
+def test_a_stale_pid_file_is_nobody_even_if_the_number_lives(tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text(f"{os.getpid()}\n")
+    assert running(tmp_path) is None and Handle.of(tmp_path) is None
+    lock = ReplicaLock(tmp_path)
+    assert running(tmp_path) == os.getpid()
+    with pytest.raises(AlreadyRunning, match=f"in use by process {os.getpid()}"):
+        ReplicaLock(tmp_path)
+    lock.release()
+    assert running(tmp_path) is None
+
+
+@pytest.mark.parametrize("kind", ["peer", "http"])
+def test_a_busy_port_is_named_with_its_owner(stopped_afterwards: Path, said: list[str], kind: str) -> None:
+    directory = stopped_afterwards
+    replica = make_cluster(directory, 1, 1, "skeen").replica(0)
+    port = replica.peer_port if kind == "peer" else replica.http_port
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(
+            ClusterError, match=f"replica 0: .*port {port} on 127.0.0.1 is in use by process {os.getpid()} "
+        ):
+            cluster.up(directory, said.append)
+        assert f"port {port} on 127.0.0.1 is in use by process {os.getpid()} (" in refusal(serve(directory))
+    check_port("127.0.0.1", port, "port")
+    assert cluster.status(directory)[0].state == "down"
+
+
+def test_one_replica_that_cannot_start_stops_the_others(stopped_afterwards: Path, said: list[str]) -> None:
+    directory = stopped_afterwards
+    made = make_cluster(directory, 2, 1, "skeen")
+    with socket.create_server(("127.0.0.1", made.replica(1).peer_port)), pytest.raises(ClusterError, match="replica 1"):
+        cluster.up(directory, said.append)
+    assert [line.state for line in cluster.status(directory)] == ["down", "down"]
+
+
+def test_the_directory_of_another_cluster_is_refused_untouched(stopped_afterwards: Path, said: list[str]) -> None:
+    directory = stopped_afterwards
+    made = make_cluster(directory, 1, 1, "skeen")
+    started = cluster.up(directory, said.append)
+    assert http(made, 0)("PUT", "/v1/kv/k", b"x").status == 200
+    cluster.stop_started(directory, started, said.append)
+    home = directory / "replicas" / "0"
+    before = {p: p.read_bytes() for p in home.rglob("*") if p.is_file() and p.name != "lock.mdb"}
+    make_cluster(directory, 1, 1, "skeen")
+    with pytest.raises(ConfigError, match=f"belongs to cluster {made.cluster_id}"):
+        cluster.up(directory, said.append)
+    assert "belongs to cluster" in refusal(serve(directory))
+    (home / "identity.json").unlink()
+    assert f"belongs to cluster {made.cluster_id}" in refusal(serve(directory))
+    shutil.move(home / "journal", directory / "journal")
+    assert made.cluster_id in refusal(serve(directory))
+    shutil.rmtree(home / "journal")
+    shutil.move(directory / "journal", home / "journal")
+    after = {p: p.read_bytes() for p in home.rglob("*") if p.is_file() and p.name != "lock.mdb"}
+    changed = {p.name for p in before if after[p] != before[p]}
+    assert changed <= {"identity.json", "log", "pid"}
+
+
+def test_a_damaged_journal_is_refused_in_one_line(stopped_afterwards: Path, said: list[str]) -> None:
+    directory = stopped_afterwards
+    made = make_cluster(directory, 1, 1, "skeen")
+    started = cluster.up(directory, said.append)
+    for i in range(10):
+        http(made, 0)("PUT", f"/v1/kv/k{i}", b"x")
+    cluster.stop_started(directory, started, said.append)
+    (segment,) = (directory / "replicas" / "0" / "journal").glob("*.seg")
+    good = segment.read_bytes()
+    segment.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
+    assert segment.name in refusal(serve(directory))
+    segment.write_bytes(good[:-50])
+    with pytest.raises(ClusterError, match=rf"replica 0 ended while starting: .*{segment.name}"):
+        cluster.up(directory, said.append)
+    segment.write_bytes(good)
+    started = cluster.up(directory, said.append)
+    assert http(made, 0)("GET", "/v1/kv/k9").body == b"x"
+    cluster.stop_started(directory, started, said.append)

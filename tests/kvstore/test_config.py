@@ -1,0 +1,130 @@
+"""The configuration: what is wrong is refused in one line that names the place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore import config
+from kvstore.config import ConfigError
+
+ID = "0123456789abcdef0123456789abcdef"
+
+
+def made(**changes: Any) -> config.ClusterConfig:
+    arguments = {"shards": 2, "replicas": 3, "protocol": "white_box", "cluster_id": ID, **changes}
+    return config.new_cluster(**arguments)
+
+
+def as_json(**changes: Any) -> dict[str, Any]:
+    return json.loads(config.json_text(made())) | changes
+
+
+def refusal(data: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(data if isinstance(data, bytes) else json.dumps(data).encode(), "cluster.json")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    config.save(tmp_path, made())
+    assert config.load(tmp_path) == made()
+    assert [p.name for p in tmp_path.iterdir()] == ["cluster.json"]
+
+
+def test_replicas_are_numbered_shard_by_shard_with_ports_from_the_base() -> None:
+    cluster = made(base_port=9000)
+    assert cluster.shards == {0: (0, 1, 2), 1: (3, 4, 5)}
+    assert [(r.peer_port, r.http_port) for r in cluster.replicas][4] == (9004, 9104)
+    assert cluster.topology().groups == {0: (0, 1, 2), 1: (3, 4, 5)}
+
+
+def test_the_protocol_gets_the_hybrid_clock_and_the_window() -> None:
+    options: Any = config.parse(json.dumps(as_json(protocol_options={"heartbeat_us": 5000})).encode(), "x").options()
+    assert (options.clock, options.dedup_window_us, options.heartbeat_us) == ("hybrid", 120_000_000, 5000)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"protocl": "skeen"}, "protocl: unknown field; did you mean 'protocol'?"),
+        ({"limits": {"body_byte_max": 1}}, "limits.body_byte_max: unknown field; did you mean 'body_bytes_max'?"),
+        ({"limits": {"body_bytes_max": 10}}, "limits.body_bytes_max: from 1024 to 4194304, not 10"),
+        ({"limits": {"body_bytes_max": "big"}}, "limits.body_bytes_max: Expected `int`, got `str`"),
+        ({"limits": {"timeout_default_ms": 9000, "timeout_max_ms": 10}}, "timeout_default_ms: at most"),
+        ({"protocol": "whitebox"}, "unknown protocol 'whitebox'; did you mean 'white_box'?"),
+        ({"protocol": "skeen"}, "shard 0 has 3, but skeen is not fault-tolerant"),
+        (
+            {"protocol_options": {"heartbeat": 1}},
+            "protocol_options.heartbeat: unknown field; did you mean 'heartbeat_us'?",
+        ),
+        ({"protocol_options": {"clock": "sun"}}, "protocol_options: clock is 'logical' or 'hybrid'"),
+        ({"protocol_options": {"dedup_window_us": 1}}, "set dedup_window_ms at the top"),
+        ({"durability": "none"}, "durability: one of fsync, os"),
+        ({"dedup_window_ms": 0}, "dedup_window_ms: from 1000"),
+        ({"cluster_id": "XY"}, "cluster_id: 32 lower-case hexadecimal digits"),
+        ({"format": 2}, "format 2 is newer than this program's 1"),
+        ({"format": 0}, "format: 0 is not known"),
+        ({"replicas": []}, "replicas: at least one"),
+        ({"shard_map": {"version": 1}}, "shard_map: "),
+    ],
+)
+def test_a_mistake_is_named(change: dict[str, Any], says: str) -> None:
+    assert says in refusal(as_json(**change))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("id", 1, "replicas[2].id: 1 is used twice"),
+        ("peer_port", 0, "replicas[2].peer_port: from 1 to 65535, not 0"),
+        ("peer_port", 7400, "replicas[2].peer_port: port 7400 is already replicas[0].peer_port"),
+        ("host", "", "replicas[2].host: empty"),
+        ("prot", 1, "replicas[2].prot: unknown field"),
+        ("shard", 7, "shard_map"),
+    ],
+)
+def test_a_mistake_in_a_replica_is_named(field: str, value: Any, says: str) -> None:
+    data = as_json()
+    data["replicas"][2][field] = value
+    if field == "shard":
+        data["replicas"] = [r | {"shard": 7} if r["shard"] == 1 else r for r in data["replicas"]]
+    assert says in refusal(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b'{"format": 1}'])
+def test_what_is_no_configuration_is_refused(data: bytes) -> None:
+    assert refusal(data).startswith("cluster.json: ")
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="kvstore cluster init"):
+        config.load(tmp_path)
+
+
+def test_too_many_replicas_for_the_ports() -> None:
+    with pytest.raises(ConfigError, match="at most 100 replicas"):
+        made(shards=51, replicas=2)
+
+
+def test_the_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    home = config.claim(tmp_path, made(), 1)
+    assert config.claim(tmp_path, made(), 1) == home
+    with pytest.raises(ConfigError, match=f"belongs to cluster {ID}, not to {'f' * 32}"):
+        config.claim(tmp_path, made(cluster_id="f" * 32), 1)
+
+
+def test_the_data_of_another_protocol_is_refused(tmp_path: Path) -> None:
+    config.claim(tmp_path, made(replicas=1), 1)
+    with pytest.raises(ConfigError, match=r"protocol white_box, but cluster\.json says skeen"):
+        config.claim(tmp_path, made(replicas=1, protocol="skeen"), 1)
+
+
+def test_the_data_of_another_replica_is_refused(tmp_path: Path) -> None:
+    config.claim(tmp_path, made(), 1).rename(tmp_path / "replicas" / "2")
+    with pytest.raises(ConfigError, match="holds the data of replica 1"):
+        config.claim(tmp_path, made(), 2)
