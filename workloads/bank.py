@@ -207,12 +207,12 @@ async def run(
             running = [asyncio.create_task(bank.client(i, stop)) for i in range(clients)]
             try:
                 await _watch(seconds, stop, running, bank.totals, on_second)
-            finally:
                 stop.set()
-                done = await asyncio.gather(*running, return_exceptions=True)
-            for error in done:
-                if isinstance(error, BaseException):
-                    raise error
+                await asyncio.gather(*running)
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
             return bank.totals, await bank.read_all(timeout=30.0)
     finally:
         if history:

@@ -92,7 +92,14 @@ class FakeCluster:
         return {
             "cluster_id": "00" * 16,
             "protocol": "fake",
+            "durability": "none",
             "self": number,
+            "replica": {
+                "id": number,
+                "role": "leader",
+                "completed": self.time,
+                "fdatasync_us": {"p50": 500, "p99": 900},
+            },
             "shard_map": self.shard_map.to_json(),
             "shards": [
                 {
@@ -107,8 +114,8 @@ class FakeCluster:
         }
 
     async def serve(self, http: web.BaseRequest, body: bytes, fault: str) -> web.StreamResponse:
-        """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, garbage, page (no problem
-        description), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forgotten."""
+        """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, garbage, page (not a
+        problem), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forgotten."""
         if fault == "hang":
             await asyncio.sleep(30)
         if fault == "not_ready" or fault == "overloaded":

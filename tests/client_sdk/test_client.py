@@ -1,0 +1,108 @@
+"""The blocking client: the same answers and exceptions, from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+from client_sdk import Add, Client, Compare, ConditionFailed, Conflict, Get, OutcomeUnknown
+from tests.client_sdk.fake import FakeCluster
+
+pytestmark = pytest.mark.timeout(20)
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """A fake cluster on a loop and thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> FakeCluster:
+        return await FakeCluster().__aenter__()
+
+    fake = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    yield fake
+    asyncio.run_coroutine_threadsafe(fake.__aexit__(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_every_method_answers_as_the_asynchronous_one(cluster: FakeCluster) -> None:
+    with Client(cluster.urls, timeout=3.0) as store:
+        version = store.put("a", "1")
+        found = store.get(b"a")
+        assert found is not None
+        assert (found.value, found.version) == (b"1", version)
+        assert store.txn([Compare(b"a", "value", "==", b"1")], [Add(b"a", 1), Get(b"a")]).results[0].value == 2
+        for i in range(5):
+            store.put(f"s{i}", b"")
+        assert [entry.key for entry in store.scan("s", page_size=2)] == [b"s%d" % i for i in range(5)]
+        assert len(list(store.scan_pages("s", page_size=2))) == 3
+        assert store.delete("a")
+        assert store.get("a") is None
+        assert store.cluster()["protocol"] == "fake"
+
+
+def test_exceptions_come_through(cluster: FakeCluster) -> None:
+    with Client(cluster.urls, timeout=0.4, attempt_timeout=0.2) as store:
+        store.put("a", "1")
+        with pytest.raises(ConditionFailed):
+            store.put("a", "2", if_absent=True)
+        for replica in cluster.replicas:
+            replica.always = "reset_after"
+        with pytest.raises(OutcomeUnknown):
+            store.put("a", "2")
+
+
+def test_interactive_transactions(cluster: FakeCluster) -> None:
+    with Client(cluster.urls, timeout=10.0) as store:
+        with store.transaction() as t:
+            assert t.get("n") is None
+            t.put("n", "0")
+        assert t.version is not None
+        with pytest.raises(Conflict), store.transaction() as t:
+            t.get("n")
+            store.put("n", "0")
+            t.delete("n")
+
+        def increment(transaction) -> int:
+            value = int(transaction.get("n")) + 1
+            transaction.put("n", str(value))
+            return value
+
+        with ThreadPoolExecutor(4) as pool:
+            values = list(pool.map(lambda _: store.transact(increment), range(8)))
+        assert sorted(values) == list(range(1, 9))
+
+
+def test_closing_ends_the_thread_and_may_be_repeated(cluster: FakeCluster) -> None:
+    before = threading.active_count()
+    store = Client(cluster.urls)
+    store.put("a", "1")
+    assert threading.active_count() == before + 1
+    store.close()
+    store.close()
+    assert threading.active_count() == before
+
+
+def test_a_wrong_target_is_one_clear_line(tmp_path) -> None:
+    before = threading.active_count()
+    for target, words in (
+        (str(tmp_path), "neither a URL nor the directory of a cluster"),
+        ("ftp://127.0.0.1", "not an http:// or https:// URL"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Client(target)
+    (tmp_path / "cluster.json").write_text('{"replicas": 1}')
+    with pytest.raises(ValueError, match=r"cluster\.json"):
+        Client(tmp_path)
+    assert threading.active_count() == before

@@ -1,0 +1,140 @@
+"""Whom to ask: the order of candidates, suspicion, and which views are believed."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk import codec
+from client_sdk.codec import MalformedAnswer
+from client_sdk.routing import SUSPECT_SECONDS, ClusterView, Router, find_urls
+from kvstore.core.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
+from kvstore.core.shard_map import ShardMap
+from kvstore.http import schemas
+from multicast.types import Timestamp
+
+A, B, C, D = "http://a", "http://b", "http://c", "http://d"
+
+
+def view(leaders: tuple[int | None, int | None] = (0, 2), cluster_id: str = "c1", version: int = 1) -> ClusterView:
+    shards = [
+        {"id": 0, "leader": leaders[0], "replicas": [{"id": 0, "url": A}, {"id": 1, "url": B}]},
+        {"id": 1, "leader": leaders[1], "replicas": [{"id": 2, "url": C}, {"id": 3, "url": D + "/"}]},
+    ]
+    shard_map = ShardMap.even([0, 1], version=version).to_json()
+    return ClusterView.parse(json.dumps({"cluster_id": cluster_id, "shard_map": shard_map, "shards": shards}).encode())
+
+
+def router(known: ClusterView | None) -> Router:
+    made = Router([B], random.Random(1))
+    if known:
+        made.learn(known)
+    return made
+
+
+def test_a_leader_comes_first_then_its_shard_then_the_rest() -> None:
+    assert router(view()).candidates((1,), 0.0) == [C, D, A, B]
+    assert router(view((1, 3))).candidates((1,), 0.0) == [D, C, B, A]
+    assert router(view((None, None))).candidates((0,), 0.0) == [A, B, C, D]
+
+
+def test_of_several_shards_the_leaders_come_first() -> None:
+    orders = {tuple(router(view()).candidates((0, 1), 0.0)[:2]) for _ in range(1)}
+    many = Router([B], random.Random(2))
+    many.learn(view())
+    orders |= {tuple(many.candidates((0, 1), 0.0)[:2]) for _ in range(20)}
+    assert orders == {(A, C), (C, A)}, "the work of being asked is shared"
+
+
+def test_without_a_view_the_seeds_are_asked() -> None:
+    assert router(None).candidates((), 0.0) == [B]
+    assert router(None).shards_of([b"k"]) == ()
+
+
+def test_a_suspect_comes_last_for_a_while() -> None:
+    made = router(view())
+    made.suspect(C, 10.0)
+    assert made.candidates((1,), 10.5) == [D, A, B, C]
+    assert made.candidates((1,), 10.0 + SUSPECT_SECONDS) == [C, D, A, B]
+    made.suspect(C, 20.0)
+    made.trust(C)
+    assert made.candidates((1,), 20.0)[0] == C
+
+
+def test_an_older_map_is_not_taken_and_another_cluster_is_an_error() -> None:
+    made = router(view(version=2))
+    made.learn(view((1, 3), version=1))
+    assert made.view is not None
+    assert made.view.leaders == {0: A, 1: C}
+    made.learn(view((1, 3), version=2))
+    assert made.view.leaders == {0: B, 1: D}
+    with pytest.raises(ValueError, match="of cluster c2, not of c1"):
+        made.learn(view(cluster_id="c2"))
+
+
+def test_nonsense_is_no_view() -> None:
+    for text in (b"", b"[]", b"{}", b'{"cluster_id": "x", "shard_map": 5, "shards": []}'):
+        with pytest.raises(MalformedAnswer):
+            ClusterView.parse(text)
+
+
+def test_urls_from_what_users_give(tmp_path) -> None:
+    assert find_urls("http://x:1/, https://y:2") == ("http://x:1", "https://y:2")
+    assert find_urls(["http://x:1", "http://y:2"]) == ("http://x:1", "http://y:2")
+    (tmp_path / "cluster.json").write_text('{"replicas": [{"id": 0, "host": "127.0.0.1", "http_port": 7500}]}')
+    assert find_urls(tmp_path) == ("http://127.0.0.1:7500",)
+
+
+# --- the JSON of transactions, against the server's own reading ---
+
+_keys = st.binary(min_size=1, max_size=12)
+_values = st.binary(max_size=12)
+_versions = st.builds(Timestamp, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+_operations = st.one_of(
+    st.builds(Get, _keys),
+    st.builds(Put, _keys, _values),
+    st.builds(Delete, _keys),
+    st.builds(Add, _keys, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(Append, _keys, _values),
+    st.builds(Range, _values, st.integers(1, 1000), _values),
+)
+_compares = st.one_of(
+    st.builds(Compare, _keys, st.just("value"), st.sampled_from(["==", "!=", "<", ">"]), _values),
+    st.builds(Compare, _keys, st.just("version"), st.sampled_from(["==", "!=", "<", ">"]), _versions),
+    st.builds(Compare, _keys, st.just("exists"), st.sampled_from(["==", "!="]), st.booleans()),
+)
+_branch = st.lists(_operations, max_size=4).map(tuple)
+
+
+@given(st.builds(Transaction, st.lists(_compares, max_size=3).map(tuple), _branch, _branch))
+def test_the_server_reads_the_transaction_that_was_meant(transaction: Transaction) -> None:
+    read = schemas.parse_transaction(codec.transaction_body(transaction))
+    assert msgspec.msgpack.encode(read) == msgspec.msgpack.encode(transaction)
+
+
+@given(st.binary(max_size=200))
+def test_no_answer_makes_the_parsers_fail_in_another_way(body: bytes) -> None:
+    for parse in (codec.parse_page, codec.parse_write, lambda b: codec.parse_transaction(b, Transaction())):
+        with pytest.raises(MalformedAnswer):
+            parse(body)
+    assert codec.parse_problem(body) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"succeeded":true,"version":"1-0","results":[]}',
+        b'{"succeeded":true,"version":"x","results":[{}]}',
+        b'{"succeeded":true,"version":"1-0","results":[{"value":5}]}',
+        b'{"succeeded":true,"version":"1-0","results":[{"value":"v"}]}',
+        b'{"succeeded":true,"version":"1-0","results":[{"value_b64":"?","version":"1-0"}]}',
+    ],
+)
+def test_an_answer_that_does_not_fit_the_request_is_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedAnswer):
+        codec.parse_transaction(body, Transaction(success=(Get(b"k"),)))

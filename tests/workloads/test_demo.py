@@ -1,0 +1,38 @@
+"""The demo's own care: other people's directories and ports. The demo as a whole is run by `make demo`."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from multicast import registry
+from workloads import demo
+
+
+async def test_a_directory_that_is_no_clusters_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(demo.DemoFailed, match="nothing was changed"):
+        await demo.Demo(tmp_path, "white_box", 3.0, 1).run()
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_busy_port_is_passed_over() -> None:
+    free = demo.free_base_port(6)
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", free + demo.HTTP_PORT_OFFSET + 2))
+        busy.listen()
+        assert demo.free_base_port(6) > free
+
+
+def test_an_unknown_protocol_is_named_with_its_neighbour(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["demo", "--protocol", "white_bx"])
+    assert demo.main() == 1
+    assert "did you mean 'white_box'?" in capsys.readouterr().err
+
+
+def test_only_fault_tolerant_protocols_lose_a_leader(tmp_path: Path) -> None:
+    for name in registry.names():
+        made = demo.Demo(tmp_path, name, 3.0, 1)
+        assert made.fault_tolerant == registry.load(name).specification.fault_tolerant

@@ -1,0 +1,50 @@
+"""Histories are what the audit will read: well-formed, in order, never mixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvstore.core.audit import HistoryEvent
+from multicast.types import Timestamp, new_message_id
+from workloads.history import HistoryWriter
+
+
+def read(path: Path) -> list[HistoryEvent]:
+    return [msgspec.json.decode(line, type=HistoryEvent) for line in path.read_bytes().splitlines()]
+
+
+def test_events_can_be_read_back_as_the_audits_schema(tmp_path: Path) -> None:
+    first, second = new_message_id(1_700_000_000_000_000, 1), new_message_id(1_700_000_000_000_001, 2)
+    with HistoryWriter.create(tmp_path, "h") as history:
+        history.invoke(0, first, "read_all")
+        history.invoke(1, second, "transfer")
+        seen = {"a": Timestamp(16, 1), "b": Timestamp(0, 0)}
+        history.ok(0, first, "read_all", Timestamp(255, 2), succeeded=True, reads=seen, value={"a": 5, "b": 0})
+        history.info(1, second, "transfer", "no answer")
+    events = read(tmp_path / "history" / "h.jsonl")
+    assert [(e.process, e.type) for e in events] == [(0, "invoke"), (1, "invoke"), (0, "ok"), (1, "info")]
+    done = events[2]
+    assert (done.version, done.reads, done.value) == ("ff-2", {"a": "10-1", "b": "0-0"}, {"a": 5, "b": 0})
+    assert done.id == "018bcfe5-6800-7000-8000-000000000001"
+    assert [e.at_us for e in events] == sorted(e.at_us for e in events)
+
+
+def test_an_invocation_is_in_the_file_before_it_returns(tmp_path: Path) -> None:
+    history = HistoryWriter.create(tmp_path, "h")
+    history.invoke(0, new_message_id(1, 1), "put")
+    assert len(read(history.path)) == history.events == 1
+    history.close()
+    history.close()
+
+
+def test_histories_are_never_mixed(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        with HistoryWriter.create(tmp_path, "bank") as history:
+            names.append(history.path.name)
+    assert names == ["bank.jsonl", "bank-2.jsonl", "bank-3.jsonl"]
+    with pytest.raises(FileExistsError):
+        HistoryWriter(tmp_path / "history" / "bank.jsonl")
