@@ -94,12 +94,7 @@ class FakeCluster:
             "protocol": "fake",
             "durability": "none",
             "self": number,
-            "replica": {
-                "id": number,
-                "role": "leader",
-                "completed": self.time,
-                "fdatasync_us": {"p50": 500, "p99": 900},
-            },
+            "replica": {"id": number, "role": "leader", "fdatasync_us": {"p50": 500, "p99": 900}},
             "shard_map": self.shard_map.to_json(),
             "shards": [
                 {
@@ -191,7 +186,8 @@ class FakeCluster:
         succeeded = all(map(self.holds, txn.compare))
         branch = txn.success if succeeded else txn.failure
         for operation in branch:
-            if isinstance(operation, Add) and not self.rows.get(operation.key, (b"0", ZERO))[0].isdigit():
+            before = self.rows.get(operation.key, (b"0", ZERO))[0] if isinstance(operation, Add) else b"0"
+            if not before.removeprefix(b"-").isdigit():
                 raise errors.Problem(422, "failed", "not an integer", field="success[0]")
         if any(not isinstance(operation, Get | Range) for operation in branch):
             self.applied += 1
