@@ -38,6 +38,8 @@ app.add_typer(cluster_app, name="cluster")
 
 
 class Output(StrEnum):
+    """How results are printed."""
+
     text = "text"
     json = "json"
 

@@ -78,6 +78,7 @@ def fetch(url: str, seconds: float = HTTP_SECONDS) -> tuple[int, bytes]:
 
 
 def is_ready(replica: ReplicaConfig) -> bool:
+    """Whether it answers that it serves requests."""
     try:
         return fetch(f"{replica.url}/readyz")[0] == 200
     except OSError:

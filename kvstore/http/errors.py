@@ -80,6 +80,7 @@ def invalid(field: str, detail: str) -> Problem:
 
 
 def too_large(what: str, limit_bytes: int) -> Problem:
+    """413. what: the subject of the sentence."""
     return Problem(413, "too_large", f"{what} has at most {limit_bytes} bytes", field="body")
 
 
@@ -89,6 +90,7 @@ def unavailable(code: str, detail: str, outcome: str = NOT_APPLIED) -> Problem:
 
 
 def timed_out(timeout_ms: int, outcome: str) -> Problem:
+    """504: the time that the client gave is up."""
     return Problem(504, "timeout", f"no answer within {timeout_ms} ms", retryable=True, outcome=outcome)
 
 

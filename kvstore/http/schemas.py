@@ -194,6 +194,7 @@ def text_or_b64(name: str, data: bytes) -> tuple[str, str]:
 
 
 def entry_json(found: Found) -> dict[str, Any]:
+    """A key with its value and version."""
     return dict([text_or_b64("key", found.key), text_or_b64("value", found.value), ("version", str(found.version))])
 
 
@@ -211,6 +212,7 @@ def transaction_answer(transaction: Transaction, answered: Answered, message_id:
 
 
 def result_json(operation: Operation, result: OperationResult) -> dict[str, Any]:
+    """The result of one operation, as it stands in `results`."""
     if isinstance(operation, Get):
         if result.found is None:
             return dict([text_or_b64("key", operation.key), ("value", None)])
