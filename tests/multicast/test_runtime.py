@@ -247,7 +247,7 @@ asyncio.run(main())
 """
 
 
-def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
+async def test_what_was_answered_survives_kill_9(clusters: Any, tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         cwd=Path(__file__).parent.parent.parent,
@@ -258,17 +258,20 @@ def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
     answered += [line.strip() for line in child.stderr.read().splitlines(keepends=True) if line.endswith("\n")]
     child.stderr.close()
     assert child.wait(10) == -signal.SIGKILL
-    disk = FileDisk(tmp_path / "0")
-    try:
-        journal = Journal(disk, CLUSTER, 0, 0)
-        found = [r.message.payload.decode() for _, r in journal.tail(0) if isinstance(r, Delivered)]
-        outcomes = [r.position for _, r in journal.tail(0) if isinstance(r, Completed)]
-    finally:
-        disk.close()
     assert len(answered) >= 300
-    assert set(answered) <= set(found)
-    assert len(found) == len(set(found))
-    assert outcomes == list(range(1, len(outcomes) + 1))
+    cluster = clusters(ONE, "skeen")
+    await cluster.start()
+    await cluster.multicast(0, b"after")
+    delivered = [p.decode() for p in cluster.payloads(0)]
+    await cluster.stop()
+    assert set(answered) <= set(delivered)
+    assert len(delivered) == len(set(delivered))
+    disk = FileDisk(tmp_path / "0")
+    journal = Journal(disk, CLUSTER, 0, 0)
+    records = [r for _, r in journal.tail(0)]
+    disk.close()
+    assert [r.message.payload.decode() for r in records if isinstance(r, Delivered)] == delivered
+    assert [r.position for r in records if isinstance(r, Completed)] == list(range(1, len(delivered) + 1))
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------
