@@ -55,7 +55,7 @@ class Started(msgspec.Struct):
 
 
 class ReplicaStatus(msgspec.Struct):
-    """One line of `kvstore cluster status`. state: "ready", "starting", "not answering" or "down"."""
+    """One line of `kvstore cluster status`. state: "ready", "not ready", "not answering" or "down"."""
 
     id: int
     shard: int
@@ -234,6 +234,6 @@ def _status(directory: Path, config: ClusterConfig, replica: ReplicaConfig) -> R
         answer = msgspec.json.decode(fetch(f"{replica.url}/v1/cluster")[1])
         if answer["cluster_id"] == config.cluster_id:
             line.details = answer["replica"]
-            line.state = "ready" if line.details["ready"] else "starting"
+            line.state = "ready" if line.details["ready"] else "not ready"
             line.role, line.position = line.details["role"], line.details["position"]
     return line

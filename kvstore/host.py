@@ -173,7 +173,7 @@ class LiveReplica:
             return {**status, "role": "starting", "position": 0, "completed": 0}
         status |= self._host.status()
         status["write_buffer_bytes"] = self._store.pending_bytes
-        status["transactions"] = self._replica.status()
+        status["store"] = self._replica.status()
         return status
 
     def describe_cluster(self) -> dict[str, Any]:

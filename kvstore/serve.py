@@ -21,6 +21,8 @@ from kvstore.process import PortBusy, ReplicaLock, check_port, port_user
 from multicast.types import ProcessId
 
 BACKLOG = 1024
+HTTP_CLOSE_SECONDS = 1.0
+"""For answers that are on their way out."""
 
 _log = structlog.get_logger("kvstore")
 
@@ -88,7 +90,8 @@ async def _serve(directory: Path, config: ClusterConfig, replica_id: ProcessId) 
     finally:
         api.stopping = True
         server.close()
-        await factory.shutdown(1.0)
+        factory.pre_shutdown()
+        await factory.shutdown(HTTP_CLOSE_SECONDS)
         await replica.stop()
     if replica.failure():
         raise ServeError(replica.failure())

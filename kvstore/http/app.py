@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -236,7 +235,7 @@ class HttpApi:
     async def _write(self, call: _Call, given: MessageId | None, transaction: Transaction) -> tuple[Answered, str]:
         """(answer, id as text). The id goes out with every answer, good or bad."""
         message_id = given or self.node.new_message_id()
-        text_id = call.text_id = str(uuid.UUID(bytes=message_id))
+        text_id = call.text_id = request.id_text(message_id)
         return await self._execute(call, message_id, transaction), text_id
 
     async def _execute(self, call: _Call, message_id: MessageId, transaction: Transaction) -> Answered:

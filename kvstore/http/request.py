@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import uuid
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
@@ -51,10 +50,16 @@ def message_id_of(request: web.BaseRequest) -> MessageId | None:
     if len(text) > 2 and text[0] == text[-1] == '"':  # a structured-field string, as the header's draft writes it
         text = text[1:-1]
     if _UUID.fullmatch(text):
-        message_id = uuid.UUID(text).bytes
+        message_id = bytes.fromhex(text.replace("-", ""))
         if is_uuid7(message_id):
             return message_id
     raise invalid("Idempotency-Key", f"a UUIDv7 is needed, such as {_EXAMPLE_ID}, not {text[:60]!r}")
+
+
+def id_text(message_id: MessageId) -> str:
+    """The canonical text of a UUID."""
+    text = message_id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def timeout_ms_of(request: web.BaseRequest, default_ms: int, max_ms: int) -> int:
