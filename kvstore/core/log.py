@@ -21,6 +21,7 @@ class Entry:
     needed: the shards whose parts it waits for. blocker: the position that must complete before this shard's own part
     may be sent. outcome: the record of its outcome, if the journal or a peer knows it. decided: how it ended in another
     shard, which has completed it. settled: a quorum of every shard has completed it; nobody will ask for the part.
+    pulls: how often parts were asked for in vain while it was the head.
     """
 
     __slots__ = (

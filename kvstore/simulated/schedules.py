@@ -10,8 +10,8 @@ Without signals.
 
 three-groups. z1 writes to B and C; C stamps it high, and B does not hear of it. C has B's stamp and delivers z1, then
 z2, which writes to A and C. A delivers z2. A client reads z2's write at A (a), and then reads at B (b), which B orders
-before z1: a -> b in real time, but b < z1 < z2 < a. Without signals, and also if C signals z2 when it delivers it: C has
-not executed z1 then. With the store's rule C signals z2 only after z1, that is, after B has delivered z1.
+before z1: a -> b in real time, but b < z1 < z2 < a. Without signals, and also if C signals z2 when it delivers it: C
+has not executed z1 then. With the store's rule C signals z2 only after z1, that is, after B has delivered z1.
 """
 
 from __future__ import annotations

@@ -1,0 +1,223 @@
+"""Whole replicas in the simulated world: random workloads under faults, the two schedules, the commands."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from typer.testing import CliRunner
+
+from kvstore.core.audit import APPLIED
+from kvstore.core.messages import Answered, Execute
+from kvstore.core.model import Get, Put, Transaction
+from kvstore.simulated import checks, schedules
+from kvstore.simulated.__main__ import app
+from kvstore.simulated.clients import History, Operated
+from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.simulated.runner import Settings, run_seed
+from kvstore.storage.store import Store
+from multicast.simulation.network import Conditions
+from multicast.types import new_message_id
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "skeen"])
+def test_random_workloads_under_faults(protocol):
+    faults: set[str] = set()
+    for seed in range(8):
+        outcome = run_seed(Settings(protocol=protocol, seconds=2.0, clients=4), seed)
+        assert outcome.violations == [], seed
+        assert outcome.answered > 0.5 * outcome.operations
+        faults |= set(outcome.faults)
+    assert len(faults) >= 5
+
+
+def test_the_same_seed_gives_the_same_run():
+    settings = Settings(protocol="white_box", seconds=1.0, clients=4)
+    assert run_seed(settings, 3) == run_seed(settings, 3)
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "skeen"])
+@pytest.mark.parametrize(
+    ("name", "signals", "violated"),
+    [
+        ("two-groups", "off", True),
+        ("two-groups", "delivery", False),
+        ("two-groups", "rule", False),
+        ("three-groups", "off", True),
+        ("three-groups", "delivery", True),
+        ("three-groups", "rule", False),
+    ],
+)
+def test_the_schedules_that_need_signals(protocol, name, signals, violated):
+    played = schedules.play(name, protocol, signals)
+    assert len(played.lines) == len(schedules.SCHEDULES[name].background) + 2
+    if violated:
+        (violation,) = played.violations
+        assert violation.startswith("not strictly serializable")
+    else:
+        assert played.violations == []
+
+
+def quiet_cluster(**options) -> tuple[SimulatedCluster, History, bytes, bytes]:
+    """Two shards of three, no faults, and a key in each."""
+    cluster = SimulatedCluster("white_box", 2, 3, 1, conditions=Conditions.exact(500), options=options)
+    low, high = (next(k for k in (b"k%d" % i for i in range(99)) if cluster.shard_map.shard_of(k) == s) for s in (0, 1))
+    cluster.world.start()
+    return cluster, History(), low, high
+
+
+def execute(cluster: SimulatedCluster, pid: int, transaction: Transaction, message_id: bytes | None = None, **how):
+    """Run until it is answered; the id and the answer."""
+    world, answers = cluster.world, []
+    message_id = message_id or new_message_id(world.now, random.Random(world.now).getrandbits(62))
+    world.request(pid, Execute(message_id, transaction), answers.append)
+    assert world.run_while(lambda: not answers, 10_000_000, step_us=1_000)
+    return message_id, answers[0]
+
+
+def test_a_repetition_through_any_replica_gets_the_first_result():
+    cluster, _, low, high = quiet_cluster()
+    transaction = Transaction(success=(Put(low, b"1"), Get(high)))
+    message_id, first = execute(cluster, 0, transaction)
+    for pid in cluster.topology.processes:
+        _, again = execute(cluster, pid, transaction, message_id)
+        assert isinstance(again, Answered) and again.result == first.result, pid
+    _, refused = execute(cluster, 4, Transaction(success=(Put(low, b"2"), Get(high))), message_id)
+    assert refused.code == "id_reused"
+    assert sum(e.outcome.status == APPLIED for e in cluster.executed(0) if e.outcome) == 1
+
+
+def test_a_replica_that_was_away_until_everybody_forgot_still_completes_what_it_had_delivered():
+    """Replica 5 of shard 1 dies with a delivered transaction whose parts never reached it."""
+    cluster, _, low, high = quiet_cluster(dedup_window_us=500_000)
+    world = cluster.world
+    world.run_for(50_000)
+    world.network.block([(pid, 5) for pid in cluster.topology.groups[0]])
+    execute(cluster, 0, Transaction(success=(Put(low, b"1"), Put(high, b"1"))))
+    world.run_while(lambda: world.node(5).engine.position == 0, 1_000_000, step_us=500)
+    engine = world.node(5).engine
+    if engine.position == 0 or engine.completed == engine.position:
+        pytest.fail(f"replica 5 has delivered {engine.position} and completed {engine.completed}")
+    world.run_for(5_000)
+    world.crash(5, power=False)
+    world.network.unblock([(pid, 5) for pid in cluster.topology.groups[0]])
+    for _ in range(30):
+        world.run_for(100_000)
+        execute(cluster, 0, Transaction(success=(Put(low, b"x"), Put(high, b"x"))))
+    (first, *_) = cluster.executed(3)
+    assert all(cluster.stores[pid].remembered(first.id) is None for pid in (0, 1, 2, 3, 4))
+    world.restart(5)
+    assert world.run_while(lambda: cluster.unfinished, 20_000_000)
+    logs, violations = checks.agreement(cluster)
+    assert violations == [] and logs[1][-1].outcome is not None
+    assert cluster.stores[5].state_digest() == cluster.stores[3].state_digest()
+
+
+def finished_run() -> tuple[SimulatedCluster, checks.Logs, History]:
+    """A small good run: t1 writes both shards, then t2 reads both."""
+    cluster, history, low, high = quiet_cluster()
+    for process, f, operations in ((0, "put", (Put(low, b"1"), Put(high, b"1"))), (1, "get", (Get(low), Get(high)))):
+        world = cluster.world
+        operation = Operated(new_message_id(world.now, process), f, Transaction(success=operations), world.now)
+        history.invoke(process, world.now, operation)
+        _, answer = execute(cluster, process, operation.transaction, operation.id)
+        operation.result = answer.result
+        history.end(process, "ok", world.now, operation)
+    cluster.world.run_for(1_000_000)
+    logs, violations = checks.agreement(cluster)
+    assert violations == [] and checks.check(cluster, history) == []
+    return cluster, logs, history
+
+
+def replace(executed, **changes):
+    """The same entry of a log with something changed."""
+    fields = {name: getattr(executed, name) for name in executed.__struct_fields__}
+    return type(executed)(**{**fields, **changes})
+
+
+def test_the_checks_find_a_wrong_read():
+    _, logs, _ = finished_run()
+    outcome = logs[0][1].outcome
+    read = outcome.reads[0]
+    read.version = type(read.version)(1, 1)
+    assert "the log says" in checks.reads(logs)[0]
+
+
+def test_the_checks_find_a_transaction_applied_twice_and_one_not_applied():
+    _, logs, history = finished_run()
+    assert "applied twice" in checks.exactly_once({0: logs[0] + logs[0][:1], 1: logs[1]}, history)[0]
+    found = checks.exactly_once({0: logs[0][1:], 1: logs[1]}, history)
+    assert "was applied in shards [1]" in found[0]
+    assert "is in no journal" in checks.exactly_once({0: logs[0][:1], 1: logs[1][:1]}, history)[0]
+
+
+def test_the_checks_find_an_answer_that_the_journals_do_not_hold():
+    _, logs, history = finished_run()
+    operation = next(op for op in history.operations.values() if op.f == "get")
+    operation.result.results[0].found.version = type(operation.result.version)(3, 3)
+    assert "the journals differ" in checks.answers(logs, history)[0]
+
+
+def test_the_checks_find_a_stale_read():
+    """t2 began after t1 had ended and yet stands before it in shard 1's log."""
+    _, logs, history = finished_run()
+    swapped = {0: logs[0], 1: [logs[1][1], logs[1][0]]}
+    swapped[1][0].outcome.reads[0].version = type(logs[0][0].timestamp)(0, 0)
+    assert "not strictly serializable" in checks.strict_serializability(swapped, history)[0]
+
+
+def test_the_checks_find_replicas_that_differ(monkeypatch):
+    cluster, _, _ = finished_run()
+    honest = cluster.executed
+
+    def lying(pid):
+        log = honest(pid)
+        return [*log[:1], replace(log[1], record=b"x")] if pid == 4 else log
+
+    monkeypatch.setattr(cluster, "executed", lying)
+    assert "replica 4 has another outcome at position 2" in checks.agreement(cluster)[1][0]
+
+
+def test_a_store_that_forgets_ids_is_found(monkeypatch):
+    """Planted bug: results are not kept, so repetitions through other replicas are never answered."""
+    monkeypatch.setattr(Store, "remembered", lambda self, message_id: None)
+    cluster, _, low, _ = quiet_cluster()
+    transaction = Transaction(success=(Put(low, b"1"),))
+    message_id, _ = execute(cluster, 0, transaction)
+    answers: list[object] = []
+    cluster.world.request(4, Execute(message_id, transaction), answers.append)
+    cluster.world.run_for(5_000_000)
+    assert answers == []
+
+
+def test_commands(tmp_path):
+    runner = CliRunner()
+    out, summary = tmp_path / "run", tmp_path / "summary.json"
+    arguments = ["run", "--protocol", "skeen", "--seeds", "5:6", "--seconds", "1", "--profile", "calm"]
+    done = runner.invoke(app, [*arguments, "--out", str(out), "--json", str(summary)])
+    assert done.exit_code == 0, done.output
+    assert "violations: in 0 of 1 seeds" in done.output
+    assert json.loads(summary.read_bytes())["runs"][0]["violations"] == []
+    lines = (out / "history" / "clients.jsonl").read_text().splitlines()
+    assert {json.loads(line)["type"] for line in lines} >= {"invoke", "ok"}
+    assert list((out / "replicas" / "0" / "journal").glob("journal-*.seg"))
+
+    played = runner.invoke(app, ["schedule", "two-groups", "--signals", "off", "--out", str(tmp_path / "two")])
+    assert played.exit_code == 0 and "violation: not strictly serializable" in played.output
+    assert (tmp_path / "two" / "history" / "clients.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "--protocol", "white_bocks"], "white_box"),
+        (["run", "--seeds", "5"], "FIRST:END"),
+        (["run", "--seeds", "5:5"], "FIRST:END"),
+        (["schedule", "four-groups"], "three-groups"),
+        (["run", "--out", "/proc/version"], "not an empty"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, text):
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2 and text in done.output and "Traceback" not in done.output

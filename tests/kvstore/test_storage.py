@@ -1,0 +1,271 @@
+"""The store: layers over a backend, in memory and in LMDB, against a plain dict."""
+
+from __future__ import annotations
+
+import threading
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.storage.backend import IDS, META, Changes, MemoryBackend, StorageError
+from kvstore.storage.lmdb_backend import LmdbBackend
+from kvstore.storage.store import SortedKeys, Store, row_digest
+from multicast.types import Timestamp
+
+KEYS = [b"a", b"a1", b"a2", b"ab", b"b", b"b\xff", b"c"]
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from(KEYS), st.sampled_from([None, b"", b"1", b"22"])),
+        st.tuples(st.just("scan"), st.sampled_from([b"", b"a", b"b", b"x"]), st.sampled_from([b"", *KEYS])),
+        st.tuples(st.sampled_from(["freeze", "commit", "thaw", "reopen"]), st.none(), st.none()),
+    ),
+    max_size=40,
+)
+
+
+class Oracle:
+    """Two plain dicts: what is there, and what was committed."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, tuple[bytes, Timestamp]] = {}
+        self.frozen: dict[bytes, tuple[bytes, Timestamp]] | None = None
+        self.committed: dict[bytes, tuple[bytes, Timestamp]] = {}
+        self.ready = False
+
+    def scan(self, prefix: bytes, after: bytes, limit: int):
+        found = [(k, *self.rows[k]) for k in sorted(self.rows) if k.startswith(prefix) and k > after]
+        return found[:limit], len(found) > limit
+
+    def digest(self) -> bytes:
+        total = sum(row_digest(k, version.encode() + value) for k, (value, version) in self.rows.items())
+        return (total % 2**128).to_bytes(16, "big")
+
+
+def play(make_backend, plan) -> None:
+    backend = make_backend()
+    store, oracle, time = Store.open(backend), Oracle(), 0
+    for what, one, two in plan:
+        if what == "write":
+            time += 1
+            store.write(one, two, Timestamp(time, 0))
+            if two is None:
+                oracle.rows.pop(one, None)
+            else:
+                oracle.rows[one] = (two, Timestamp(time, 0))
+        elif what == "scan":
+            for limit in (1, 2, 9):
+                assert store.scan(one, two, limit) == oracle.scan(one, two, limit)
+        elif what == "freeze":
+            assert store.freeze(time, 0) == (oracle.frozen is None)
+            if oracle.frozen is None:
+                oracle.frozen = dict(oracle.rows)
+                oracle.ready = False
+        elif what == "commit" and oracle.frozen is not None:
+            store.commit()
+            oracle.committed, oracle.ready = oracle.frozen, True
+        elif what == "thaw" and oracle.ready:
+            store.thawed()
+            oracle.frozen, oracle.ready = None, False
+        elif what == "reopen":
+            store.close()
+            backend = make_backend()
+            store = Store.open(backend)
+            oracle.rows, oracle.frozen, oracle.ready = dict(oracle.committed), None, False
+        assert [store.get(k) for k in KEYS] == [oracle.rows.get(k) for k in KEYS]
+        assert store.state_digest() == oracle.digest()
+    store.close()
+
+
+@settings(max_examples=300)
+@given(steps)
+def test_layers_over_memory_are_one_map(plan):
+    backend = MemoryBackend()
+    play(lambda: backend, plan)
+
+
+@settings(max_examples=40)
+@given(plan=steps)
+def test_layers_over_lmdb_are_one_map(tmp_path_factory, plan):
+    path = tmp_path_factory.mktemp("data")
+    play(lambda: LmdbBackend(path, durability="os"), plan)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.binary(max_size=3), st.booleans()), max_size=80))
+def test_sorted_keys(plan):
+    keys, known = SortedKeys(), set()
+    for key, look in plan:
+        if key not in known:
+            known.add(key)
+            keys.add(key)
+        if look:
+            assert list(keys.begin(key)) == sorted(k for k in known if k >= key)
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def reopen(request, tmp_path):
+    """Opens the same data again and again; the store before is closed first."""
+    memory, opened = MemoryBackend(), []
+
+    def open_again(**owner) -> Store:
+        if opened:
+            opened.pop().close()
+        backend = memory if request.param == "memory" else LmdbBackend(tmp_path / "data")
+        try:
+            opened.append(Store.open(backend, **owner))
+        except StorageError:
+            backend.close()
+            raise
+        return opened[-1]
+
+    yield open_again
+    if opened:
+        opened.pop().close()
+
+
+def commit(store: Store, position: int = 1, offset: int = 0) -> None:
+    assert store.freeze(position, offset)
+    store.commit()
+    store.thawed()
+
+
+def test_a_commit_holds_everything_and_nothing_later(reopen):
+    store = reopen()
+    assert store.checkpoint() is None
+    store.write(b"k", b"v", Timestamp(7, 1))
+    store.remember(b"i" * 16, b"result")
+    store.keep_part(b"i" * 16, b"part")
+    store.change([(b"clock", b"9"), (b"gone", b"x"), (b"gone", None)])
+    commit(store, position=12, offset=345)
+    store.write(b"k", b"later", Timestamp(8, 1))
+    store.drop_part(b"i" * 16)
+    assert store.part(b"i" * 16) is None
+
+    store = reopen()
+    checkpoint = store.checkpoint()
+    assert (checkpoint.values, checkpoint.position, checkpoint.offset) == ({b"clock": b"9"}, 12, 345)
+    assert store.get(b"k") == (b"v", Timestamp(7, 1))
+    assert store.remembered(b"i" * 16) == b"result"
+    assert store.part(b"i" * 16) == b"part"
+
+
+def test_a_dropped_part_is_gone_after_the_next_commit(reopen):
+    store = reopen()
+    store.keep_part(b"1" * 16, b"committed")
+    commit(store)
+    store.keep_part(b"2" * 16, b"frozen")
+    assert store.freeze(2, 0)
+    store.drop_part(b"1" * 16)
+    store.drop_part(b"2" * 16)
+    store.commit()
+    store.thawed()
+    commit(store)
+    store = reopen()
+    assert store.part(b"1" * 16) is None and store.part(b"2" * 16) is None
+
+
+def test_ids_are_forgotten_from_the_left(reopen):
+    store = reopen()
+    ids = [bytes([i]) * 16 for i in range(10)]
+    for message_id in ids[:5]:
+        store.remember(message_id, b"r")
+    commit(store)
+    for message_id in ids[5:]:
+        store.remember(message_id, b"r")
+    store.forget_before(ids[7])
+    store.forget_before(ids[2])
+    assert [store.remembered(i) for i in ids] == [None] * 7 + [b"r"] * 3
+    commit(store)
+    store = reopen()
+    assert [store.remembered(i) for i in ids] == [None] * 7 + [b"r"] * 3
+    assert [key for key, _ in store._backend.scan(IDS, b"")] == ids[7:]
+
+
+def test_a_directory_of_another_replica_or_cluster_is_refused(reopen):
+    commit(reopen(cluster=b"c" * 16, replica=3))
+    with pytest.raises(StorageError, match=r"belongs to replica 3 of cluster 6363.*not to replica 4"):
+        reopen(cluster=b"c" * 16, replica=4)
+    with pytest.raises(StorageError, match=r"not to replica 3 of cluster 6464"):
+        reopen(cluster=b"d" * 16, replica=3)
+
+
+def test_a_newer_format_is_refused_in_one_sentence(reopen):
+    store = reopen()
+    commit(store)
+    store._backend.apply(Changes({META: {b"format": (2).to_bytes(2, "big")}}, b""))
+    with pytest.raises(StorageError, match="data format 2 is newer than this program's 1; use a newer release"):
+        reopen()
+
+
+def test_a_full_map_grows_and_nothing_is_lost(tmp_path):
+    store = Store.open(LmdbBackend(tmp_path, map_size=64 * 1024, durability="os"))
+    for i in range(200):
+        store.write(b"k%03d" % i, bytes(10_000), Timestamp(i + 1, 0))
+        if i % 50 == 0:
+            commit(store, i)
+    commit(store, 200)
+    assert store.scan(b"", b"", 1000)[0][-1][0] == b"k199"
+    store.close()
+    store = Store.open(LmdbBackend(tmp_path, map_size=64 * 1024, durability="os"))
+    assert len(store.scan(b"k", b"", 1000)[0]) == 200
+    store.close()
+
+
+def test_a_failed_commit_can_be_repeated(tmp_path, monkeypatch):
+    backend = LmdbBackend(tmp_path, durability="os")
+    store = Store.open(backend)
+    store.write(b"k", b"v", Timestamp(1, 0))
+    assert store.freeze(1, 0)
+
+    def full(changes):
+        raise lmdb.DiskError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_apply", full)
+        with pytest.raises(StorageError, match="No space left"):
+            store.commit()
+    assert store.get(b"k") == (b"v", Timestamp(1, 0)) and not store.freeze(2, 0)
+    store.commit()
+    store.thawed()
+    assert store.get(b"k") == (b"v", Timestamp(1, 0)) and store.checkpoint().position == 1
+    store.close()
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path):
+    first = LmdbBackend(tmp_path)
+    with pytest.raises(StorageError, match="in use by another process"):
+        LmdbBackend(tmp_path)
+    first.close()
+    LmdbBackend(tmp_path).close()
+
+
+def test_reads_and_writes_go_on_while_a_commit_runs(tmp_path):
+    """Commits, growing the map over and over, in one thread; the loop reads, scans and writes in the other."""
+    store = Store.open(LmdbBackend(tmp_path, map_size=64 * 1024, durability="os"))
+    expected: dict[bytes, bytes] = {}
+    time = 0
+    for round_ in range(20):
+        for i in range(40):
+            time += 1
+            key, value = b"k%02d" % (i * 7 % 50), b"%d" % time * 50
+            store.write(key, value, Timestamp(time, 0))
+            expected[key] = value
+        assert store.freeze(round_, 0)
+        thread = threading.Thread(target=store.commit)
+        thread.start()
+        checks = 0
+        while thread.is_alive() or not checks:
+            time += 1
+            key = b"k%02d" % (time % 50)
+            store.write(key, b"%d" % time, Timestamp(time, 0))
+            expected[key] = b"%d" % time
+            assert {k: v for k, v, _ in store.scan(b"k", b"", 100)[0]} == expected
+            assert all(store.get(k)[0] == v for k, v in expected.items())
+            checks += 1
+        thread.join()
+        store.thawed()
+        assert {k: v for k, v, _ in store.scan(b"k", b"", 100)[0]} == expected
+    store.close()
