@@ -107,6 +107,9 @@ def test_a_replica_that_was_away_until_everybody_forgot_still_completes_what_it_
         execute(cluster, 0, Transaction(success=(Put(low, b"x"), Put(high, b"x"))))
     (first, *_) = cluster.executed(3)
     assert all(cluster.stores[pid].remembered(first.id) is None for pid in (0, 1, 2, 3, 4))
+    world.crash(0)  # and with it the parts that still wait on its link to replica 5
+    world.run_for(100_000)
+    world.restart(0)
     world.restart(5)
     assert world.run_while(lambda: cluster.unfinished, 20_000_000)
     logs, violations = checks.agreement(cluster)

@@ -1,4 +1,4 @@
-"""A replica killed at any point comes back with the same state: the store's checkpoint plus the journal from its offset."""
+"""A replica killed at any point comes back with the same state: checkpoint plus the journal from its offset."""
 
 from __future__ import annotations
 
