@@ -97,9 +97,23 @@ def _wait(state: RetryCallState) -> float:
 
 
 class _Call:
-    """One request and what its attempts have shown so far. message_id None: a read, which can have no effect."""
+    """One request and what its attempts have shown so far.
 
-    __slots__ = ("accepts", "body", "deadline", "headers", "maybe_sent", "message_id", "method", "path", "tried")
+    message_id None: a read, which can have no effect. only: the one replica to ask; None: whoever is best.
+    """
+
+    __slots__ = (
+        "accepts",
+        "body",
+        "deadline",
+        "headers",
+        "maybe_sent",
+        "message_id",
+        "method",
+        "only",
+        "path",
+        "tried",
+    )
 
     def __init__(
         self,
@@ -110,6 +124,7 @@ class _Call:
         headers: dict[str, str] | None = None,
         body: bytes | None = None,
         accepts: tuple[int, ...] = (200, 201),
+        only: str | None = None,
     ):
         self.method = method
         self.path = path
@@ -117,6 +132,7 @@ class _Call:
         self.headers = dict(headers or ())
         self.body = body
         self.accepts = accepts
+        self.only = only
         self.deadline = 0.0
         self.maybe_sent = False
         self.tried: set[str] = set()
@@ -290,9 +306,10 @@ class AsyncClient:
             for entry in page.entries:
                 yield entry
 
-    async def cluster(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """What some replica answers to `GET /v1/cluster`, as it is."""
-        return await self._run(_Call("GET", "/v1/cluster"), (), lambda answer: _json_object(answer.body), timeout)
+    async def cluster(self, url: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """What the replica at `url`, or any that answers, says at `GET /v1/cluster`, as it is."""
+        call = _Call("GET", "/v1/cluster", only=url)
+        return await self._run(call, (), lambda answer: _json_object(answer.body), timeout)
 
     # --- interactive transactions ----------------------------------------------------------------------------------
 
@@ -352,7 +369,7 @@ class AsyncClient:
     async def _attempt(self, call: _Call, keys: Sequence[bytes] | None, parse: Callable[[Answer], T]) -> T:
         loop = asyncio.get_running_loop()
         shards = self.router.shards_of(keys or (), everything=keys is None)
-        urls = self.router.candidates(shards, loop.time())
+        urls = [call.only] if call.only else self.router.candidates(shards, loop.time())
         if call.tried.issuperset(urls):
             call.tried.clear()
         url = next(u for u in urls if u not in call.tried)

@@ -146,9 +146,9 @@ class Client:
         for page in self.scan_pages(prefix, page_size=page_size, timeout=timeout):
             yield from page.entries
 
-    def cluster(self, *, timeout: float | None = None) -> dict[str, Any]:
+    def cluster(self, url: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:
         """See `AsyncClient.cluster`."""
-        return self._wait_for(self._client.cluster(timeout=timeout))
+        return self._wait_for(self._client.cluster(url, timeout=timeout))
 
     @contextmanager
     def transaction(self, *, timeout: float | None = None) -> Iterator[Transaction]:

@@ -240,15 +240,14 @@ def _line(kind: str, clients: int, seconds: float, latencies: list[int], errors:
     )
 
 
-async def _replica_facts(view: ClusterView) -> list[dict[str, Any]]:
+async def _replica_facts(store: AsyncClient, view: ClusterView) -> list[dict[str, Any]]:
     """What every replica that answers says of itself."""
     facts = []
     for url in (url for urls in view.urls.values() for url in urls):
-        async with AsyncClient(url, timeout=2.0) as one:
-            try:
-                facts.append({"url": url, **(await one.cluster())["replica"]})
-            except KvError as error:
-                facts.append({"url": url, "error": str(error)})
+        try:
+            facts.append({"url": url, **(await store.cluster(url, timeout=2.0))["replica"]})
+        except KvError as error:
+            facts.append({"url": url, "error": str(error)})
     return facts
 
 
@@ -325,11 +324,11 @@ async def measure(
         steps = [(kind, n) for kind in kinds for n in clients]
         for kind, n in steps:
             line = await _measure_line(work, kind, n, seconds, warmup)
-            line.fdatasync_ms = _fdatasync_ms(await _replica_facts(view))
+            line.fdatasync_ms = _fdatasync_ms(await _replica_facts(store, view))
             lines.append(line)
             if on_line:
                 on_line(line, len(lines), len(steps))
-        replicas = await _replica_facts(view)
+        replicas = await _replica_facts(store, view)
     return Report(
         lines=lines,
         machine=facts,

@@ -278,7 +278,7 @@ async def replica_facts(url: str) -> dict[str, Any]:
     """What one replica says of itself; empty if it does not answer."""
     async with AsyncClient(url, timeout=1.0) as one:
         try:
-            return dict((await one.cluster())["replica"])
+            return dict((await one.cluster(url))["replica"])
         except KvError:
             return {}
 

@@ -174,6 +174,15 @@ async def test_a_request_goes_to_a_leader_of_an_involved_shard() -> None:
         assert not any(replica.seen for replica in followers)
 
 
+async def test_one_replica_can_be_asked_about_itself() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        for replica in cluster.replicas:
+            assert (await store.cluster(replica.url))["self"] == replica.number
+        await cluster.replicas[3].stop()
+        with pytest.raises(Unavailable):
+            await store.cluster(cluster.replicas[3].url, timeout=0.3)
+
+
 async def test_a_new_leader_is_learnt() -> None:
     async with FakeCluster() as cluster, client(cluster, refresh=0.05) as store:
         await store.put("k", "1")
