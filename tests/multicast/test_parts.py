@@ -44,7 +44,10 @@ class NaiveQueue:
         return None
 
 
-@given(st.lists(st.tuples(st.sampled_from(["propose", "commit", "remove", "pop"]), st.integers(0, 7), st.integers(0, 9))))
+_ACTIONS = st.sampled_from(["propose", "commit", "remove", "pop"])
+
+
+@given(st.lists(st.tuples(_ACTIONS, st.integers(0, 7), st.integers(0, 9))))
 def test_the_pending_queue_does_what_the_figure_says(steps: list[tuple[str, int, int]]) -> None:
     queue, naive = PendingQueue(), NaiveQueue()
     for action, number, time in steps:
