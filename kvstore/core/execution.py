@@ -180,12 +180,16 @@ class Execution:
 
     def _range(self, operation: Range) -> OperationResult:
         prefix, after, limit, writes = operation.prefix, operation.after, operation.limit, self.writes
-        # Own writes hide at most len(writes) of the stored entries, so this many suffice.
+        # Own writes hide at most len(writes) of the stored entries, so this many suffice, unless they are large.
         stored, more = self._state.scan(prefix, after, limit + len(writes))
+        while more and all(entry[0] in writes for entry in stored):
+            further, more = self._state.scan(prefix, stored[-1][0], limit + len(writes))
+            stored += further
+        end = stored[-1][0] if more else None
         found = [Found(*entry) for entry in stored if entry[0] not in writes]
         if writes:
             for key, value in writes.items():
-                if value is not None and key.startswith(prefix) and key > after:
+                if value is not None and key.startswith(prefix) and key > after and (end is None or key <= end):
                     found.append(Found(key, value, self._timestamp))
             found.sort(key=_key_of)
         more = more or len(found) > limit
@@ -258,7 +262,21 @@ def merge_results(
                 merged[index] = result
     for index, pieces in ranges.items():
         operation: Any = branch[index]
-        entries = sorted((entry for piece in pieces for entry in piece.entries), key=_key_of)
-        more = any(piece.more for piece in pieces) or len(entries) > operation.limit
+        ends = [piece.entries[-1].key for piece in pieces if piece.more and piece.entries]
+        end = min(ends, default=None)  # beyond it that shard may have keys that it did not report
+        entries = [e for piece in pieces for e in piece.entries if end is None or e.key <= end]
+        entries.sort(key=_key_of)
+        more = bool(ends) or len(entries) > operation.limit
         merged[index] = OperationResult(entries=tuple(entries[: operation.limit]), more=more)
     return tuple(merged)
+
+
+def result_bytes(results: list[tuple[int, OperationResult]]) -> int:
+    """The keys and values that were read."""
+    size = 0
+    for _, result in results:
+        if result.found is not None:
+            size += len(result.found.key) + len(result.found.value)
+        for entry in result.entries:
+            size += len(entry.key) + len(entry.value)
+    return size

@@ -17,6 +17,10 @@ VALUE_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 4 * 1024 * 1024
 OPERATIONS_MAX = 512
 SCAN_LIMIT_MAX = 1000
+RANGE_BYTES_MAX = 4 * 1024 * 1024
+"""A Range ends early (`more`) once what a shard found has so many bytes; it returns at least one entry."""
+RESULT_BYTES_MAX = 16 * 1024 * 1024
+"""Of what one shard reads for one transaction; more is left out of the answer, which says so."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 TARGETS = ("value", "version", "exists")
@@ -61,7 +65,8 @@ class Append(msgspec.Struct, array_like=True, tag=5, gc=False):
 
 
 class Range(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """The first `limit` keys that begin with `prefix` and are greater than `after` (empty: from the first)."""
+    """The first `limit` keys that begin with `prefix` and are greater than `after` (empty: from the first); fewer when
+    they are large, see RANGE_BYTES_MAX."""
 
     prefix: bytes
     limit: int

@@ -37,7 +37,7 @@ from kvstore.core.audit import (
     decode_outcome,
     encode_outcome,
 )
-from kvstore.core.execution import Execution, LocalPlan, vote, voting_keys
+from kvstore.core.execution import Execution, LocalPlan, result_bytes, vote, voting_keys
 from kvstore.core.log import Entry, Log
 from kvstore.core.messages import (
     MESSAGES,
@@ -59,7 +59,7 @@ from kvstore.core.messages import (
     encode_payload,
     encode_shard_result,
 )
-from kvstore.core.model import InvalidTransaction, Transaction, validate
+from kvstore.core.model import RESULT_BYTES_MAX, InvalidTransaction, Transaction, validate
 from kvstore.core.requests import WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
 from kvstore.core.shard_map import ShardMap
 from kvstore.core.state import State
@@ -360,8 +360,9 @@ class Replica(Application):
         self.transactions[_STATUS_NAMES[status]] += 1
         if entry.own_part is not None and not entry.settled:
             self.store.keep_part(message_id, encode_part(entry.own_part))
+        results = execution.results if result_bytes(execution.results) <= RESULT_BYTES_MAX else None
         result = ShardResult(
-            message_id, entry.digest, entry.timestamp, status, succeeded, failure, failure_key, execution.results
+            message_id, entry.digest, entry.timestamp, status, succeeded, failure, failure_key, results
         )
         out.complete(entry.position, record)
         self._report(entry, self._remember(result), out)
@@ -530,7 +531,8 @@ class Replica(Application):
             out.send(self.topology.groups[shard], Parts(self.shard, parts))
         self._outgoing_parts = {}
         for receiver, results in self._outgoing_results.items():
-            out.send((receiver,), ShardResults(self.shard, results))
+            for some in _portions(results):
+                out.send((receiver,), ShardResults(self.shard, some))
         self._outgoing_results = {}
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
@@ -582,6 +584,20 @@ def _write(key: bytes, value: bytes | None) -> Write:
     if value is not None and len(value) > VALUE_BYTES_KEPT:
         return Write(key, blake2b(value, digest_size=16).digest(), True)
     return Write(key, value)
+
+
+def _portions(results: list[ShardResult]) -> list[list[ShardResult]]:
+    """Portions for one message each, of about RESULT_BYTES_MAX."""
+    portions: list[list[ShardResult]] = [[]]
+    size = 0
+    for result in results:
+        more = result_bytes(result.results or [])
+        if portions[-1] and size + more > RESULT_BYTES_MAX:
+            portions.append([])
+            size = 0
+        portions[-1].append(result)
+        size += more
+    return portions
 
 
 def _without_results(result: ShardResult) -> ShardResult:

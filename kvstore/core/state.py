@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kvstore.core.model import RANGE_BYTES_MAX
 from multicast.types import MessageId, Timestamp
 
 Row = tuple[bytes, Timestamp]
@@ -16,9 +17,12 @@ class State(Protocol):
     def get(self, key: bytes) -> Row | None:
         """None: absent."""
 
-    def scan(self, prefix: bytes, after: bytes, limit: int) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
+    def scan(
+        self, prefix: bytes, after: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX
+    ) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
         """The first `limit` of (key, value, version) that begin with `prefix` and whose key is greater than `after`, in
-        key order, and whether there are more."""
+        key order, and whether there are more. It ends early, but not before the first, at `bytes_max` of keys and
+        values."""
 
     def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
         """value None: delete; an absent key may be deleted."""

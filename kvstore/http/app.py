@@ -181,11 +181,12 @@ class HttpApi:
         result = answered.result
         if not result.succeeded:
             headers = {"Idempotency-Key": text_id}
-            found = result.results[0].found if result.results else None
-            if found is not None:
-                headers["ETag"] = f'"{found.version}"'
-            now = f"its version is {found.version}" if found else "there is no such key"
-            detail = f"If-Match or If-None-Match does not hold: {now}"
+            detail = "If-Match or If-None-Match does not hold"
+            if not answered.results_omitted:
+                found = result.results[0].found
+                detail += f": its version is {found.version}" if found else ": there is no such key"
+                if found:
+                    headers["ETag"] = f'"{found.version}"'
             raise Problem(412, "precondition_failed", detail, headers=headers)
         return result, text_id
 
@@ -228,9 +229,12 @@ class HttpApi:
         return _Call(self, timeout_ms)
 
     async def _read(self, req: web.BaseRequest, operation: Operation) -> Result:
+        """A read of its own, whole: if what another shard read was lost on its way, it is read again."""
         async with self._deadline(req) as call:
-            answered = await self._execute(call, self.node.new_message_id(), Transaction((), (operation,)))
-        return answered.result
+            while True:
+                answered = await self._execute(call, self.node.new_message_id(), Transaction((), (operation,)))
+                if not answered.results_omitted:
+                    return answered.result
 
     async def _write(self, call: _Call, given: MessageId | None, transaction: Transaction) -> tuple[Answered, str]:
         """(answer, id as text). The id goes out with every answer, good or bad."""

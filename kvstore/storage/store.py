@@ -16,6 +16,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
+from kvstore.core.model import RANGE_BYTES_MAX
 from kvstore.core.state import Row
 from kvstore.storage.backend import DATA, IDS, META, PARTS, PROTOCOL, Backend, Changes, StorageError
 from multicast.engine import Checkpoint
@@ -210,8 +211,11 @@ class Store:
         row = self._row(key)
         return None if row is None else (row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES]))
 
-    def scan(self, prefix: bytes, after: bytes, limit: int) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
-        """The first `limit` of (key, value, version) with this prefix and key > `after`; whether there are more."""
+    def scan(
+        self, prefix: bytes, after: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX
+    ) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
+        """The first `limit` of (key, value, version) with this prefix and key > `after`, and about `bytes_max` at most;
+        whether there are more."""
         start = after + b"\0" if after >= prefix else prefix
         committed = self._backend.scan(DATA, start)
         sources = [self._active.rows(start, 0), ((key, 2, row) for key, row in committed)]
@@ -220,6 +224,7 @@ class Store:
         found: list[tuple[bytes, bytes, Timestamp]] = []
         last = None
         more = False
+        left = bytes_max
         for key, _, row in heapq.merge(*sources):
             if not key.startswith(prefix):
                 break
@@ -227,9 +232,10 @@ class Store:
                 continue
             last = key
             if row:
-                if len(found) == limit:
+                if len(found) == limit or left <= 0:
                     more = True
                     break
+                left -= len(key) + len(row) - _VERSION_BYTES
                 found.append((key, row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES])))
         committed.close()
         return found, more

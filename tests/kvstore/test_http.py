@@ -337,6 +337,29 @@ def test_pages_of_a_scan_cover_both_shards_in_key_order(replicas: list[Replica],
     assert len(versions) == 3 and versions == sorted(versions)
 
 
+def test_a_page_of_large_values_ends_early_and_none_is_left_out(replicas: list[Replica], key: str) -> None:
+    value = b"v" * 1_000_000
+    for i in range(14):
+        assert replicas[i % 2]("PUT", f"/v1/kv/{key}-{i:02}", value).status == 200
+    seen: list[str] = []
+    token: str | None = ""
+    while token is not None:
+        page = replicas[0]("GET", f"/v1/kv?prefix={key}" + (f"&page_token={token}" if token else "")).json
+        assert 1 <= len(page["entries"]) < 14
+        seen += [entry["key"] for entry in page["entries"]]
+        token = page["next_page_token"]
+    assert seen == [f"{key}-{i:02}" for i in range(14)]
+
+
+def test_reads_beyond_all_measure_are_left_out_and_the_answer_says_so(replicas: list[Replica], key: str) -> None:
+    replicas[0]("PUT", f"/v1/kv/{key}", b"v" * 1_000_000)
+    reads = [{"op": "get", "key": key}] * 20
+    for replica in replicas:
+        answer = replica.txn({"success": [*reads, {"op": "add", "key": f"{key}-n", "delta": 1}]}).json
+        assert (answer["succeeded"], answer["results_omitted"], answer["results"]) == (True, True, [])
+    assert replicas[0]("GET", f"/v1/kv/{key}-n").body == b"2"
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [

@@ -1,0 +1,223 @@
+"""The HTTP interface over a replica that misbehaves as told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kvstore.config import Limits
+from kvstore.core.messages import Answered, Refused
+from kvstore.core.model import Found, OperationResult, Result, Transaction
+from kvstore.http.app import ApiServer, HttpApi
+from kvstore.http.metrics import Metrics, flat_numbers
+from multicast.types import MessageId, Timestamp, new_message_id
+
+VERSION = Timestamp(0x1234, 7)
+Execute = Callable[[MessageId, Transaction], Awaitable[Answered | Refused]]
+
+
+def answered(*results: OperationResult, succeeded: bool = True, omitted: bool = False) -> Answered:
+    return Answered(Result(succeeded, VERSION, results), results_omitted=omitted)
+
+
+class FakeNode:
+    """A replica whose answers a test chooses."""
+
+    def __init__(self, execute: Execute, not_ready: str = "", full: str = "", broken: str = ""):
+        self.execute = execute
+        self.not_ready = not_ready
+        self.full = full
+        self.broken = broken
+
+    def new_message_id(self) -> MessageId:
+        return new_message_id(1_700_000_000_000_000, 1)
+
+    def unready(self) -> str:
+        return self.not_ready
+
+    def overload(self) -> str:
+        return self.full
+
+    def failure(self) -> str:
+        return self.broken
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {"cluster_id": "00"}
+
+
+async def never(message_id: MessageId, transaction: Transaction) -> Answered:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def done(message_id: MessageId, transaction: Transaction) -> Answered:
+    return answered(OperationResult())
+
+
+class Client:
+    """One connection per request; (status, headers, body)."""
+
+    def __init__(self, api: HttpApi, port: int):
+        self.api = api
+        self.port = port
+
+    async def __call__(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        named = {"Host": "x", "Content-Length": str(len(body)), "Connection": "close"}
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
+        head = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+        writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
+        try:
+            received = await reader.read()
+        finally:
+            writer.close()
+            await writer.wait_closed()
+        top, _, content = received.partition(b"\r\n\r\n")
+        return int(top.split()[1]), top.decode(), content
+
+    async def problem(self, method: str, path: str, body: bytes = b"", **headers: str) -> dict[str, Any]:
+        status, _, content = await self(method, path, body, **headers)
+        found: dict[str, Any] = json.loads(content)
+        assert found["status"] == status
+        return found
+
+
+@asynccontextmanager
+async def serving(node: FakeNode, **limits: int) -> AsyncIterator[Client]:
+    api = HttpApi(node, Limits(**limits), Metrics(dict))
+    factory = ApiServer(api)
+    server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
+    try:
+        yield Client(api, server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        factory.pre_shutdown()
+        await factory.shutdown(1.0)
+
+
+def is_problem(found: dict[str, Any], **members: Any) -> bool:
+    return {name: found[name] for name in members} == members
+
+
+async def test_a_full_buffer_makes_requests_wait() -> None:
+    async with serving(FakeNode(never, full="the write buffer is full")) as client:
+        status, head, body = await client("PUT", "/v1/kv/a", b"x")
+        assert status == 503 and "Retry-After: 1" in head
+        assert is_problem(json.loads(body), code="overloaded", retryable=True, outcome="not_applied")
+
+
+async def test_a_replica_that_is_not_ready_takes_nothing_but_tells_so() -> None:
+    async with serving(FakeNode(never, not_ready="this replica is recovering")) as client:
+        for method, path in (("GET", "/readyz"), ("GET", "/v1/kv/a"), ("GET", "/v1/kv"), ("DELETE", "/v1/kv/a")):
+            found = await client.problem(method, path)
+            assert is_problem(found, code="not_ready", retryable=True, outcome="not_applied"), path
+        assert (await client("GET", "/livez"))[0] == (await client("GET", "/v1/cluster"))[0] == 200
+
+
+async def test_a_failed_replica_is_not_alive() -> None:
+    async with serving(FakeNode(never, broken="OSError: no space left")) as client:
+        assert is_problem(await client.problem("GET", "/livez"), status=503, detail="OSError: no space left")
+
+
+async def test_the_outcome_of_a_late_write_is_unknown_and_that_of_a_late_read_is_not_in_doubt() -> None:
+    async with serving(FakeNode(never)) as client:
+        late = {"X_Timeout_Ms": "20"}
+        write = await client.problem("PUT", "/v1/kv/a", b"x", **late)
+        assert is_problem(write, status=504, code="timeout", retryable=True, outcome="unknown")
+        read = await client.problem("GET", "/v1/kv/a", **late)
+        assert is_problem(read, status=504, code="timeout", retryable=True, outcome="not_applied")
+        reading = b'{"success": [{"op": "get", "key": "a"}]}'
+        txn = await client.problem("POST", "/v1/txn", reading, Content_Type="application/json", **late)
+        assert is_problem(txn, status=504, outcome="not_applied")
+
+
+async def test_every_answer_to_a_write_names_its_id() -> None:
+    async def refuse(message_id: MessageId, transaction: Transaction) -> Refused:
+        return Refused("expired", "too late", False, "not_applied")
+
+    identity = "0197b3c2-7f00-7cc3-98c4-dc0c0c07398f"
+    for execute in (refuse, done, never):
+        async with serving(FakeNode(execute)) as client:
+            _, head, _ = await client("PUT", "/v1/kv/a", b"x", Idempotency_Key=identity, X_Timeout_Ms="50")
+            assert f"Idempotency-Key: {identity}" in head
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("invalid", 400), ("id_reused", 409), ("expired", 409), ("overloaded", 503), ("timeout", 504)]
+)
+async def test_a_refusal_is_passed_on(code: str, status: int) -> None:
+    async def refuse(message_id: MessageId, transaction: Transaction) -> Refused:
+        return Refused(code, "because", True, "unknown")
+
+    async with serving(FakeNode(refuse)) as client:
+        found = await client.problem("DELETE", "/v1/kv/a")
+        assert is_problem(found, status=status, code=code, detail="because", retryable=True, outcome="unknown")
+
+
+async def test_our_own_bug_is_a_500_without_its_innards() -> None:
+    async def burst(message_id: MessageId, transaction: Transaction) -> Answered:
+        raise RuntimeError("innards")
+
+    async with serving(FakeNode(burst)) as client:
+        status, _, body = await client("PUT", "/v1/kv/a", b"x")
+        assert status == 500 and b"innards" not in body
+        assert is_problem(json.loads(body), code="internal", outcome="unknown")
+
+
+async def test_a_read_that_was_lost_on_its_way_is_read_again() -> None:
+    found = OperationResult(found=Found(b"a", b"value", VERSION))
+    answers = [answered(omitted=True), answered(found)]
+
+    async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
+        return answers.pop(0)
+
+    async with serving(FakeNode(execute)) as client:
+        assert (await client("GET", "/v1/kv/a"))[2] == b"value"
+    assert answers == []
+
+
+async def test_an_impossible_condition_is_told_even_if_the_version_was_lost() -> None:
+    async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
+        return answered(succeeded=False, omitted=True)
+
+    async with serving(FakeNode(execute)) as client:
+        found = await client.problem("PUT", "/v1/kv/a", b"x", If_None_Match="*")
+        assert is_problem(found, code="precondition_failed", detail="If-Match or If-None-Match does not hold")
+
+
+async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> None:
+    release = asyncio.Event()
+    waiting: set[bytes] = set()
+
+    async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
+        key = transaction.success[0].key  # type: ignore[union-attr]
+        waiting.add(key)
+        await (release.wait() if key == b"soon" else asyncio.Event().wait())
+        return answered(OperationResult())
+
+    async with serving(FakeNode(execute)) as client:
+        soon = asyncio.create_task(client("PUT", "/v1/kv/soon", b"x"))
+        stuck = asyncio.create_task(client("PUT", "/v1/kv/stuck", b"x"))
+        async with asyncio.timeout(10):
+            while len(waiting) < 2:
+                await asyncio.sleep(0.01)
+            draining = asyncio.create_task(client.api.drain(0.3))
+            await asyncio.sleep(0)
+            refused = await client.problem("PUT", "/v1/kv/new", b"x")
+            assert is_problem(refused, code="stopping", retryable=True, outcome="not_applied")
+            assert (await client("GET", "/readyz"))[0] == 503
+            release.set()
+            assert (await soon)[0] == 200
+            status, _, body = await stuck
+            assert status == 503 and is_problem(json.loads(body), code="stopping", outcome="unknown")
+            assert await draining == 1
+
+
+def test_numbers_of_a_status_become_flat_names() -> None:
+    status = {"a": {"b-c": 1, 2: {"d": 0.5}}, "up": True, "role": "leader"}
+    assert flat_numbers(status) == {"a_b_c": 1.0, "a_2_d": 0.5, "up": 1.0}
