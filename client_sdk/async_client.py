@@ -5,8 +5,9 @@ cluster applies an id once and answers every repetition with the first result, s
 goes to the best replica that `routing.Router` knows. It is repeated, elsewhere, when the connection failed, when
 nothing intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise.
 When `timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
-`OutcomeUnknown`. Only an answer that came out of the order itself (a result, a failed condition, an expired id) settles
-what an earlier, unanswered attempt did; a refusal at the door does not.
+`OutcomeUnknown`. What an earlier, unanswered attempt did is settled only by an answer that came out of the order itself
+(a result, a failed condition, an expired id), or by a refusal that every replica would give at any time. An id that the
+caller brings may have been sent before.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ LARGE_BODY_BYTES = 1 << 20
 SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused}
 """Problems that come out of the order: they also say what became of earlier attempts under the same id."""
 
+OF_THE_MOMENT = ("id_expired", "id_in_future")
+"""Refusals that are not retryable but say nothing of attempts made at another time."""
+
 _backoff = wait_random_exponential(multiplier=0.02, max=1.0)
 
 
@@ -122,6 +126,7 @@ class _Call:
         *,
         message_id: MessageId | None = None,
         headers: dict[str, str] | None = None,
+        sent_before: bool = False,
         body: bytes | None = None,
         accepts: tuple[int, ...] = (200, 201),
         only: str | None = None,
@@ -134,7 +139,7 @@ class _Call:
         self.accepts = accepts
         self.only = only
         self.deadline = 0.0
-        self.maybe_sent = False
+        self.maybe_sent = sent_before
         self.tried: set[str] = set()
         if message_id is not None:
             self.headers["Idempotency-Key"] = str(uuid.UUID(bytes=message_id))
@@ -230,6 +235,7 @@ class AsyncClient:
             "PUT",
             _key_path(name),
             message_id=self._id(message_id),
+            sent_before=message_id is not None,
             headers=_conditions(if_version, if_absent),
             body=as_bytes(value),
         )
@@ -245,7 +251,13 @@ class AsyncClient:
     ) -> bool:
         """Delete; whether the key was there. ConditionFailed unless it has `if_version`."""
         name = as_bytes(key)
-        call = _Call("DELETE", _key_path(name), message_id=self._id(message_id), headers=_conditions(if_version, False))
+        call = _Call(
+            "DELETE",
+            _key_path(name),
+            message_id=self._id(message_id),
+            sent_before=message_id is not None,
+            headers=_conditions(if_version, False),
+        )
         return await self._run(call, (name,), lambda answer: codec.parse_write(answer.body)[1], timeout)
 
     async def txn(
@@ -270,6 +282,7 @@ class AsyncClient:
             "POST",
             "/v1/txn",
             message_id=self._id(message_id),
+            sent_before=message_id is not None,
             headers={"Content-Type": "application/json"},
             body=codec.transaction_body(transaction),
         )
@@ -430,11 +443,13 @@ class AsyncClient:
             raise SETTLED[problem.code](detail, **facts)
         if status == 412:
             raise ConditionFailed(detail, **facts)
+        if problem.code in OF_THE_MOMENT:
+            raise call.give_up(detail, problem.code, status) if call.maybe_sent else InvalidRequest(detail, **facts)
         call.maybe_sent |= problem.outcome == UNKNOWN
         if problem.retryable:
             pause = _seconds(headers.get("Retry-After")) if problem.code == "overloaded" else 0.0
             raise self._failed(url, f"{url}: {detail}", problem.code, status, pause)
-        if call.maybe_sent or status >= 500:
+        if problem.outcome == UNKNOWN or status >= 500:
             raise call.give_up(detail, problem.code, status)
         raise InvalidRequest(detail, **facts)
 

@@ -266,6 +266,16 @@ async def test_a_refusal_after_an_unanswered_attempt_is_unknown() -> None:
             await store.put("other", "v")
 
 
+async def test_an_id_that_the_caller_brings_may_have_been_sent_before() -> None:
+    async with FakeCluster() as cluster, client(cluster, timeout=0.4) as store:
+        for replica in cluster.replicas:
+            replica.always = "not_ready"
+        with pytest.raises(OutcomeUnknown):
+            await store.put("k", "v", message_id=new_message_id(time.time_ns() // 1000, 6))
+        with pytest.raises(InvalidRequest):
+            await store.txn(success=[Put(b"", b"")], message_id=new_message_id(time.time_ns() // 1000, 7))
+
+
 async def test_an_expired_id_settles_earlier_attempts() -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
         await store.get("warm")
