@@ -144,7 +144,7 @@ class Audit:
         self._check_history()
 
     def _tops(self) -> tuple[dict[int, Top], set[int]]:
-        """How far each replica got, and the shards of which some replica or other knows every position up to the last."""
+        """How far each replica got, and the shards whose every position up to the last is known from some replica."""
         delivered, done = F.col("id").isNotNull(), F.col("status").isNotNull()
         rows = (
             self.log.groupBy("replica", "shard")

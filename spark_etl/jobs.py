@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from spark_etl.audit import Audit, Progress, Unreadable
+from spark_etl.extract import find_segments
 from spark_etl.report import render, to_json
 from spark_etl.session import CannotStart, check_java, spark_session
 
@@ -68,11 +69,13 @@ def _audit(
     """The exit status."""
     if not run_dir.is_dir():
         raise Unreadable(f"{run_dir}: there is no such directory")
-    if not list(run_dir.glob("replicas/*/journal/journal-*.seg")):
+    segments = find_segments(run_dir)
+    if not segments:
         raise Unreadable(f"{run_dir}: it holds no journal (replicas/*/journal/journal-*.seg); is it a run's directory?")
     check_java()
     progress("starting Spark")
-    with spark_session(out, master, memory) as spark:
+    size = sum(Path(segment.path).stat().st_size for segment in segments)
+    with spark_session(out, master, memory, size) as spark:
         report = Audit(spark, run_dir, out, expect_history=history, progress=progress).run(began)
     render(report, Console())
     if json is not None:

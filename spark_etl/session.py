@@ -14,6 +14,17 @@ from typing import Any
 
 JAVA_MAJOR_MIN = 17
 
+SMALL_INPUT_BYTES = 512 * 1024 * 1024
+"""Journals up to this size are audited without compiling queries to machine code: of the audit of a small run, compiling
+and planning were two thirds of the time (26 s of processor time against 10 s for a run of 100 records)."""
+
+_SMALL_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SMALL_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
 
 class CannotStart(Exception):
     """Spark cannot run here; the text says why and what to do."""
@@ -35,12 +46,15 @@ def check_java() -> None:
 
 
 @contextmanager
-def spark_session(directory: Path, master: str = "local[2]", memory: str = "2g") -> Iterator[Any]:
-    """A Spark session. `directory` receives `spark.log` and, while it runs, `tmp`. CannotStart if it does not start."""
+def spark_session(
+    directory: Path, master: str = "local[2]", memory: str = "2g", input_bytes: int = 0
+) -> Iterator[Any]:
+    """A Spark session fit for so much input. `directory` receives `spark.log` and, while it runs, `tmp`. CannotStart if
+    it does not start."""
     check_java()
     temporary = directory / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    spark = _start(directory, temporary, master, memory)
+    spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES)
     try:
         yield spark
     finally:
@@ -48,7 +62,7 @@ def spark_session(directory: Path, master: str = "local[2]", memory: str = "2g")
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _start(directory: Path, temporary: Path, master: str, memory: str) -> Any:
+def _start(directory: Path, temporary: Path, master: str, memory: str, small: bool) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -60,15 +74,16 @@ def _start(directory: Path, temporary: Path, master: str, memory: str) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary} -Dderby.system.home={temporary}",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary}{_SMALL_JVM if small else ''}",
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
-        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.maxConcurrentOutputFileWriters": "16",  # the tables, without sorting the rows by table first
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        **(_SMALL_SETTINGS if small else {}),
     }
     builder = SparkSession.builder.appName("audit").master(master)
     for name, value in settings.items():

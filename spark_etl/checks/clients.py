@@ -131,14 +131,11 @@ def against_real_time(timeline: DataFrame) -> DataFrame:
 
     Operations are cut into blocks by version; a block starts from the latest invocation of all blocks before it.
     """
-    edges = timeline.agg(
-        F.percentile_approx(F.conv(F.hex(F.substring("gts", 1, 8)), 16, 10).cast("double"),
-                            [i / BLOCKS for i in range(1, BLOCKS)], F.lit(10_000)).alias("edges")
-    )  # fmt: skip
     time = F.conv(F.hex(F.substring("gts", 1, 8)), 16, 10).cast("double")
-    blocked = timeline.crossJoin(F.broadcast(edges)).withColumn(
-        "block", F.size(F.filter("edges", lambda edge: edge < time))
-    )
+    timed = timeline.withColumn("time", time)
+    span = timed.agg(F.min("time").alias("low"), F.max("time").alias("high"))
+    share = (F.col("time") - F.col("low")) / F.greatest(F.col("high") - F.col("low"), F.lit(1.0))
+    blocked = timed.crossJoin(F.broadcast(span)).withColumn("block", F.floor(share * BLOCKS).cast("int"))
     earlier_blocks = Window.partitionBy("file").orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
     starts = (
         blocked.groupBy("file", "block")
