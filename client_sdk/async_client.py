@@ -412,7 +412,8 @@ class AsyncClient:
         told = min(self._attempt_timeout, remaining)
         # aiohttp warns of large bodies that are bytes: it would write them in one go.
         body = io.BytesIO(call.body) if call.body and len(call.body) > LARGE_BODY_BYTES else call.body
-        call.headers["X-Timeout-Ms"] = str(max(1, int(told * 1000)))
+        told_max_ms = self.router.view.timeout_max_ms if self.router.view else int(told * 1000)
+        call.headers["X-Timeout-Ms"] = str(max(1, min(int(told * 1000), told_max_ms)))
         async with (
             asyncio.timeout(min(told + ANSWER_GRACE_SECONDS, remaining)),
             self._session.request(

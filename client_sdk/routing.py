@@ -32,22 +32,31 @@ class _ShardJson(msgspec.Struct):
     leader: int | None = None
 
 
+class _LimitsJson(msgspec.Struct):
+    timeout_max_ms: int = 60_000
+
+
 class _ClusterJson(msgspec.Struct):
     cluster_id: str
     shard_map: Any
     shards: list[_ShardJson]
+    limits: _LimitsJson = msgspec.field(default_factory=_LimitsJson)
 
 
 _decode_cluster = msgspec.json.Decoder(_ClusterJson).decode
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """What one replica told of the cluster. urls: shard -> its replicas' base URLs, the leader's (if known) first."""
+    """What one replica told of the cluster.
+
+    urls: shard -> its replicas' base URLs, the leader's (if known) first. timeout_max_ms: what a request may ask for.
+    """
 
     cluster_id: str
     shard_map: ShardMap
     urls: dict[GroupId, tuple[str, ...]]
     leaders: dict[GroupId, str]
+    timeout_max_ms: int
 
     @classmethod
     def parse(cls, body: bytes) -> ClusterView:
@@ -63,7 +72,7 @@ class ClusterView(msgspec.Struct, frozen=True):
             urls[shard.id] = tuple(r.url.rstrip("/") for r in in_order)
             if in_order and in_order[0].id == shard.leader:
                 leaders[shard.id] = urls[shard.id][0]
-        return cls(answer.cluster_id, shard_map, urls, leaders)
+        return cls(answer.cluster_id, shard_map, urls, leaders, answer.limits.timeout_max_ms)
 
 
 class Router:
