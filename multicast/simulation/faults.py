@@ -1,14 +1,15 @@
 """Faults, drawn from a seed before a run begins.
 
 Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a batch may
-be torn), `blackout` (power fails for a whole group), `pause`, `partition` (a process or a group is cut off both ways),
+be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout` (power fails for
+a whole group), `pause`, `partition` (a process or a group is cut off both ways),
 `one_sided` (one direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some
 connections break), `clock` (a clock jumps), `slow_fsync`. Whoever crashes comes back before the run's second phase, or
 at its beginning.
 
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
-group is down at once, except in a blackout; safety holds in either case, since promises are on disk.
+group is down at once, except when a whole group loses power; safety holds in either case, since promises are on disk.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from multicast.types import ProcessId, Topology
 if TYPE_CHECKING:
     from multicast.simulation.world import World
 
-KINDS = ("crash", "power", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock", "slow_fsync")
-_WEIGHTS = (6, 6, 1, 4, 4, 3, 4, 4, 2, 2)
+KINDS = (
+    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock", "slow_fsync"
+)  # fmt: skip
+_WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3)
 _SKEW_US = 50_000
 
 
@@ -63,7 +66,7 @@ def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, proces
     lasts = rng.choice((2_000, 20_000, 200_000, 1_000_000, 3_000_000))
     lasts = rng.randint(lasts // 2, lasts)
     everybody = topology.processes
-    if kind == "blackout":
+    if kind == "blackout" or (kind == "mid_sync" and rng.random() < 0.3):
         return Fault(kind, at, lasts, topology.groups[topology.group_of[victim]])
     if kind == "partition":
         inside = topology.groups[topology.group_of[victim]] if rng.random() < 0.3 else (victim,)
@@ -117,6 +120,9 @@ class Injector:
             if not node.up or not self._may_die(victim):
                 return False
             world.crash(victim, power=kind == "power")
+        elif kind == "mid_sync":
+            world.crash_in_sync(victim, lambda: self._die_in_sync(fault))
+            return False
         elif kind == "blackout":
             for pid in fault.processes:
                 world.crash(pid, power=True)
@@ -138,11 +144,21 @@ class Injector:
             world.slow_disk(victim, fault.amount_us)
         return True
 
+    def _die_in_sync(self, fault: Fault) -> None:
+        """A `mid_sync` has found its moment."""
+        world = self._world
+        if self._over or (len(fault.processes) == 1 and not self._may_die(fault.processes[0])):
+            return
+        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        for pid in fault.processes:
+            world.crash(pid, power=True)
+        world.schedule(world.now + fault.lasts_us, self._end, fault)
+
     def _end(self, fault: Fault) -> None:
         if self._over:
             return
         world, kind = self._world, fault.kind
-        if kind in ("crash", "power", "blackout"):
+        if kind in ("crash", "power", "mid_sync", "blackout"):
             for pid in fault.processes:
                 world.restart(pid)
         elif kind in ("partition", "one_sided"):

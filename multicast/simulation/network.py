@@ -44,6 +44,13 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     reconnect_us: tuple[int, int] = (20_000, 100_000)
     acknowledge_frames: int = 64
 
+    def benign(self) -> Conditions:
+        """The same, but nothing takes much longer than usual: what a healed world is like."""
+        return msgspec.structs.replace(
+            self, delay_us=(min(100, self.delay_us[0]), min(2_000, self.delay_us[1])), late_probability=0.0,
+            fsync_us=(min(100, self.fsync_us[0]), min(1_000, self.fsync_us[1])),
+        )  # fmt: skip
+
     @classmethod
     def exact(cls, delay_us: int) -> Conditions:
         """Every message takes `delay_us`, the disk nothing: the papers' latency model."""

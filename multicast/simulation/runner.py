@@ -99,6 +99,7 @@ class Run:
         attach(self.world, self.properties, self.genuineness, *invariant_checkers(self.specification.name, self.topology))
         self.injector: faults.Injector | None = None
         self._persistent: list[AppMessage] = []
+        self._faults: list[faults.Fault] = []
 
     # -- drawing ------------------------------------------------------------------------------------------------------
 
@@ -109,6 +110,10 @@ class Run:
 
     def _draw_options(self, rng: random.Random) -> Options:
         drawn = {"clock": rng.choice(("logical", "hybrid"))}
+        pace = rng.choice((1.0, 0.3, 0.1))
+        for field in msgspec.structs.fields(self.specification.options):
+            if field.name.endswith("_us") and isinstance(field.default, int) and field.default:
+                drawn[field.name] = str(int(field.default * pace))
         window = rng.random() < 0.3
         if window and drawn["clock"] == "hybrid" and self.settings.options.get("clock", "hybrid") == "hybrid":
             drawn["dedup_window_us"] = "4000000"
@@ -120,7 +125,7 @@ class Run:
             delay_us=(100, most),
             late_probability=rng.choice((0.0, 0.01, 0.05)),
             late_us=(most, 20 * most),
-            fsync_us=rng.choice(((0, 0), (50, 300), (1_000, 8_000))),
+            fsync_us=rng.choice(((0, 0), (50, 300), (1_000, 8_000), (5_000, 40_000))),
             batch_us=rng.choice(((0, 0), (0, 0), (0, 500), (1_000, 3_000))),
             acknowledge_frames=rng.choice((1, 16, 256)),
         )
@@ -131,22 +136,25 @@ class Run:
         return self.protocol(pid, self.topology, self.options, rng), Application(), None
 
     def _plan_traffic(self) -> None:
-        """Messages to a few sets of groups (so that others should hear nothing), in bursts or evenly."""
+        """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around faults."""
         rng, world = self.rng, self.world
         groups = list(self.topology.groups)
         sets: list[tuple[GroupId, ...]] = []
         for _ in range(rng.randint(1, 4)):
-            sets.append(tuple(sorted(rng.sample(groups, rng.choice((1, 2, 2, 3, len(groups))) if len(groups) > 3 else rng.randint(1, len(groups))))))
+            sets.append(tuple(sorted(rng.sample(groups, rng.randint(1, len(groups))))))
         senders = list(self.topology.processes)
         if rng.random() < 0.3:
             senders = rng.sample(senders, rng.randint(1, len(senders)))
         count = self.settings.messages or rng.choice((40, 100, 200))
         bursts = rng.choice((0, 3, 10))
         centres = [rng.randrange(self.span_us) for _ in range(bursts)]
+        width = rng.choice((5_000, 100_000))
+        if self._faults and rng.random() < 0.6:
+            centres = [max(0, fault.at_us - width // 2) for fault in self._faults]
         for _ in range(count):
             at = rng.randrange(self.span_us)
             if centres:
-                at = min(self.span_us - 1, rng.choice(centres) + rng.randrange(5_000))
+                at = min(self.span_us - 1, rng.choice(centres) + rng.randrange(width))
             plan = (rng.choice(senders), rng.choice(sets), rng.getrandbits(62), rng.randrange(40), rng.random())
             world.schedule(world.now + at, self._submit, *plan)
 
@@ -214,10 +222,11 @@ class Run:
         faulty = self.settings.profile == "faults"
         if faulty:
             faults.skew(self.rng, world)
+            self._faults = faults.draw(self.rng, self.topology, self.span_us)
         world.start()
         self._plan_traffic()
         if faulty:
-            self.injector = faults.Injector(world, faults.draw(self.rng, self.topology, self.span_us))
+            self.injector = faults.Injector(world, self._faults)
         world.run_for(self.span_us)
         if self.injector:
             self.injector.stop()

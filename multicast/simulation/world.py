@@ -20,7 +20,7 @@ Use:
                                                         # the process is down or dies before it answers: outcome unknown
     world.at(time_us, callback) / world.after(us, callback)
     world.run_for(us) / world.run_until(time_us) / world.run_while(condition, limit_us) -> bool
-    world.crash(pid), world.restart(pid), world.pause(pid, us), world.jump_clock(pid, us), world.slow_disk(pid, us or 0)
+    world.crash(pid), world.restart(pid), world.crash_in_sync(pid, then), world.pause(pid, us), world.jump_clock(pid, us), world.slow_disk(pid, us or 0)
     world.network.block([(a, b), ...]), .unblock([...]) / .unblock_all(), .reset(a, b), .slow(a, b, extra_us)
     world.heal()                                        # no faults any more, everybody up
     world.node(pid).engine / .up / .clock()             # engine.application is `node.application`'s observed proxy
@@ -71,7 +71,7 @@ class Node:
     """
 
     __slots__ = (
-        "application", "backlog", "disk", "due", "engine", "flushed_position", "fsync_extra_us", "journal", "last_clock",
+        "application", "backlog", "disk", "due", "engine", "flushed_position", "fsync_extra_us", "in_sync", "journal", "last_clock",
         "life", "links", "offset_us", "paused", "pid", "protocol", "queue", "replaying", "timer_at", "tokens", "touched",
         "up", "wake_at", "world", "writing",
     )  # fmt: skip
@@ -85,6 +85,7 @@ class Node:
         self.offset_us = 0
         self.last_clock = 0
         self.fsync_extra_us = 0
+        self.in_sync: Callable[[], None] | None = None
         self.flushed_position = 0
         self.links: dict[ProcessId, Link] = {}
         self.engine: Engine
@@ -396,6 +397,9 @@ class World:
         node.writing = True
         least, most = self.conditions.fsync_us
         duration = node.fsync_extra_us + (self._rng.randint(least, most) if most > least else most)
+        if node.in_sync is not None:
+            then, node.in_sync = node.in_sync, None
+            self.schedule(self.now + self._rng.randint(0, duration), then)
         if duration:
             self.schedule(self.now + duration, self._synced, node, node.life, batches)
         else:
@@ -475,12 +479,18 @@ class World:
         """Every sync of this process takes so much longer; 0 ends it."""
         self.nodes[pid].fsync_extra_us = extra_us
 
+    def crash_in_sync(self, pid: ProcessId, then: Callable[[], None]) -> None:
+        """Call `then` at a random instant while this process's next sync is under way."""
+        self.nodes[pid].in_sync = then
+
     def heal(self) -> None:
-        """Everybody is up and running, every link works. Clocks stay as they are."""
+        """Everybody is up and running, every link works and is as fast as usual. Clocks stay as they are."""
         self._trace("heal")
+        self.conditions = self.network.conditions = self.conditions.benign()
         self.network.heal()
         for node in self.nodes.values():
             node.fsync_extra_us = 0
+            node.in_sync = None
             if not node.up:
                 self.restart(node.pid)
             elif node.paused:
