@@ -36,6 +36,8 @@ class ConfigError(ValueError):
 
 class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503.
+    in_flight_bytes_max: of the bodies of unanswered requests at one replica; more wait before their body is read. What
+    all replicas may have under way together has to fit a message of the protocol (64 MiB) when a leader takes over.
     timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
     buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
@@ -44,6 +46,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
     body_bytes_max: int = model.BODY_BYTES_MAX
     in_flight_requests_max: int = 4096
+    in_flight_bytes_max: int = 8 * MIB
     timeout_default_ms: int = 5_000
     timeout_max_ms: int = 60_000
     commit_interval_ms: int = 1_000
@@ -56,6 +59,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
     "body_bytes_max": (1024, model.BODY_BYTES_MAX),
     "in_flight_requests_max": (1, 1_000_000),
+    "in_flight_bytes_max": (64 * 1024, 64 * MIB),
     "timeout_default_ms": (1, 600_000),
     "timeout_max_ms": (1, 600_000),
     "commit_interval_ms": (10, 60_000),

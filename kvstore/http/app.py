@@ -37,6 +37,7 @@ from kvstore.core.model import (
     validate,
 )
 from kvstore.http import errors, request, schemas
+from kvstore.http.budget import ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
 from multicast.types import MessageId
@@ -83,6 +84,7 @@ class HttpApi:
         self.limits = limits
         self.metrics = metrics
         self.stopping = False
+        self.budget = ByteBudget(limits.in_flight_bytes_max)
         self._open: set[asyncio.Timeout] = set()
         self._idle = asyncio.Event()
         self._routes: dict[str, dict[str, Callable[..., Awaitable[web.Response]]]] = {
@@ -147,7 +149,7 @@ class HttpApi:
         conditions = request.conditions_of(req, key)
         message_id = request.message_id_of(req)
         async with self._deadline(req) as call:
-            value = await request.body_of(req, "a value", min(VALUE_BYTES_MAX, self.limits.body_bytes_max))
+            value = await call.body_of(req, "a value", min(VALUE_BYTES_MAX, self.limits.body_bytes_max))
             result, text_id = await self._write_key(call, message_id, key, conditions, Put(key, value))
         version = str(result.version)
         created = any(c.target == "exists" and c.operand is False for c in conditions)
@@ -162,7 +164,7 @@ class HttpApi:
         conditions = request.conditions_of(req, key)
         message_id = request.message_id_of(req)
         async with self._deadline(req) as call:
-            await request.body_of(req, "the body of a DELETE", 0)
+            await call.body_of(req, "the body of a DELETE", 0)
             result, text_id = await self._write_key(call, message_id, key, conditions, Delete(key))
         body = {"version": str(result.version), "deleted": result.results[0].deleted, "id": text_id}
         return web.Response(body=schemas.encode(body), headers={"Content-Type": _JSON, "Idempotency-Key": text_id})
@@ -210,7 +212,7 @@ class HttpApi:
             raise Problem(415, "unsupported_type", detail, field="Content-Type")
         message_id = request.message_id_of(req)
         async with self._deadline(req) as call:
-            body = await request.body_of(req, "the body", self.limits.body_bytes_max)
+            body = await call.body_of(req, "the body", self.limits.body_bytes_max)
             transaction = schemas.parse_transaction(body)
             try:
                 validate(transaction)
@@ -316,12 +318,13 @@ class HttpApi:
 class _Call:
     """The time that one request has, from before its body is read; and what is known of its fate when time is up."""
 
-    __slots__ = ("api", "ordered", "text_id", "timeout", "timeout_ms")
+    __slots__ = ("api", "ordered", "taken", "text_id", "timeout", "timeout_ms")
 
     def __init__(self, api: HttpApi, timeout_ms: int):
         self.api = api
         self.timeout_ms = timeout_ms
         self.ordered = False
+        self.taken = 0
         self.text_id = ""
         self.timeout = asyncio.timeout(timeout_ms / 1000)
 
@@ -330,8 +333,17 @@ class _Call:
         self.api.opened(self.timeout)
         return self
 
+    async def body_of(self, req: web.BaseRequest, what: str, limit_bytes: int) -> bytes:
+        """See `request.body_of`; before it is read there must be room for it."""
+        length = req.content_length
+        if length is None or length <= limit_bytes:
+            self.taken = await self.api.budget.take(limit_bytes if length is None else length)
+        return await request.body_of(req, what, limit_bytes)
+
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self.api.closed(self.timeout)
+        if self.taken:
+            self.api.budget.give(self.taken)
         try:
             await self.timeout.__aexit__(kind, error, trace)
         except TimeoutError:
