@@ -150,6 +150,8 @@ class Demo:
         except asyncio.CancelledError:
             await _end(process, patience=FINISH_SECONDS if module == "kvstore" else 0.0)
             raise
+        finally:
+            await _last_of_group(process.pid)
 
     async def _down(self) -> None:
         """Stop all replicas, once. Shielded: an interruption must not interrupt this."""
@@ -293,6 +295,16 @@ async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), seconds)
             return
+
+
+async def _last_of_group(group: int) -> None:
+    """Wait until its children are gone too: Spark's Java ends a moment after Spark's Python."""
+    deadline = time.monotonic() + STOP_SECONDS
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            await asyncio.sleep(0.05)
+        os.killpg(group, signal.SIGKILL)
 
 
 def free_base_port(replicas: int) -> int:
