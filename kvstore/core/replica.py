@@ -357,6 +357,10 @@ class Replica(Application):
                 self.store.write(key, value, entry.timestamp)
         outcome = self._outcome(entry, status, succeeded, execution, failure, failure_key)
         record = entry.outcome or encode_outcome(outcome)
+        if entry.outcome is not None and not _same_state(outcome, decode_outcome(entry.outcome)):
+            raise AssertionError(
+                f"the state after delivery {entry.position} is not the one that its journal record names"
+            )
         self.transactions[_STATUS_NAMES[status]] += 1
         if entry.own_part is not None and not entry.settled:
             self.store.keep_part(message_id, encode_part(entry.own_part))
@@ -584,6 +588,11 @@ def _write(key: bytes, value: bytes | None) -> Write:
     if value is not None and len(value) > VALUE_BYTES_KEPT:
         return Write(key, blake2b(value, digest_size=16).digest(), True)
     return Write(key, value)
+
+
+def _same_state(computed: Outcome, known: Outcome) -> bool:
+    """Whether replaying gave the state that the record was made with, as far as both say."""
+    return computed.state_digest == known.state_digest or None in (computed.state_digest, known.state_digest)
 
 
 def _portions(results: list[ShardResult]) -> list[list[ShardResult]]:

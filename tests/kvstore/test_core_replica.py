@@ -516,6 +516,15 @@ def test_a_replayed_outcome_needs_no_parts_and_remembers_the_same():
     assert second.store.part(message_id) == first.store.part(message_id)
 
 
+def test_a_replay_that_gives_another_state_stops_the_replica():
+    first, second = Bench(), Bench()
+    message_id = first.deliver(Transaction(success=(Add(key(0), 1),)))
+    ((_, record),) = first.out.completions
+    second.store.write(key(0), b"41", Timestamp(1, 0))
+    with pytest.raises(AssertionError, match="state after delivery 1"):
+        second.deliver(Transaction(success=(Add(key(0), 1),)), message_id, completion=record)
+
+
 # -- what must not come -----------------------------------------------------------------------------------------------
 
 
