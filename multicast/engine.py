@@ -298,8 +298,8 @@ class Engine:
         ):
             if out.deliveries:
                 deliveries, out.deliveries = out.deliveries, []
-                for message, timestamp, stage in deliveries:
-                    self._deliver(message, timestamp, stage, None, None, now)
+                for message, timestamp, stage, note in deliveries:
+                    self._deliver(message, timestamp, stage, note, None, None, now)
             if out.settlements:
                 settlements, out.settlements = out.settlements, []
                 for message_id in settlements:
@@ -339,6 +339,7 @@ class Engine:
         message: AppMessage,
         timestamp: Timestamp,
         stage: int,
+        note: bytes,
         completion: bytes | None,
         installed_from: ProcessId | None,
         now: int,
@@ -352,7 +353,9 @@ class Engine:
                 self._delivery_offsets.append((position, self.offset))
             else:
                 self.completed = position
-        self._journal_record(records.Delivered(position, timestamp, stage, expired, message, now, installed_from))
+        self._journal_record(
+            records.Delivered(position, timestamp, stage, expired, message, now, installed_from, note)
+        )
         self.application.on_deliver(
             position, message, timestamp, stage, expired, completion, now, self._app_out
         )
@@ -448,8 +451,9 @@ class Engine:
                 self._drain(now)
             if delivered.position != self.position + 1:
                 continue
-            self._deliver(delivered.message, delivered.timestamp, FINAL, completion, peer, now)
-            self.protocol.on_install(self.position, delivered.message, delivered.timestamp, now, self._out)
+            note = delivered.note
+            self._deliver(delivered.message, delivered.timestamp, FINAL, note, completion, peer, now)
+            self.protocol.on_install(self.position, delivered.message, delivered.timestamp, note, now, self._out)
             self._drain(now)
         if message.more:
             self._catch_up(peer, now)

@@ -103,7 +103,7 @@ class Outbox:
     def __init__(self) -> None:
         self.sends: list[tuple[tuple[ProcessId, ...], Any, bool]] = []
         self.changes: list[tuple[bytes, bytes | None]] = []
-        self.deliveries: list[tuple[AppMessage, Timestamp, int]] = []
+        self.deliveries: list[tuple[AppMessage, Timestamp, int, bytes]] = []
         self.settlements: list[MessageId] = []
         self.catch_ups: list[ProcessId] = []
 
@@ -123,9 +123,10 @@ class Outbox:
         """Forget `key`."""
         self.changes.append((key, None))
 
-    def deliver(self, message: AppMessage, timestamp: Timestamp, stage: int = FINAL) -> None:
-        """Hand `message` to the application. Final deliveries have rising timestamps; the engine numbers them."""
-        self.deliveries.append((message, timestamp, stage))
+    def deliver(self, message: AppMessage, timestamp: Timestamp, stage: int = FINAL, note: bytes = b"") -> None:
+        """Hand `message` to the application. Final deliveries have rising timestamps; the engine numbers them.
+        `note` goes into the journal for `on_install`."""
+        self.deliveries.append((message, timestamp, stage, note))
 
     def settled(self, message_id: MessageId) -> None:
         """A quorum of every destination group durably holds the outcome of this message: nobody will ask for it."""
@@ -172,8 +173,11 @@ class MulticastProtocol:
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         """What was under way to or from `peer` may be lost: it restarted, or a queue overflowed."""
 
-    def on_install(self, position: int, message: AppMessage, timestamp: Timestamp, now: int, out: Outbox) -> None:
-        """The host delivered this from a peer's journal as final delivery number `position`; do not deliver it."""
+    def on_install(
+        self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
+    ) -> None:
+        """The host delivered this from a peer's journal as final delivery number `position`; do not deliver it.
+        `note` is what the peer's protocol gave with its delivery."""
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
         """The host durably holds the outcomes of the first `position` final deliveries."""

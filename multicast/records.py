@@ -111,7 +111,8 @@ class Submitted(msgspec.Struct, array_like=True, gc=False):
 
 
 class Delivered(msgspec.Struct, array_like=True, gc=False):
-    """A delivery. position: 0 for an optimistic one. installed_from: None, or the peer whose journal it came from."""
+    """A delivery. position: 0 for an optimistic one. installed_from: None, or the peer whose journal it came from.
+    note: what the protocol wants to know of it when it installs it elsewhere."""
 
     position: int
     timestamp: Timestamp
@@ -120,6 +121,7 @@ class Delivered(msgspec.Struct, array_like=True, gc=False):
     message: AppMessage
     at: int
     installed_from: ProcessId | None = None
+    note: bytes = b""
 
 
 class Completed(msgspec.Struct, array_like=True, gc=False):

@@ -7,9 +7,12 @@ leader of any of them either has delivered it or catches up past it before leadi
 payload and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the
 watermark has passed the id's creation plus twice the deduplication window. Without a window ids are known for ever.
 
-A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so the message
-will be delivered once more, *expired*, without effect. Groups forget at slightly different times: one that still
-knows the message takes part all the same when it sees such a stamp (`is_late_copy`), so that none waits for another.
+A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so if the message
+is delivered once more, it is delivered *expired*, without effect. Groups forget at slightly different times: one that
+still knows the message does not stamp it again but says so (`Known`); the other drops its new stamp and remembers the
+id for another two windows (`recall`). Should it have been delivered somewhere by then, in one group and not in
+another, that
+makes no difference: expired deliveries have no effect, and nothing waits for them.
 
 Durable: `d` + id -> timestamp and position of each known message; `D` -> the last delivery. Deliveries are delivered in
 the order of their timestamps, so a watermark speaks for everything below it.
@@ -29,6 +32,13 @@ LAST_KEY = b"D"
 KNOWN_PREFIX = b"d"
 _ASK_AFTER_PERIODS = 10
 _BUCKET_US = 1_000_000
+
+
+class Known(msgspec.Struct, array_like=True, tag=101, gc=False):
+    """This message was delivered here, at this timestamp, and needs nothing any more."""
+
+    id: MessageId
+    final: Timestamp
 
 
 class Stable(msgspec.Struct, array_like=True, tag=100, gc=False):
@@ -100,7 +110,8 @@ class DeliveredLog:
                 self._settled_known.add(message_id)
             else:
                 self._track(message_id, groups, timestamp)
-            self._not_stable.append((at, timestamp))
+            if at:
+                self._not_stable.append((at, timestamp))
         if LAST_KEY in values:
             self.timestamp, at = _decode(values[LAST_KEY])
             self._forgotten = (self.timestamp.time - 2 * self._window_us) // _BUCKET_US
@@ -119,9 +130,12 @@ class DeliveredLog:
         """Whether a message with this id may have been delivered here and forgotten since."""
         return self._window_us > 0 and created_us(message_id) // _BUCKET_US < self._forgotten
 
-    def is_late_copy(self, message_id: MessageId, stamp: Timestamp) -> bool:
-        """Whether a message that is known here was stamped anew by a group that has forgotten it."""
-        return self._window_us > 0 and stamp.time > created_us(message_id) + self._window_us
+    def recall(self, message_id: MessageId, timestamp: Timestamp, out: Outbox) -> None:
+        """Another group says that this message was delivered at `timestamp`, and this process has delivered beyond."""
+        self._known[message_id] = (timestamp, 0)
+        self._settled_known.add(message_id)
+        self._buckets.setdefault(self.timestamp.time // _BUCKET_US, []).append(message_id)
+        out.put(KNOWN_PREFIX + message_id, _encode(timestamp, 0))
 
     def add(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp, out: Outbox) -> int:
         """The next delivery; its position."""

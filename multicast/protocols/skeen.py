@@ -9,6 +9,7 @@ computed a final timestamp, a process never stamps below it again.
     Multicast   sender -> destinations          multicast(m)
     Propose     destination -> destinations     it has stamped m
     Stable      destination -> destinations     periodically, for garbage collection (parts.delivered)
+    Known       destination -> destination      it is told a new stamp of a message that it delivered long ago
 
 As printed, with two additions. The printed protocol assumes processes that never fail; ours may be stopped and come
 back: every stamp is on disk before the Propose that tells it leaves, and every Propose is on disk before the link
@@ -28,7 +29,7 @@ from typing import Any
 import msgspec
 
 from multicast.parts.clock import Clock
-from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.pending import PendingQueue
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
@@ -79,8 +80,8 @@ class Skeen(MulticastProtocol):
         summary="Skeen's protocol: singleton groups, two message delays, no fault tolerance",
         paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019, Section III",
         options=SkeenOptions,
-        messages=(Multicast, Propose, Stable),
-        housekeeping=(Stable,),
+        messages=(Multicast, Propose, Stable, Known),
+        housekeeping=(Stable, Known),
         fault_tolerant=False,
         genuine=True,
         strict_groups_max=1,
@@ -133,21 +134,22 @@ class Skeen(MulticastProtocol):
         if type(message) is Stable:
             self._drop(self._log.on_stable_message(sender, message, out), out)
             return
+        if type(message) is Known:
+            self._on_known(message, out)
+            return
         groups = message.message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         if type(message) is Propose:
             self._on_propose(sender, message, now, out)
         else:
-            self._on_multicast(message.message, None, now, out)
+            self._on_multicast(message.message, now, out)
 
-    def _on_multicast(self, message: AppMessage, stamp: Timestamp | None, now: int, out: Outbox) -> _Entry | None:
-        """Fig. 1, lines 8-12. None if the message is settled already. stamp: another group's, if there is one."""
+    def _on_multicast(self, message: AppMessage, now: int, out: Outbox) -> _Entry | None:
+        """Fig. 1, lines 8-12. None if the message is settled already."""
         entry = self._entries.get(message.id)
-        if entry is not None:
+        if entry is not None or self._log.known(message.id):
             return entry
-        if self._log.known(message.id) and not (stamp and self._log.is_late_copy(message.id, stamp)):
-            return None
         local = Timestamp(self._clock.stamp(now), self.group)
         entry = self._entries[message.id] = _Entry(message, {self.group: local})
         self._queue.propose(message.id, local)
@@ -164,20 +166,32 @@ class Skeen(MulticastProtocol):
         group = self.topology.group_of[sender]
         if group not in propose.message.destinations:
             raise PeerError(f"group {group} stamps a message that is not for it")
-        entry = self._on_multicast(propose.message, propose.local, now, out)
-        if entry is None:
+        entry = self._on_multicast(propose.message, now, out)
+        known = self._log.known(propose.message.id)
+        if known is not None and (entry is None or (entry.delivered and entry.stamps.get(group) != propose.local)):
+            out.send((sender,), Known(propose.message.id, known[0]))
             return
+        assert entry is not None
         if propose.again and sender != self.self_id:
             self._propose(entry, (sender,), False, out)
-        known = entry.stamps.setdefault(group, propose.local)
-        if known != propose.local:
-            raise PeerError(f"group {group} has stamped a message twice, {known} and {propose.local}")
+        first = entry.stamps.setdefault(group, propose.local)
+        if first != propose.local:
+            raise PeerError(f"group {group} has stamped a message twice, {first} and {propose.local}")
         if sender == self.self_id:
             entry.told = True
         else:
             self._save(entry, out)
         if not entry.delivered:
             self._commit_if_complete(propose.message.id, entry)
+            self._deliver(out)
+
+    def _on_known(self, known: Known, out: Outbox) -> None:
+        """This process has forgotten the message and stamped a late copy of it."""
+        entry = self._entries.get(known.id)
+        if entry is not None and not entry.delivered and known.final <= self._log.timestamp:
+            self._drop([known.id], out)
+            self._queue.remove(known.id)
+            self._log.recall(known.id, known.final, out)
             self._deliver(out)
 
     def _commit_if_complete(self, message_id: MessageId, entry: _Entry) -> None:

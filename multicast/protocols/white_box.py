@@ -22,7 +22,7 @@ everything committed that any of a quorum knows, and what was accepted in the la
     Nack           process -> candidate or leader               -  (a higher ballot exists)
     LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead)
     Heartbeat      leader -> own group                          -
-    Known          leader -> sender                             -  (m was delivered, at this timestamp)
+    Known          process -> who repeats m                     -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
 
 Deviations from the figures, with reasons:
@@ -41,10 +41,11 @@ Deviations from the figures, with reasons:
 7. Garbage collection. m is settled when a quorum of each destination group durably holds its outcome (parts.delivered).
    Then m's entry goes; its id is remembered. Safe, because every later leader of any of these groups has, from its
    quorum, a voter that delivered m, and by 6 delivers m itself before it leads; it then recognises m by its id.
-   Copies of m in MULTICAST, ACCEPT, ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored, and a sender that repeats m
-   is told Known. A leader that holds m as pending nevertheless is deposed and does not know it yet: it must not act on
-   the word of others about m's place, having missed what its group delivered since. For a message that is stamped
-   after a group forgot it, see parts.delivered.
+   Copies of m in ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored; MULTICAST and ACCEPT are answered with Known. A
+   leader that holds m as pending nevertheless has either forgotten m's id, and delivered beyond m (see
+   parts.delivered),
+   or is deposed and does not know it yet: then it must not act on the word of others about m's place, having missed
+   what its group delivered since.
 8. The clock never goes down at one process, also where line 61 would allow it.
 9. Only the own leader's ACCEPT carries the payload.
 10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own
@@ -63,7 +64,7 @@ from typing import Any
 import msgspec
 
 from multicast.parts.clock import Clock
-from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.pending import PendingQueue
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
@@ -107,22 +108,22 @@ class AcceptAck(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """Delivery number `position` of the group. local: None where the leader has it from a peer's journal."""
+    """Delivery number `position` of the group."""
 
     id: MessageId
     ballot: Ballot
-    local: Timestamp | None
+    local: Timestamp
     final: Timestamp
     position: int
 
 
 class EntryState(msgspec.Struct, array_like=True, gc=False):
-    """A message in somebody's state; also its saved form. phase: ACCEPTED or COMMITTED. local: None where a message was
-    installed from a peer's journal. final: None unless COMMITTED."""
+    """A message in somebody's state; also its saved form. phase: ACCEPTED or COMMITTED. final: None unless
+    COMMITTED."""
 
     message: AppMessage
     phase: int
-    local: Timestamp | None
+    local: Timestamp
     final: Timestamp | None
 
 
@@ -175,13 +176,6 @@ class LeaderIs(msgspec.Struct, array_like=True, tag=11, gc=False):
     ballot: Ballot
 
 
-class Known(msgspec.Struct, array_like=True, tag=12, gc=False):
-    """This message was delivered, at this timestamp."""
-
-    id: MessageId
-    final: Timestamp
-
-
 class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
     """Microseconds all. heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a
     follower stands for election, up to twice that. retry_us: after which time an uncommitted message is sent again.
@@ -222,7 +216,7 @@ class _Entry:
         self.seen_at = now
 
     def state(self) -> EntryState:
-        assert self.message is not None
+        assert self.message is not None and self.local is not None
         return EntryState(self.message, self.phase, self.local, self.final)
 
 
@@ -289,7 +283,7 @@ class WhiteBox(MulticastProtocol):
         self.log.restore(values, saved.position, self._destinations)
         for entry in self.entries.values():
             known = self.log.known(entry.id)
-            if known is not None and (entry.local is None or entry.local <= known[0]):
+            if known is not None and entry.local is not None and entry.local <= known[0]:
                 entry.phase, entry.final, entry.position = COMMITTED, known[0], known[1]
         self._saved_clock = int.from_bytes(values.get(_CLOCK_KEY, b""), "big")
         self.clock.advance(self._saved_clock)
@@ -338,7 +332,7 @@ class WhiteBox(MulticastProtocol):
         elif kind is Stable:
             self._drop(self.log.on_stable_message(sender, message, out), out)
         elif kind is Known:
-            self._submitted.pop(message.id, None)
+            self._on_known(message, out)
         elif kind is LeaderIs:
             self._on_leader_is(self.topology.group_of[sender], message.ballot, out)
         elif self.topology.group_of[sender] != self.group:
@@ -384,7 +378,7 @@ class WhiteBox(MulticastProtocol):
             return
         entry = self.entries.get(message.id)
         known = self.log.known(message.id)
-        if known is not None and (entry is None or (entry.position and entry.local is None)):
+        if known is not None and entry is None:
             out.send((sender,), Known(message.id, known[0]))
             return
         if entry is None:
@@ -409,7 +403,9 @@ class WhiteBox(MulticastProtocol):
             raise PeerError(f"an ACCEPT for group {accept.group} from process {sender}")
         entry = self.entries.get(accept.id)
         if entry is None:
-            if self.log.known(accept.id) is not None and not self.log.is_late_copy(accept.id, accept.local):
+            known = self.log.known(accept.id)
+            if known is not None:
+                out.send((sender,), Known(accept.id, known[0]))
                 return
             entry = self.entries[accept.id] = _Entry(accept.id, now)
         if accept.group == self.group:
@@ -515,7 +511,7 @@ class WhiteBox(MulticastProtocol):
                 self._send_deliver(entry, self._announced, out)
 
     def _send_deliver(self, entry: _Entry, position: int, out: Outbox) -> None:
-        assert entry.final is not None
+        assert entry.local is not None and entry.final is not None
         entry.sent = True
         out.send(self.members, Deliver(entry.id, self.joined, entry.local, entry.final, position))
 
@@ -538,10 +534,9 @@ class WhiteBox(MulticastProtocol):
         entry = self.entries.get(deliver.id)
         if deliver.position != self.log.position + 1 or entry is None or entry.message is None:
             return False
-        entry.phase, entry.final = COMMITTED, deliver.final
-        entry.local = deliver.local or entry.local
+        entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
         self._advance_clock(deliver.final.time)
-        out.deliver(entry.message, deliver.final)
+        out.deliver(entry.message, deliver.final, note=deliver.local.encode())
         self._delivered(entry, out)
         return True
 
@@ -552,8 +547,7 @@ class WhiteBox(MulticastProtocol):
             raise AssertionError(f"Invariant 3b: {deliver.id.hex()} delivered at {known} and {deliver}")
         late_copy = entry is not None and entry.local is not None and entry.local > deliver.final
         if entry is not None and entry.phase != COMMITTED and not late_copy:
-            entry.phase, entry.final = COMMITTED, deliver.final
-            entry.local = deliver.local or entry.local
+            entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
             if entry.message is not None:
                 self._save_entry(entry, out)
 
@@ -568,14 +562,15 @@ class WhiteBox(MulticastProtocol):
         if self.status is LEADER and self.topology.group_of.get(message.origin) not in message.destinations:
             out.send((message.origin,), Known(entry.id, final))
 
-    def on_install(self, position: int, message: AppMessage, timestamp: Timestamp, now: int, out: Outbox) -> None:
+    def on_install(
+        self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
+    ) -> None:
         entry = self.entries.get(message.id)
         if entry is None:
             entry = self.entries[message.id] = _Entry(message.id, now)
-        if entry.message is None or entry.phase != COMMITTED:
-            entry.message, entry.phase, entry.final = message, COMMITTED, timestamp
-            if len(message.destinations) == 1:
-                entry.local = timestamp
+        if entry.phase != COMMITTED:
+            entry.message, entry.phase = message, COMMITTED
+            entry.local, entry.final = Timestamp.decode(note), timestamp
             self._save_entry(entry, out)
         self._queue.remove(message.id)
         self._advance_clock(timestamp.time)
@@ -603,6 +598,22 @@ class WhiteBox(MulticastProtocol):
         assert message is not None
         others = self.topology.members([g for g in message.destinations if g != self.group])
         out.send((*others, self.self_id), Multicast(message))
+
+    def _on_known(self, known: Known, out: Outbox) -> None:
+        """Deviation 7: the sender of a message need not repeat it, and a leader that has forgotten a message and
+        stamped a late copy of it drops that. A leader that has not delivered so far yet learns nothing from it."""
+        self._submitted.pop(known.id, None)
+        entry = self.entries.get(known.id)
+        if (
+            self.status is LEADER
+            and entry is not None
+            and entry.phase in (PROPOSED, ACCEPTED)
+            and known.final <= self.log.timestamp
+        ):
+            self._queue.remove(known.id)
+            self._drop([known.id], out)
+            self.log.recall(known.id, known.final, out)
+            self._deliver_ready(out)
 
     def _on_leader_is(self, group: GroupId, ballot: Ballot, out: Outbox) -> None:
         known = self.leaders[group]
@@ -674,9 +685,7 @@ class WhiteBox(MulticastProtocol):
         for _, vote in sorted(votes.items()):
             for state in vote.entries:
                 if state.phase == COMMITTED:
-                    held = chosen.get(state.message.id)
-                    if held is None or held.phase != COMMITTED or held.local is None:
-                        chosen[state.message.id] = state
+                    chosen[state.message.id] = state
                 elif vote.joined == latest:
                     chosen.setdefault(state.message.id, state)
         self.clock.advance(max(vote.clock for vote in votes.values()))
@@ -697,10 +706,8 @@ class WhiteBox(MulticastProtocol):
             state = given.pop(message_id, None)
             self._reset_delivered(entry)
             if entry.position:
-                if entry.local is None and state is not None and state.local is not None:
-                    entry.local = state.local
-                    self._save_entry(entry, out)
-            elif state is not None and not self._is_past(state):
+                continue
+            if state is not None and not self._is_past(state):
                 entry.message, entry.phase = state.message, state.phase
                 entry.local, entry.final = state.local, state.final
                 self._save_entry(entry, out)
@@ -726,7 +733,6 @@ class WhiteBox(MulticastProtocol):
         delivered after all, it will be stamped anew and be delivered expired, as it would have been anyway."""
         if state.phase == COMMITTED:
             return state.final is None or state.final <= self.log.timestamp
-        assert state.local is not None
         known = self.log.known(state.message.id)
         if known is not None:
             return state.local <= known[0]
@@ -851,7 +857,7 @@ class WhiteBox(MulticastProtocol):
             wakes.append(self._timer.deadline)
         if now >= self._sweep_at:
             self._sweep_at = now + _ABANDONED_RETRIES * self.options.retry_us
-            self._sweep(now)
+            self._sweep(now, out)
         return min(wakes)
 
     def _retry_due(self, now: int, out: Outbox) -> int:
@@ -871,11 +877,13 @@ class WhiteBox(MulticastProtocol):
         period: int = self.options.retry_us
         return min((queue[0][0] + period for queue in (retries, submissions) if queue), default=now + 20 * period)
 
-    def _sweep(self, now: int) -> None:
-        """Forget remote ACCEPTs of messages that the own group never took up; their leaders send them again."""
-        old = now - _ABANDONED_RETRIES * self.options.retry_us
-        for message_id in [e.id for e in self.entries.values() if e.phase == START and e.seen_at < old]:
-            del self.entries[message_id]
+    def _sweep(self, now: int, out: Outbox) -> None:
+        """Forget remote ACCEPTs of messages that the own group never took up (their leaders send them again) and late
+        copies that the own leader has dropped."""
+        before = now - _ABANDONED_RETRIES * self.options.retry_us
+        old = [e for e in self.entries.values() if e.seen_at < before and not e.position]
+        dropped = [e for e in old if e.phase == ACCEPTED and self.status is FOLLOWER and self._is_past(e.state())]
+        self._drop([e.id for e in old if e.phase == START] + [e.id for e in dropped], out)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

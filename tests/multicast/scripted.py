@@ -101,7 +101,9 @@ class Scripted(MulticastProtocol):
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.resets.append(peer)
 
-    def on_install(self, position: int, message: AppMessage, timestamp: Timestamp, now: int, out: Outbox) -> None:
+    def on_install(
+        self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
+    ) -> None:
         self.number = position
         self.installed.append(position)
 
