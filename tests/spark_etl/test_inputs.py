@@ -1,0 +1,183 @@
+"""Reading journals and histories: what is there, what is torn, what is damaged. No Spark needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from multicast.records import HEADER_BYTES, BatchEnd, Delivered, encode_record
+from spark_etl import extract
+from spark_etl.inputs import Inputs, understand
+from tests.spark_etl.runs import SEGMENT, bank_run, write_mark
+
+
+class Row(dict[str, Any]):
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class Extracted(NamedTuple):
+    inputs: Inputs
+    rows: list[Row]
+
+    def count(self, table: str, replica: int) -> int:
+        return sum(row.table == table and row.replica == replica for row in self.rows)
+
+
+def read(run: Path) -> Extracted:
+    segments = extract.find_segments(run)
+    rows = [
+        Row(row)
+        for segment in segments
+        for batch in extract.parse_segment(segment, Path(segment.path).read_bytes())
+        for row in batch.to_pylist()
+    ]
+    return Extracted(understand(rows, {s.replica for s in segments}, {s.replica: s.mark for s in segments}), rows)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return bank_run().write(tmp_path)
+
+
+def segment(run: Path, replica: int) -> Path:
+    return run / "replicas" / str(replica) / "journal" / SEGMENT
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(data)
+
+
+def test_a_whole_run_has_no_problem(run: Path):
+    found = read(run)
+    assert (found.inputs.problems, found.inputs.unsure, found.inputs.crashed) == ([], [], [])
+    assert found.inputs.shards == {0: [0, 1, 2], 1: [3, 4, 5]}
+    assert [stop[0] for stop in found.inputs.stops] == [0, 1, 2, 3, 4, 5]
+    assert found.count("deliveries", 0) == found.count("outcomes", 0) == 13
+
+
+def test_an_unfinished_batch_beyond_the_mark_is_ignored(run: Path):
+    path, whole = segment(run, 1), read(run)
+    path.write_bytes(path.read_bytes() + encode_record(BatchEnd(9))[:5])
+    torn = read(run)
+    assert torn.inputs.problems == [] and len(torn.inputs.unfinished) == 1
+    assert torn.count("deliveries", 1) == whole.count("deliveries", 1)
+
+
+def test_a_journal_cut_below_its_mark_is_damaged(run: Path):
+    path = segment(run, 1)
+    path.write_bytes(path.read_bytes()[:-40])
+    inputs = read(run).inputs
+    assert inputs.unsure == [1]
+    assert inputs.problems[0].startswith(f"replicas/1/journal/{SEGMENT}, byte ")
+
+
+def test_a_journal_cut_between_batches_is_damaged_too(run: Path):
+    """Nothing in the file itself says that something is missing; the mark does."""
+    path = segment(run, 1)
+    data = path.read_bytes()
+    ends = [at for at, kind, _ in extract.records.scan(data) if kind == extract.records.BATCH_END]
+    size = ends[-2] + len(encode_record(BatchEnd(30)))
+    path.write_bytes(data[:size])
+    inputs = read(run).inputs
+    assert inputs.unsure == [1]
+    assert f"byte {size}: the journal ends" in inputs.problems[0] and "vouched" in inputs.problems[0]
+
+
+def test_without_a_mark_a_cut_journal_is_that_of_a_killed_replica(run: Path):
+    path = segment(run, 1)
+    path.write_bytes(path.read_bytes()[:-40])
+    (path.parent / "mark").unlink()
+    inputs = read(run).inputs
+    assert (inputs.problems, inputs.crashed) == ([], [1])
+
+
+@pytest.mark.parametrize("mark", [True, False])
+def test_a_flipped_byte_is_named_and_the_rest_is_read(run: Path, mark: bool):
+    path = segment(run, 4)
+    data = path.read_bytes()
+    at = [at for at, kind, _ in extract.records.scan(data) if kind == extract.records.DELIVERED][3]
+    flip(path, at + 20)
+    if not mark:
+        (path.parent / "mark").unlink()
+    found = read(run)
+    assert found.inputs.problems == [f"replicas/4/journal/{SEGMENT}, byte {at}: a record's checksum does not match"]
+    assert found.inputs.unsure == [4]
+    assert found.count("deliveries", 4) == found.count("deliveries", 3) - 1
+
+
+def test_a_damaged_header_is_named(run: Path):
+    flip(segment(run, 2), 12)
+    inputs = read(run).inputs
+    assert inputs.unsure == [2] and f"replicas/2/journal/{SEGMENT}, byte 0" in inputs.problems[0]
+
+
+def test_a_missing_replica_is_named(run: Path):
+    segment(run, 5).unlink()
+    inputs = read(run).inputs
+    assert inputs.unsure == [5]
+    assert inputs.problems == ["replicas/5/journal: the journal of replica 5 of shard 1 is missing"]
+
+
+def test_a_journal_of_another_replica_is_named(run: Path):
+    segment(run, 1).write_bytes(segment(run, 0).read_bytes())
+    assert "says that it is segment 0 of replica 0" in read(run).inputs.problems[0]
+
+
+def test_a_journal_of_another_cluster_is_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tests.spark_etl.runs.CLUSTER", b"x" * 16)
+    other = bank_run().write(tmp_path / "other")
+    segment(run, 1).write_bytes(segment(other, 1).read_bytes())
+    inputs = read(run).inputs
+    assert inputs.unsure == [1] and "another cluster" in inputs.problems[0]
+
+
+def test_a_newer_format_is_refused_in_a_sentence(run: Path):
+    path = segment(run, 0)
+    data = bytearray(path.read_bytes())
+    data[9] = 99
+    path.write_bytes(data)
+    assert "newer" in read(run).inputs.problems[0]
+
+
+def test_a_missing_segment_is_named(run: Path):
+    path = segment(run, 0)
+    path.rename(path.with_name("journal-00000001.seg"))
+    assert read(run).inputs.problems
+
+
+def test_rows_are_cut_into_batches(run: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = read(run).rows
+    monkeypatch.setattr(extract, "BATCH_ROWS", 10)
+    assert sorted(map(str, read(run).rows)) == sorted(map(str, whole))
+
+
+def test_a_line_that_is_no_event_is_damage_and_an_unfinished_last_one_is_not():
+    good = b'{"process":0,"type":"invoke","at_us":1,"id":"018bcfe5-6800-7000-8000-000000000000"}\n'
+    bad = b'{"process":0,"type":"perhaps","at_us":1,"id":"018bcfe5-6800-7000-8000-000000000000"}\n'
+    rows = [row for batch in extract.parse_history("h", good + bad + b"{\n" + b'{"proc') for row in batch.to_pylist()]
+    assert [row["line"] for row in rows] == [1, 2, 3]
+    assert rows[0]["damage"] is None and "perhaps" in rows[1]["damage"] and rows[2]["damage"]
+
+
+def test_a_mark_that_does_not_check_is_unknown(run: Path):
+    path = segment(run, 0).parent
+    write_mark(path, 10**9)
+    assert read(run).inputs.unsure == [0]
+    (path / "mark").write_bytes(b"\0" * 12)
+    assert read(run).inputs.unsure == []
+
+
+def test_positions_in_the_file_are_those_of_the_records(run: Path):
+    found = read(run)
+    data = segment(run, 3).read_bytes()
+    for row in found.rows:
+        if row.table == "deliveries" and row.replica == 3:
+            at = HEADER_BYTES + row.offset
+            scanned = next(extract.records.scan(data, at))
+            record = extract.records.decode_body(scanned[1], scanned[2])
+            assert type(record) is Delivered and record.position == row.position
