@@ -79,6 +79,7 @@ _CLOCK_KEY = b"c"
 _FIRST_NUMBER = 1
 _ABANDONED_RETRIES = 20
 _EARLY_MAX = 100_000
+_PORTION_BYTES = 4 * 1024 * 1024
 
 Vector = tuple[Ballot, ...]
 """Ballots of a message's destination groups, in the order of its destinations."""
@@ -134,21 +135,26 @@ class NewLeader(msgspec.Struct, array_like=True, tag=5, gc=False):
 
 
 class NewLeaderAck(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """I do; this is my state. joined: the ballot in which it was formed (cballot). position: my last delivery."""
+    """I do; this is my state. joined: the ballot in which it was formed (cballot). position: my last delivery. A large
+    state comes in portions, number `part` of `parts`."""
 
     ballot: Ballot
     joined: Ballot
     clock: int
     position: int
     entries: list[EntryState]
+    part: int
+    parts: int
 
 
 class NewState(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """The state in which the ballot begins (or, for one who comes late, the leader's present one)."""
+    """The state in which the ballot begins (or, for one who comes late, the leader's present one), in portions."""
 
     ballot: Ballot
     clock: int
     entries: list[EntryState]
+    part: int
+    parts: int
 
 
 class NewStateAck(msgspec.Struct, array_like=True, tag=8, gc=False):
@@ -260,6 +266,7 @@ class WhiteBox(MulticastProtocol):
         self._highest = first
         self._timer = LeaderTimer(self.options.election_timeout_us, rng)
         self._votes: dict[ProcessId, NewLeaderAck] | None = None
+        self._portions: dict[ProcessId, list[EntryState]] = {}
         self._state_acks: set[ProcessId] = set()
         self._queue = PendingQueue()
         self._announced = 0
@@ -653,21 +660,28 @@ class WhiteBox(MulticastProtocol):
         self._timer.restart(now)
         self._votes = {} if ballot.leader == self.self_id else None
         self._state_acks = set()
+        self._portions.clear()
         self._save_ballots(out)
-        entries = [e.state() for e in self.entries.values() if e.phase >= ACCEPTED and e.message is not None]
-        out.send_durable(
-            (ballot.leader,), NewLeaderAck(ballot, self.joined, self.clock.value, self.log.position, entries)
-        )
+        portions = self._state_portions()
+        for part, entries in enumerate(portions):
+            vote = NewLeaderAck(
+                ballot, self.joined, self.clock.value, self.log.position, entries, part, len(portions)
+            )
+            out.send_durable((ballot.leader,), vote)
 
     def _on_new_leader_ack(self, sender: ProcessId, ack: NewLeaderAck, now: int, out: Outbox) -> None:
         """Lines 42-43; deviation 2."""
         if ack.ballot != self.promised or ack.ballot.leader != self.self_id:
             return
+        entries = self._assemble(sender, ack)
+        if entries is None:
+            return
+        ack.entries = entries
         if self._votes is not None:
             self._votes[sender] = ack
             self._compute_state(now, out)
         elif sender != self.self_id and self.joined == self.promised:
-            out.send((sender,), self._new_state())
+            self._send_new_state((sender,), out)
 
     def _compute_state(self, now: int, out: Outbox) -> None:
         """Lines 44-56, after catching up with everything that a voter has delivered (deviation 6)."""
@@ -690,12 +704,38 @@ class WhiteBox(MulticastProtocol):
                     chosen.setdefault(state.message.id, state)
         self.clock.advance(max(vote.clock for vote in votes.values()))
         self._adopt(self.promised, list(chosen.values()), now, out)
-        out.send([p for p in self.members if p != self.self_id], self._new_state())
+        self._send_new_state(tuple(p for p in self.members if p != self.self_id), out)
         out.send_durable((self.self_id,), NewStateAck(self.promised))
 
-    def _new_state(self) -> NewState:
-        entries = [e.state() for e in self.entries.values() if e.phase >= ACCEPTED and e.message is not None]
-        return NewState(self.joined, self.clock.value, entries)
+    def _send_new_state(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
+        portions = self._state_portions()
+        for part, entries in enumerate(portions):
+            out.send(to, NewState(self.joined, self.clock.value, entries, part, len(portions)))
+
+    def _state_portions(self) -> list[list[EntryState]]:
+        """What this process tells of its state, in lists of limited size; at least one."""
+        portions: list[list[EntryState]] = [[]]
+        size = 0
+        for entry in self.entries.values():
+            if entry.phase >= ACCEPTED and entry.message is not None:
+                if size > _PORTION_BYTES:
+                    portions.append([])
+                    size = 0
+                portions[-1].append(entry.state())
+                size += len(entry.message.payload) + 100
+        return portions
+
+    def _assemble(self, sender: ProcessId, message: NewLeaderAck | NewState) -> list[EntryState] | None:
+        """All entries, once the last portion of them is there. One that was lost makes the rest worthless."""
+        if message.part == 0:
+            self._portions[sender] = []
+        entries = self._portions.get(sender)
+        if entries is None:
+            return None
+        entries += message.entries
+        if message.part < message.parts - 1:
+            return None
+        return self._portions.pop(sender)
 
     def _adopt(self, ballot: Ballot, states: list[EntryState], now: int, out: Outbox) -> None:
         """Lines 44-55 and 60-61: take over a state, but for what was delivered or settled here already."""
@@ -749,8 +789,11 @@ class WhiteBox(MulticastProtocol):
             return
         if sender != state.ballot.leader:
             raise PeerError("NEW_STATE of somebody else's ballot")
+        entries = self._assemble(sender, state)
+        if entries is None:
+            return
         self.clock.advance(state.clock)
-        self._adopt(state.ballot, state.entries, now, out)
+        self._adopt(state.ballot, entries, now, out)
         self.status = FOLLOWER
         self._timer.restart(now)
         out.send_durable((sender,), NewStateAck(state.ballot))
@@ -821,6 +864,7 @@ class WhiteBox(MulticastProtocol):
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
+        self._portions.pop(peer, None)
         if self.status is LEADER:
             self._next_heartbeat = min(self._next_heartbeat, now)
             self._wake_by(now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from multicast.protocol import Overloaded
@@ -146,6 +148,31 @@ def test_a_follower_that_lost_deliveries_fetches_them() -> None:
     asked = [read for batch in reads for read in batch.reads]
     assert asked[0] == (2, 1)
     assert world.delivered(1) == [m]
+
+
+def test_a_large_state_changes_leaders_in_portions() -> None:
+    world = cluster(groups=1)
+    world.cut = {(1, 0), (2, 0)}
+    for n in range(12):
+        message = world.message(0)
+        message.payload = bytes([n]) * 1_000_000
+        world.engines[0].submit(message)
+    world._run(0)
+    world.settle()
+    world.crash(0)
+    longest = 0
+    for engine in world.engines.values():
+        receive = engine.receive
+
+        def measured(peer: int, data: bytes, receive: Any = receive) -> None:
+            nonlocal longest
+            longest = max(longest, len(data))
+            receive(peer, data)
+
+        engine.receive = measured  # type: ignore[method-assign]
+    world.advance(10 * SECOND)
+    assert len(world.delivered(1)) == len(world.delivered(2)) == 12
+    assert 4_000_000 < longest < 6_000_000
 
 
 def test_too_many_pending_messages_are_refused() -> None:
