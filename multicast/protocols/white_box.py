@@ -541,7 +541,10 @@ class WhiteBox(MulticastProtocol):
         entry = self.entries.get(deliver.id)
         if deliver.position != self.log.position + 1 or entry is None or entry.message is None:
             return False
+        saved = entry.phase >= ACCEPTED and entry.local == deliver.local
         entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
+        if not saved:
+            self._save_entry(entry, out)
         self._advance_clock(deliver.final.time)
         out.deliver(entry.message, deliver.final, note=deliver.local.encode())
         self._delivered(entry, out)
