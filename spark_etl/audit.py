@@ -253,9 +253,9 @@ class Audit:
         prop = self._check(
             "validity", delivery.validity(self.log, missing, invoked, forgetful), deliveries, blind=blind
         )
-        lost = missing.count() - sum(v.name == "never-submitted" for v in prop.examples)
-        if lost > 0:
-            self.notes.append(f"the record that it was multicast was lost in a crash for {lost} messages")
+        lost = 0 if prop.violations else missing.count()
+        if lost:
+            self.notes.append(f"the record that it was multicast was lost in a crash for {lost} message{'s' * (lost > 1)}")
 
     def _check_order(self, agreement: Property, prefix: Property, deliveries: int) -> None:
         frame = delivery.one_order(self.messages, self.top_frame, self.shards, self.unsure_shards)

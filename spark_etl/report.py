@@ -82,29 +82,34 @@ def to_json(report: Report) -> bytes:
 
 def render(report: Report, console: Console) -> None:
     """Print the report for people."""
-    console.print(f"[bold]Audit of {report.run}[/bold]", highlight=False)
-    console.print(", ".join(f"{name} {value}" for name, value in report.input.items()), highlight=False)
+    _line(console, Text(f"Audit of {report.run}", "bold"))
+    _line(console, Text(", ".join(f"{name} {value}" for name, value in report.input.items())))
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("property", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("rows", justify="right", no_wrap=True)
-    table.add_column("seconds", justify="right", no_wrap=True)
-    table.add_column("remark")
+    for name in ("found", "rows", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
     for p in report.properties:
-        remark = f"{p.violations} found. {p.note}".strip() if p.violations else p.note
-        table.add_row(p.name, Text(p.verdict, _STYLES[p.verdict]), f"{p.rows:,}", f"{p.seconds:.1f}", Text(remark))
+        found = str(p.violations) if p.violations else ""
+        table.add_row(p.name, Text(p.verdict, _STYLES[p.verdict]), found, f"{p.rows:,}", f"{p.seconds:.1f}")
     console.print(table)
     for p in report.properties:
         for violation in p.examples:
-            console.print(Text.assemble((violation.name, "bold red"), f": {violation.sentence}"))
+            _line(console, Text.assemble((violation.name, "bold red"), f": {violation.sentence}"))
             for step in violation.steps:
-                console.print(Text(f"    {step}"))
+                _line(console, Text(f"    {step}"))
         if p.violations > len(p.examples) > 0:
-            console.print(Text(f"    and {p.violations - len(p.examples)} more of {p.name}"))
+            _line(console, Text(f"    and {p.violations - len(p.examples)} more against {p.name}"))
+    for p in report.properties:
+        if p.note:
+            _line(console, Text(f"{p.name}: {p.note}", "dim"))
     for problem in report.problems:
-        console.print(Text.assemble(("could not read: ", "yellow"), problem))
+        _line(console, Text.assemble(("input: ", "yellow"), problem))
     for note in report.notes:
-        console.print(Text(f"note: {note}", "dim"))
-    console.print(
-        Text.assemble("verdict: ", (report.verdict, _STYLES[report.verdict]), f" (in {report.seconds:.1f} s)")
-    )
+        _line(console, Text(f"note: {note}", "dim"))
+    _line(console, Text.assemble("verdict: ", (report.verdict, _STYLES[report.verdict]), f" ({report.seconds:.1f} s)"))
+
+
+def _line(console: Console, text: Text) -> None:
+    """One line, however long: to be read on a terminal and searched in a log."""
+    console.print(text, soft_wrap=True)

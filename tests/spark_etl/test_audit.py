@@ -62,7 +62,7 @@ def test_crashes_and_a_lagging_replica_are_not_accused(audit: AuditRun):
     assert report.exit_code == 0
     assert prop(report, "agreement").verdict == "pending"
     assert any("replica 4 of shard 1 ends at position 5 of 9" in note for note in report.notes)
-    assert any("lost in a crash for 1 messages" in note for note in report.notes)
+    assert any("lost in a crash for 1 message" in note for note in report.notes)
 
 
 def test_without_a_history_real_time_is_not_determined(audit: AuditRun, tmp_path: Path):
@@ -293,7 +293,7 @@ def test_what_clients_were_told_is_held_against_the_journals(audit: AuditRun):
 
 
 def test_an_acknowledgement_after_a_crash_that_nothing_has_passed_is_not_accused(audit: AuditRun):
-    """The last transaction is acknowledged, but all its replicas are killed before it reached a journal's deliveries."""
+    """The last transaction is acknowledged, but its replicas are killed before it reached a journal's deliveries."""
     run = Run()
     run.transaction(writes={"a1": 1})
     last = run.transaction(writes={"a1": 2})
