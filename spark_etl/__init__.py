@@ -4,20 +4,20 @@
 
 Exit status: 0 valid, 1 violated, 2 could not decide (input missing or damaged; the report says which file and byte).
 
-Theory of operation. `extract` reads journals and histories through two Spark data sources; `schemas` are the tables that
-come out, kept as Parquet. `frames` puts them side by side: every replica's deliveries with its outcomes (the log), every
-message over all replicas, every operation of a client. `checks` are functions from those frames to frames of violations.
-A version is its writer's timestamp, so one window per key says what every read should have returned; if it did, the
-order of versions is a witness of serializability, and of strict serializability if no operation ended before the
-invocation of one that precedes it. If a certificate fails it proves nothing: `edges` and `cycles` then decide by a
-search for cycles, and `serialization` explains a shortest one. `inputs` judges what is missing. `audit` runs all of it;
-`jobs`, `session` and `report` are the command line, Spark and the table.
+Theory of operation. `extract` reads journals and histories through two Spark data sources; `schemas` are the tables
+that come out, kept as Parquet. `frames` puts them side by side: every replica's deliveries with its outcomes (the
+log), every message over all replicas, every operation of a client. `checks` are functions from those frames to frames
+of violations. A version is its writer's timestamp, so one window per key says what every read should have returned;
+if it did, the order of versions is a witness of serializability, and of strict serializability if no operation ended
+before the invocation of one that precedes it. If a certificate fails it proves nothing: `edges` and `cycles` then
+decide by a search for cycles, and `serialization` explains a shortest one. `inputs` judges what is missing. `audit`
+runs all of it; `jobs`, `session` and `report` are the command line, Spark and the table.
 
-What is no violation: a replica that is behind at the end (only a later position of its own, or what it said at a clean
-stop, proves a loss); a message that some destination has not delivered yet (only a later version there proves a miss);
-a batch without its end at the very end of a killed replica's journal; a lost record of who multicast a message whose
-entry replica crashed. Such things are "pending", or notes. What a damaged or missing journal does not say is never
-evidence. Not checked: what a range did not return (only the state digests see that), and genuineness.
+What is no violation: a replica that is behind at the end (only a later position of its own, or what it said at a
+clean stop, proves a loss); a message that some destination has not delivered yet (only a later version there proves a
+miss); a batch without its end at the very end of a killed replica's journal; a lost record of who multicast a message
+whose entry replica crashed. Such things are "pending", or notes. What a damaged or missing journal does not say is
+never evidence. Not checked: what a range did not return (only the state digests see that), and genuineness.
 
 The names of violations, by property:
 

@@ -255,7 +255,8 @@ class Audit:
         )
         lost = 0 if prop.violations else missing.count()
         if lost:
-            self.notes.append(f"the record that it was multicast was lost in a crash for {lost} message{'s' * (lost > 1)}")
+            these = f"{lost} message{'s' * (lost > 1)}"
+            self.notes.append(f"the record that it was multicast was lost in a crash for {these}")
 
     def _check_order(self, agreement: Property, prefix: Property, deliveries: int) -> None:
         frame = delivery.one_order(self.messages, self.top_frame, self.shards, self.unsure_shards)

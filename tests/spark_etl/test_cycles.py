@@ -1,4 +1,4 @@
-"""The cycle search, against small graphs whose cycles are known, and against networkx-free brute force."""
+"""The cycle search, against small graphs whose cycles are known, and against brute force."""
 
 from __future__ import annotations
 
