@@ -287,7 +287,7 @@ class Audit:
             skip=skip,
         )
         self.reads_property = self._check(
-            "reads return the version of the order",
+            "reads return what the order says",
             transactions.reads(self.ordered, self.writes, self.unsure_shards),
             self.counts.get("reads", 0),
             blind=bool(self.unsure_shards),

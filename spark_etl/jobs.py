@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -40,6 +41,7 @@ def audit(
     """Audit a run. Exit status: 0 valid, 1 violated, 2 could not decide (input missing or damaged)."""
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _terminate)
+    logging.basicConfig(level=logging.CRITICAL)  # py4j would print a stack trace when it is interrupted
 
     def progress(text: str) -> None:
         if not quiet:
