@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from client_sdk import Add, AsyncClient, Compare, Get, KvError, OutcomeUnknown, Put, Result
+from client_sdk import Add, AsyncClient, Compare, Get, KvError, OutcomeUnknown, Put, Result, ResultsForgotten
 from multicast.types import ZERO, MessageId, Timestamp, new_message_id
 from workloads.history import HistoryWriter
 
@@ -151,6 +151,10 @@ class Bank:
 
     def _lost(self, process: int, message_id: MessageId, f: str, error: KvError) -> KvError | None:
         self.totals.errors[error.code or type(error).__name__] += 1
+        if isinstance(error, ResultsForgotten):
+            if self.history:
+                self.history.ok(process, message_id, f, error.version, succeeded=error.succeeded)
+            return error
         if isinstance(error, OutcomeUnknown):
             self.totals.unknown += 1
             if self.history:

@@ -502,8 +502,7 @@ class Replica(Application):
                 continue
             record = self.store.remembered(message_id)
             if record is not None:
-                result = _without_results(decode_shard_result(record))
-                self._outgoing_results.setdefault(sender, []).append(result)
+                self._outgoing_results.setdefault(sender, []).append(decode_shard_result(record))
         if found:
             out.send((sender,), Parts(self.shard, found))
 
@@ -516,7 +515,9 @@ class Replica(Application):
                 entry.decided = result
             waiting = self.requests.by_id.get(result.id)
             if waiting is not None and message.shard in waiting.destinations:
-                waiting.results[message.shard] = result
+                known = waiting.results.get(message.shard)
+                if known is None or known.results is None:
+                    waiting.results[message.shard] = result
                 self._answer(waiting, out)
 
     def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:

@@ -470,6 +470,31 @@ def test_a_part_is_told_again_until_the_transaction_is_settled():
     assert to == (4,) and results.results[0].status == APPLIED
 
 
+def test_a_pull_of_a_completed_transaction_brings_what_it_returned():
+    bench = Bench()
+    transaction = Transaction(success=(Add(key(0), 7), Add(key(1), 1)))
+    message_id = bench.deliver(transaction, origin=4)
+    bench.part(1, message_id, transaction)
+    bench.sent(ShardResults)
+    bench.replica.on_settled(message_id, bench.now, bench.out)
+    bench.hear(4, PartRequest([message_id]))
+    ((to, results),) = bench.sent(ShardResults)
+    assert to == (4,) and results.results[0].results == [(0, OperationResult(value=7))]
+
+
+def test_a_result_without_its_operations_does_not_replace_one_with_them():
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.request(transaction)
+    stamp = Timestamp(NOW + 1, 0)
+    bench.hear(3, ShardResults(1, [result_of(transaction, message_id, stamp, [(1, OperationResult(value=7))])]))
+    bench.hear(4, ShardResults(1, [result_of(transaction, message_id, stamp, None)]))
+    bench.deliver(transaction, message_id)
+    bench.part(1, message_id, transaction)
+    (answer,) = bench.answers()
+    assert not answer.results_omitted and [r.value for r in answer.result.results] == [0, 7]
+
+
 def test_the_result_of_another_shard_does_instead_of_parts():
     bench = Bench()
     transaction = write(key(0), key(1), key(2))
