@@ -34,7 +34,7 @@ _SKEW_US = 50_000
 
 class Fault(msgspec.Struct, frozen=True):
     """One fault. at, lasts_us: microseconds after the start. processes: whom it hits. peers: the far ends of links.
-    amount_us: a jump, or how much slower."""
+    amount_us: a jump, or how much slower. aimed: it hits the one whom its victim then takes for its group's leader."""
 
     kind: str
     at_us: int
@@ -42,13 +42,15 @@ class Fault(msgspec.Struct, frozen=True):
     processes: tuple[ProcessId, ...]
     peers: tuple[ProcessId, ...] = ()
     amount_us: int = 0
+    aimed: bool = False
 
 
 def draw(rng: random.Random, topology: Topology, span_us: int) -> list[Fault]:
     """Faults for a phase of `span_us`. Each seed has its own taste: some kinds, some rate, some favourite victims."""
     kinds = [k for k in KINDS if rng.random() < 0.6] or ["power"]
     weights = [_WEIGHTS[KINDS.index(k)] for k in kinds]
-    gap_us = rng.choice((200_000, 500_000, 1_000_000, 2_000_000))
+    gap_us = rng.choice((60_000, 200_000, 500_000, 1_000_000, 2_000_000))
+    aim = rng.choice((0.0, 0.4, 0.8))
     processes = list(topology.processes)
     if rng.random() < 0.3:
         processes = rng.sample(processes, max(1, len(processes) // 3))
@@ -56,7 +58,8 @@ def draw(rng: random.Random, topology: Topology, span_us: int) -> list[Fault]:
     at = rng.randint(0, gap_us)
     while at < span_us:
         kind = rng.choices(kinds, weights)[0]
-        faults.append(_draw_one(kind, at, rng, topology, processes))
+        fault = _draw_one(kind, at, rng, topology, processes)
+        faults.append(msgspec.structs.replace(fault, aimed=len(fault.processes) == 1 and rng.random() < aim))
         at += int(rng.expovariate(1 / gap_us)) + 1
     return faults
 
@@ -106,11 +109,24 @@ class Injector:
 
     def _begin(self, fault: Fault) -> None:
         world = self._world
-        if self._over or not self._apply(fault):
+        if self._over:
+            return
+        if fault.aimed:
+            fault = self._aim(fault)
+        if not self._apply(fault):
             return
         self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
         if fault.lasts_us:
             world.schedule(world.now + fault.lasts_us, self._end, fault)
+
+    def _aim(self, fault: Fault) -> Fault:
+        victim = fault.processes[0]
+        node = self._world.nodes[victim]
+        leader = node.protocol.leader_of(self._world.topology.group_of[victim])
+        if leader is None or leader == victim:
+            return fault
+        peers = tuple(victim if p == leader else p for p in fault.peers)
+        return msgspec.structs.replace(fault, processes=(leader,), peers=peers)
 
     def _apply(self, fault: Fault) -> bool:
         """Whether it could take place."""
