@@ -235,7 +235,7 @@ class Audit:
         self._check_validity(deliveries, blind)
         prop = self._check(
             "agreement in a shard",
-            delivery.agreement(log, self.top_frame, self.stop_frame, inputs.unsure),
+            delivery.agreement(log, self.top_frame, self.stop_frame, inputs.holed),
             deliveries,
             blind=blind,
         )

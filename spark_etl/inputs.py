@@ -24,13 +24,15 @@ class Top(msgspec.Struct):
 
 class Inputs(msgspec.Struct):
     """shards: shard -> its replicas. problems: sentences about what is missing or damaged, with file and byte.
-    unsure: replicas of whose journals a part is missing. crashed: replicas that did not end every life in good order.
+    unsure: replicas of whose journals a part is missing; holed: those of them that lack more than the end. crashed:
+    replicas that did not end every life in good order.
     stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
     """
 
     shards: dict[int, list[int]]
     problems: list[str]
     unsure: list[int]
+    holed: list[int]
     crashed: list[int]
     stops: list[tuple[int, int, int, int]]
     unfinished: list[str]
@@ -51,8 +53,9 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
     by_table: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
         by_table[row.table].append(row)
-    problems, unsure, unfinished = _damage(by_table["damage"])
-    _continuity(by_table["segments"], marks, problems, unsure)
+    problems, holed, unfinished = _damage(by_table["damage"])
+    short = _continuity(by_table["segments"], marks, problems, holed)
+    unsure = holed | short
     shards = _members(by_table["lives"], by_table["segments"])
     known = {r for members in shards.values() for r in members}
     for replica in sorted(known - set(present)):
@@ -70,7 +73,8 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
     if len(protocols) > 1:
         problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
     lives = sum(row.event == "started" for row in by_table["lives"])
-    return Inputs(shards, problems, sorted(unsure), crashed, stops, unfinished, lives, protocols)
+    return Inputs(shards, problems, sorted(unsure), sorted(unsure - short), crashed, stops, unfinished, lives,
+    protocols)
 
 
 def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
@@ -85,15 +89,19 @@ def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
     return problems, unsure, unfinished
 
 
-def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: list[str], unsure: set[int]) -> None:
-    """Each replica's segments follow one another without a gap, up to what it vouched for, and are of one cluster."""
+def _continuity(
+    segments: list[Any], marks: Mapping[int, int | None], problems: list[str], holed: set[int]
+) -> set[int]:
+    """Each replica's segments follow one another without a gap, up to what it vouched for, and are of one cluster.
+    Returns the replicas that lack only what came after the end of their journals."""
+    short: set[int] = set()
     clusters: dict[str, list[str]] = defaultdict(list)
     by_replica: dict[int, list[Any]] = defaultdict(list)
     for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
         by_replica[row.replica].append(row)
         clusters[row.cluster].append(row.file)
     for replica, rows in by_replica.items():
-        if replica in unsure:
+        if replica in holed:
             continue
         number, end = 0, 0
         for row in rows:
@@ -101,21 +109,22 @@ def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: 
                 missing = f"replicas/{replica}/journal/journal-{number:08d}.seg"
                 what = "is missing" if row.segment != number else f"ends at offset {end}, {row.offset} was expected"
                 problems.append(f"{missing if row.segment != number else row.file}: {what}")
-                unsure.add(replica)
+                holed.add(replica)
                 break
             number, end = number + 1, row.end
         mark = marks.get(replica)
-        if replica not in unsure and mark is not None and end < mark:
+        if replica not in holed and mark is not None and end < mark:
             problems.append(
                 f"{rows[-1].file}, byte {_size(rows[-1])}: the journal ends {mark - end} bytes before what this replica"
                 " vouched for"
             )
-            unsure.add(replica)
+            short.add(replica)
     if len(clusters) > 1:
         ours = max(clusters, key=lambda cluster: (len(clusters[cluster]), cluster))
         for cluster in sorted(clusters.keys() - {ours}):
             problems.append(f"{clusters[cluster][0]}: it belongs to another cluster, {cluster} and not {ours}")
-            unsure.update(r for r, rows in by_replica.items() if any(row.cluster == cluster for row in rows))
+            holed.update(r for r, rows in by_replica.items() if any(row.cluster == cluster for row in rows))
+    return short - holed
 
 
 def _size(segment: Any) -> int:

@@ -95,13 +95,13 @@ def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forg
     )  # fmt: skip
 
 
-def agreement(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence[int]) -> DataFrame:
+def agreement(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int]) -> DataFrame:
     """The replicas of a shard deliver the same message with the same timestamp at the same position, and none leaves
     one out. Names: position-disagreement, lost-delivery.
 
     A replica that is merely behind has not lost anything yet: only a later position of its own (`tops`: replica, shard,
-    top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss. unsure: replicas of whose
-    journals a part is missing; what they lack is no evidence.
+    top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss. holed: replicas of whose
+    journals more than the end is missing; what they lack is no evidence.
     """
     entry = F.struct("id", "gts", "destinations", "expired")
     positions = (
@@ -128,19 +128,19 @@ def agreement(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequenc
         [F.col("one.id"), F.col("other.id")],
         replicas=[F.col("replica"), F.col("replica_other")],
     )  # fmt: skip
-    return disagreements.unionByName(_lost(log, tops, stops, unsure))
+    return disagreements.unionByName(_lost(log, tops, stops, holed))
 
 
-def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence[int]) -> DataFrame:
+def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int]) -> DataFrame:
     in_log = Window.partitionBy("replica").orderBy("position")
     gaps = (
-        log.where(F.col("id").isNotNull() & ~_is_in("replica", unsure))
+        log.where(F.col("id").isNotNull() & ~_is_in("replica", holed))
         .select("replica", "shard", "position")
         .distinct()
         .withColumn("before", F.coalesce(F.lag("position").over(in_log), F.lit(0)))
         .where(F.col("position") > F.col("before") + 1)
     )
-    ends = stops.join(tops, ["replica", "shard"], "left").where(~_is_in("replica", unsure))
+    ends = stops.join(tops, ["replica", "shard"], "left").where(~_is_in("replica", holed))
     ends = ends.where(F.coalesce("top", F.lit(0)) < F.col("delivered"))
     return union(
         [

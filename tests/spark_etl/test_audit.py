@@ -131,6 +131,19 @@ def test_a_dropped_delivery(audit: AuditRun):
     assert "replica 1 of shard 0 has no delivery at position 4" in prop(report, "agreement").examples[0].sentence
 
 
+def test_a_dropped_delivery_is_named_though_the_journal_is_also_too_short(audit: AuditRun, tmp_path: Path):
+    """What the replica vouched for (its mark) still has the length of the whole journal."""
+    whole = bank_run().write(tmp_path / "whole")
+    run = bank_run()
+    del run.records[1][run.find(1, Delivered, 4)]
+    damaged = run.write(tmp_path / "damaged")
+    mark = Path("replicas/1/journal/mark")
+    (damaged / mark).write_bytes((whole / mark).read_bytes())
+    report = audit(damaged, DELIVERY)
+    assert names(report) == {"lost-delivery"} and report.exit_code == 1
+    assert "before what this replica vouched for" in report.problems[0]
+
+
 def test_a_dropped_last_delivery_contradicts_the_clean_stop(audit: AuditRun):
     run = bank_run()
     last = run.positions[0]

@@ -85,6 +85,7 @@ def test_a_journal_cut_between_batches_is_damaged_too(run: Path):
     path.write_bytes(data[:size])
     inputs = read(run).inputs
     assert inputs.unsure == [1]
+    assert inputs.holed == []
     assert f"byte {size}: the journal ends" in inputs.problems[0] and "vouched" in inputs.problems[0]
 
 
@@ -106,7 +107,7 @@ def test_a_flipped_byte_is_named_and_the_rest_is_read(run: Path, mark: bool):
         (path.parent / "mark").unlink()
     found = read(run)
     assert found.inputs.problems == [f"replicas/4/journal/{SEGMENT}, byte {at}: a record's checksum does not match"]
-    assert found.inputs.unsure == [4]
+    assert found.inputs.unsure == found.inputs.holed == [4]
     assert found.count("deliveries", 4) == found.count("deliveries", 3) - 1
 
 
