@@ -72,7 +72,7 @@ class LiveReplica:
             topology,
             config.map(),
             self._store,
-            signals=protocol_class.specification.strict_groups_max is not None,
+            signals=self._protocol.strict_groups_max() is not None,
             dedup_window_us=options.dedup_window_us,
             leader_of=self._protocol.leader_of,
         )

@@ -66,7 +66,8 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     fault_tolerant: a minority of every group may crash. False: one process per group, and it must come back.
     genuine: only the sender and the destinations of a message take part in ordering it.
     stages: which stages it delivers.
-    strict_groups_max: with how many groups delivery alone is strictly serializable; None: with any number.
+    strict_groups_max: with how many groups delivery alone is strictly serializable, with default options; None: with
+        any number. `MulticastProtocol.strict_groups_max` says it for the options at hand.
     latency: collision-free latency as published, in message delays: (first in each group, every replica).
     """
 
@@ -181,6 +182,10 @@ class MulticastProtocol:
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
         """The host durably holds the outcomes of the first `position` final deliveries."""
+
+    def strict_groups_max(self) -> int | None:
+        """With how many groups delivery alone is strictly serializable under these options; None: with any number."""
+        return self.specification.strict_groups_max
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         """Best guess of the process through which `group` is reached soonest; None if nobody is known."""

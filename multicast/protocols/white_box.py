@@ -183,14 +183,19 @@ class LeaderIs(msgspec.Struct, array_like=True, tag=11, gc=False):
 
 
 class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
-    """Microseconds all. heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a
-    follower stands for election, up to twice that. retry_us: after which time an uncommitted message is sent again.
-    stability_us: how often watermarks are told."""
+    """Times in microseconds.
+
+    heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a follower stands for election,
+    up to twice that. retry_us: after which time an uncommitted message is sent again. stability_us: how often watermarks
+    are told. leaders_in_quorum: the leader of every destination group must be among those that acknowledged, as line 17
+    demands of the own leader; then delivery alone is strictly serializable with two groups. Same latency.
+    """
 
     heartbeat_us: int = 100_000
     election_timeout_us: int = 1_000_000
     retry_us: int = 500_000
     stability_us: int = 100_000
+    leaders_in_quorum: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -506,6 +511,8 @@ class WhiteBox(MulticastProtocol):
             if held is None or held[0] != ballot:
                 return False
             if sum(p in acknowledged for p in self.topology.groups[group]) < self.topology.quorum(group):
+                return False
+            if self.options.leaders_in_quorum and ballot.leader not in acknowledged:
                 return False
         return True
 
@@ -933,6 +940,9 @@ class WhiteBox(MulticastProtocol):
         self._drop([e.id for e in old if e.phase == START] + [e.id for e in dropped], out)
 
     # -- for people ---------------------------------------------------------------------------------------------------
+
+    def strict_groups_max(self) -> int | None:
+        return 2 if self.options.leaders_in_quorum else 1
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self.leaders[group].leader

@@ -175,6 +175,19 @@ def test_a_large_state_changes_leaders_in_portions() -> None:
     assert 4_000_000 < longest < 6_000_000
 
 
+def test_with_leaders_in_the_quorum_a_remote_leader_must_have_acknowledged() -> None:
+    for leaders_in_quorum, expected in ((False, 1), (True, 0)):
+        world = cluster(leaders_in_quorum=leaders_in_quorum)
+        world.cut = {(0, 3)}  # the leader of group 1 does not hear the stamp of group 0
+        world.submit(1, 0, 1)
+        world.settle()
+        assert len(world.delivered(0)) == expected
+        assert world.protocol(0).strict_groups_max() == 1 + leaders_in_quorum
+        world.cut = set()
+        world.advance(SECOND)
+        assert [len(world.delivered(p)) for p in range(6)] == [1] * 6
+
+
 def test_too_many_pending_messages_are_refused() -> None:
     world = cluster(pending_max=2)
     world.cut = {(p, q) for p in range(6) for q in range(6) if p != q}
