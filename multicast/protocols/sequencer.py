@@ -9,7 +9,7 @@ resend by themselves, and after a restart or an overflow (`on_peer_reset`) a pro
     Ordered    sequencer -> destinations    entry `number` of your group's log
     Missing    destination -> sequencer     tell me again what follows entry `number`
 
-Relies on: the FIFO of a link. Left out: fault tolerance (any process may restart, none may be lost) and forgetting (logs
+Relies on: the FIFO of a link. Left out: fault tolerance (all may restart, none may be lost) and forgetting (the logs
 grow for ever, no message is reported settled). Strictly serializable with any number of groups: one process places a
 message after its submission and before its first delivery, so what is submitted after that comes later everywhere.
 """

@@ -1,0 +1,111 @@
+"""One process of a conformance run: `python -m tests.conformance.process SPEC`, driven over standard input and output.
+
+In, one JSON object a line: a `Command`. Out, likewise: an `Event`. The end of standard input stops the process in good
+order, so that none outlives whoever started it. What it logs goes to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+import msgspec
+import structlog
+
+from multicast import registry
+from multicast.journal import Journal
+from multicast.protocol import Application, ApplicationOutbox
+from multicast.runtime import FileDisk, Host
+from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+
+CLUSTER = b"conformance-run."
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What a process has to know. options: the protocol's, as text or numbers."""
+
+    protocol: str
+    options: dict[str, str | int]
+    groups: dict[GroupId, tuple[ProcessId, ...]]
+    process: ProcessId
+    directory: str
+    ports: dict[ProcessId, int]
+
+
+class Command(msgspec.Struct, omit_defaults=True):
+    """submit: multicast this. Without it: tell the status."""
+
+    submit: AppMessage | None = None
+
+
+class Event(msgspec.Struct, omit_defaults=True):
+    """One of: a delivery (id, position), a refused submission (refused), or a status (leader, connected)."""
+
+    id: MessageId = b""
+    position: int = 0
+    refused: MessageId = b""
+    status: bool = False
+    leader: ProcessId | None = None
+    connected: int = 0
+
+
+def tell(event: Event) -> None:
+    """Write one line."""
+    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+class Teller(Application):
+    """Tells of every final delivery, after a restart of all again."""
+
+    def on_deliver(
+        self,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        completion: bytes | None,
+        now: int,
+        out: ApplicationOutbox,
+    ) -> None:
+        if stage == FINAL:
+            tell(Event(id=message.id, position=position))
+
+    def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
+        tell(Event(refused=message.id))
+
+
+async def run(spec: Spec) -> int:
+    """Until standard input ends; the exit status."""
+    topology = Topology(spec.groups)
+    cls = registry.load(spec.protocol)
+    options = msgspec.convert(spec.options, cls.specification.options, strict=False)
+    protocol = cls(spec.process, topology, options, random.Random())
+    host = Host(
+        protocol=protocol,
+        application=Teller(),
+        journal=Journal(FileDisk(spec.directory), CLUSTER, protocol.group, spec.process),
+        addresses={process: ("127.0.0.1", port) for process, port in spec.ports.items()},
+        cluster=CLUSTER,
+    )
+    lines = asyncio.StreamReader(limit=1 << 24)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    await host.start()
+    host.failed.add_done_callback(lambda _: lines.feed_eof())
+    while line := await lines.readline():
+        command = msgspec.json.decode(line, type=Command)
+        if command.submit is not None:
+            host.submit(command.submit)
+        else:
+            status = host.status()
+            connected = sum(peer["connected"] for peer in status["peers"].values())
+            tell(Event(status=True, leader=status["leader"], connected=connected))
+    await host.stop()
+    return 1 if host.failed.done() else 0
+
+
+if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    sys.exit(asyncio.run(run(msgspec.json.decode(sys.argv[1], type=Spec))))
