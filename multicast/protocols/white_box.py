@@ -187,8 +187,8 @@ class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
 
     heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a follower stands for
     election, up to twice that. retry_us: after which time an uncommitted message is sent again. stability_us: how often
-    watermarks are told. leaders_in_quorum: the leader of every destination group must be among those that acknowledged, as line 17
-    demands of the own leader; then delivery alone is strictly serializable with two groups. Same latency.
+    watermarks are told. leaders_in_quorum: the leader of every destination group must be among those that acknowledged,
+    as line 17 demands of the own leader; then delivery alone is strictly serializable with two groups. Same latency.
     """
 
     heartbeat_us: int = 100_000
