@@ -5,7 +5,8 @@ timestamp up to which it durably holds all outcomes (`Stable`). A group's waterm
 has reached. A message is *settled* when the watermark of every destination group has passed it: then every future
 leader of any of them either has delivered it or catches up past it before leading, so nobody will ask for it, and its
 payload and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the
-watermark has passed the id's creation plus twice the deduplication window. Without a window ids are known for ever.
+watermark has passed the message's own timestamp by twice the deduplication window. Without a window ids are known for
+ever.
 
 A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so if the message
 is delivered once more, it is delivered *expired*, without effect. Groups forget at slightly different times: one that
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from multicast.protocol import Outbox
-from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 LAST_KEY = b"D"
 KNOWN_PREFIX = b"d"
@@ -126,9 +127,9 @@ class DeliveredLog:
         """Timestamp and position of a message that was delivered here, unless it is so old that it is forgotten."""
         return self._known.get(message_id)
 
-    def may_have_forgotten(self, message_id: MessageId) -> bool:
-        """Whether a message with this id may have been delivered here and forgotten since."""
-        return self._window_us > 0 and created_us(message_id) // _BUCKET_US < self._forgotten
+    def may_have_forgotten(self, local: Timestamp) -> bool:
+        """Whether a message with this local stamp may have been delivered here and forgotten since."""
+        return self._window_us > 0 and local.time // _BUCKET_US < self._forgotten
 
     def recall(self, message_id: MessageId, timestamp: Timestamp, out: Outbox) -> None:
         """Another group says that this message was delivered at `timestamp`, and this process has delivered beyond."""
@@ -163,7 +164,7 @@ class DeliveredLog:
             self._settled_known.discard(message_id)
             self._overdue.add(message_id)
         elif self._window_us:
-            self._buckets.setdefault(created_us(message_id) // _BUCKET_US, []).append(message_id)
+            self._buckets.setdefault(timestamp.time // _BUCKET_US, []).append(message_id)
 
     def _track(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp) -> None:
         queue = self._unsettled.get(groups)

@@ -421,6 +421,10 @@ class WhiteBox(MulticastProtocol):
                 return
             entry = self.entries[accept.id] = _Entry(accept.id, now)
         if accept.group == self.group:
+            if entry.position and entry.local != accept.local and self.options.dedup_window_us:
+                assert entry.final is not None
+                out.send((sender,), Known(accept.id, entry.final))  # the leader has forgotten it, this process not yet
+                return
             if accept.ballot < self.promised:
                 out.send((sender,), Nack(self.promised))
             elif accept.ballot == self.joined:
@@ -786,7 +790,9 @@ class WhiteBox(MulticastProtocol):
         known = self.log.known(state.message.id)
         if known is not None:
             return state.local <= known[0]
-        return state.local <= self.log.timestamp and self.log.may_have_forgotten(state.message.id)
+        if len(state.message.destinations) == 1:
+            return state.local <= self.log.timestamp  # its final timestamp
+        return state.local <= self.log.timestamp and self.log.may_have_forgotten(state.local)
 
     def _reset_delivered(self, entry: _Entry) -> None:
         """Line 44 must also clear `Delivered` (deviation 1)."""
