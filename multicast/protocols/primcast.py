@@ -50,7 +50,7 @@ Deviations from the algorithms, with reasons:
    was replaced or refilled by one without m must not deliver beyond m's position on its own: states carry the `reach`,
    the highest position of what was dropped, and up to that it installs.
 9. A late copy of m, after its id was forgotten, is stamped anew; groups that still know m join in when they see that
-   stamp, which is beyond creation plus twice the window, so that the second delivery is *expired* everywhere.
+   stamp, which is beyond m's final timestamp by twice the window, so that the second delivery is *expired* everywhere.
 10. Crash-recovery: what a process acknowledges, promises, accepts or tells of its clock is on disk before; it counts
    its own word when it comes back through that lane. A restarted process is PROMISED until a primary or a quorum of
    ACCEPTs proves its epoch, and never leads in an epoch from before.
@@ -77,7 +77,7 @@ from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.pending import PendingQueue
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 PRIMARY, FOLLOWER, CANDIDATE, PROMISED = "primary", "follower", "candidate", "promised"
 
@@ -479,13 +479,12 @@ class PrimCast(MulticastProtocol):
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         entry = self.entries.get(message.id)
-        if entry is None or entry.position:
-            known = self.log.known(message.id)
-            if known is not None:
-                if self.status is PRIMARY and sender != self.self_id:
-                    out.send((sender,), Known(message.id, known[0]))
-                return
-            entry = self.entries[message.id] = _Entry(message.id, now)
+        known = self.log.known(message.id)
+        if (entry is None and known is not None) or (entry is not None and entry.position):
+            if known is not None and self.status is PRIMARY and sender != self.self_id:
+                out.send((sender,), Known(message.id, known[0]))
+            return
+        entry = self._pending(message.id, now)
         if entry.message is None:
             entry.take(message)
             if self.status is PRIMARY:
@@ -563,12 +562,9 @@ class PrimCast(MulticastProtocol):
 
     def _on_vote(self, sender: ProcessId, group: GroupId, vote: Vote, now: int) -> None:
         """Line 9, incrementally."""
-        entry = self.entries.get(vote.id)
-        if entry is None or entry.position:
-            known = self.log.known(vote.id)
-            if known is not None and not self._is_new_copy(vote.id, vote.ts, known[0]):
-                return
-            entry = self._renew(vote.id, now)
+        if self._is_past(vote.id, vote.ts):
+            return
+        entry = self._pending(vote.id, now)
         if entry.message is None:
             entry.heard = sender
             self._want_later(entry, now)
@@ -621,13 +617,10 @@ class PrimCast(MulticastProtocol):
     def _append_proposals(self, now: int, out: Outbox) -> None:
         """Lines 42-45, in the order of T."""
         while (vote := self._proposals.get(self.length)) is not None:
-            entry = self.entries.get(vote.id)
-            if entry is None or entry.position:
-                known = self.log.known(vote.id)
-                if known is not None and not self._is_new_copy(vote.id, vote.ts, known[0]):
-                    self._skip_delivered(entry, vote)
-                    continue
-                entry = self._renew(vote.id, now)
+            if self._is_past(vote.id, vote.ts):
+                self._skip_delivered(vote)
+                continue
+            entry = self._pending(vote.id, now)
             if entry.epoch is not None:
                 out.catch_up(self.joined.leader)
                 return
@@ -644,12 +637,10 @@ class PrimCast(MulticastProtocol):
             self._extend(vote.place + 1, vote.ts)
             self._acknowledge(entry)
 
-    def _skip_delivered(self, entry: _Entry | None, vote: Vote) -> None:
+    def _skip_delivered(self, vote: Vote) -> None:
         """The next place of T holds what this process has delivered already."""
         del self._proposals[vote.place]
-        if entry is not None:
-            entry.place = vote.place
-            self._t[vote.place] = entry
+        self._replace(vote.id, vote.place)
         self._advance_clock(vote.ts)
         self._extend(vote.place + 1, vote.ts)
 
@@ -765,12 +756,11 @@ class PrimCast(MulticastProtocol):
     ) -> None:
         entry = self.entries.get(message.id)
         self._advance_clock(timestamp.time)
-        if entry is not None and not entry.position and self._is_new_copy(message.id, entry.ts, timestamp):
+        if entry is not None and not entry.position and self._is_new_copy(entry.ts, timestamp):
             entry.renewed += 1
             self.log.add(message.id, message.destinations, timestamp, out)
         else:
-            if entry is None or entry.position:
-                entry = self._renew(message.id, now)
+            entry = self._pending(message.id, now)
             self._queue.remove(message.id)
             entry.take(message)
             entry.epoch, entry.ts = _decode_note(note)
@@ -783,14 +773,31 @@ class PrimCast(MulticastProtocol):
 
     # -- late copies, what is lost ------------------------------------------------------------------------------------
 
-    def _is_new_copy(self, message_id: MessageId, ts: int, final: Timestamp) -> bool:
+    def _is_new_copy(self, ts: int, final: Timestamp) -> bool:
         """Deviation 9: whether a stamp is of a copy of m from after others forgot its delivery at `final`."""
         window: int = self.options.dedup_window_us
-        return window > 0 and ts > final.time and ts > created_us(message_id) + 2 * window
+        return window > 0 and ts > final.time + 2 * window
 
-    def _renew(self, message_id: MessageId, now: int) -> _Entry:
-        """A new entry, also if the message was delivered here before."""
+    def _is_past(self, message_id: MessageId, ts: int) -> bool:
+        """Whether the message of this stamp was delivered here, as far as this process can still know."""
+        entry = self.entries.get(message_id)
+        if entry is not None:
+            return entry.final is not None and entry.position > 0 and not self._is_new_copy(ts, entry.final)
+        known = self.log.known(message_id)
+        return known is not None and not self._is_new_copy(ts, known[0])
+
+    def _replace(self, message_id: MessageId, place: int) -> None:
+        """A delivered message has this place in T."""
+        entry = self.entries.get(message_id)
+        if entry is not None and place >= 0:
+            entry.place = place
+            self._t[place] = entry
+
+    def _pending(self, message_id: MessageId, now: int) -> _Entry:
+        """The entry of a message that is not delivered; a new one also if an earlier copy of it was (deviation 9)."""
         old = self.entries.get(message_id)
+        if old is not None and not old.position:
+            return old
         entry = self.entries[message_id] = _Entry(message_id, now)
         if old is not None:
             entry.renewed = old.renewed + 1
@@ -803,7 +810,7 @@ class PrimCast(MulticastProtocol):
         """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it."""
         self._submitted.pop(known.id, None)
         entry = self.entries.get(known.id)
-        if entry is None or entry.position or self._is_new_copy(known.id, entry.ts, known.final):
+        if entry is None or entry.position or self._is_new_copy(entry.ts, known.final):
             return
         if entry.epoch is None or known.final <= self.log.timestamp:
             self._forget(entry, out)
@@ -965,17 +972,10 @@ class PrimCast(MulticastProtocol):
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """A place of somebody else's T."""
         message_id = state.message.id
-        entry = self.entries.get(message_id)
-        known = self.log.known(message_id)
-        if (entry is None or entry.position) and known is not None:
-            if not self._is_new_copy(message_id, state.ts, known[0]):
-                if entry is not None and state.place >= 0:
-                    entry.place = state.place
-                    self._t[state.place] = entry
-                return
-            entry = self._renew(message_id, now)
-        elif entry is None:
-            entry = self.entries[message_id] = _Entry(message_id, now)
+        if self._is_past(message_id, state.ts):
+            self._replace(message_id, state.place)
+            return
+        entry = self._pending(message_id, now)
         entry.take(state.message)
         self._place(entry, Vote(message_id, state.place, state.ts, state.epoch), now, out)
 
