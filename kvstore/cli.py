@@ -318,11 +318,37 @@ def _transaction_text(argument: str) -> bytes:
 
 
 @app.command("bench")
-def bench_command(directory: Directory, output: OutputOption = Output.text) -> int:
-    """Measure puts, gets and two-shard transactions of a running cluster."""
-    from workloads import bench
+def bench_command(
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="A running cluster's directory.")] = None,
+    protocols: Annotated[
+        str | None,
+        typer.Option(metavar="all|A,B", help="Instead of DIR: these protocols, a fresh cluster each, in one table."),
+    ] = None,
+    clients: Annotated[str | None, typer.Option(help="Default: 1,16,64,256; with --protocols 1,64.")] = None,
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="Of put, get, txn1, txn (transactions of one, two shards). Default: put,get,txn; txn1,txn."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Per measurement.")] = 4.0,
+    output: OutputOption = Output.text,
+) -> int:
+    """Measure a running cluster, or compare protocols: throughput and latency by number of clients."""
+    from kvstore import config
+    from workloads import bench, compare
 
-    return bench.run(directory, json=output is Output.json)
+    if (directory is None) == (protocols is None):
+        raise UserError("bench: give either DIR, a running cluster's directory, or --protocols")
+    if directory is not None:
+        config.load(directory)
+    options: dict[str, Any] = {"seconds": seconds, "json": output is Output.json}
+    if clients is not None:
+        options["clients"] = _numbers("--clients", clients)
+    if kinds is not None:
+        options["kinds"] = tuple(kind.strip() for kind in kinds.split(","))
+    try:
+        return bench.run(directory, **options) if directory else compare.run(protocols or "", **options)
+    except ValueError as error:
+        raise UserError(f"bench: {error}") from None
 
 
 # -- small things -----------------------------------------------------------------------------------------------------
@@ -338,6 +364,13 @@ def _client(target: str, timeout: float) -> Iterator[Client]:
         raise UserError(str(error)) from None
     with client:
         yield client
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option}: whole numbers with commas between them, not {text[:60]!r}") from None
 
 
 def _version(text: str | None) -> Any:

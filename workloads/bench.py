@@ -2,8 +2,9 @@
 
 Each client has one request under way and sends the next when it is answered; requests go to the leader of the (first)
 shard that they touch. `put`: 100 bytes to a random key. `get`: linearizable, of a random key. `txn`: two comparisons
-and two puts, on keys of two shards. Writes carry a fresh UUIDv7 each, as those of the SDK do. Only answers that arrive
-in the measured seconds after the warm-up count; whatever is not a success is counted by status, never dropped.
+and two puts, on keys of two shards; `txn1`: the same on one shard. Writes carry a fresh UUIDv7 each, as those of the
+SDK do. Only answers that arrive in the measured seconds after the warm-up count; whatever is not a success is counted
+by status, never dropped.
 
     python -m workloads.bench TARGET [-o json] [--clients 1,16,64,256] [--seconds 4] [--kinds put,get,txn]
 """
@@ -36,6 +37,8 @@ from multicast.types import GroupId, new_message_id
 from workloads.lean_http import LOST, Connection, request_bytes
 
 KINDS = ("put", "get", "txn")
+"""What is measured unless something else is asked for."""
+ALL_KINDS = (*KINDS, "txn1")
 CLIENTS = (1, 16, 64, 256)
 SECONDS = 4.0
 WARMUP_SECONDS = 1.0
@@ -107,7 +110,7 @@ class _Target:
         )
         if kind == "put":
             return url, request_bytes("PUT", f"/v1/kv/{key}", headers, self.value)
-        others = [s for s in self.shards if s != shard] or self.shards
+        others = [s for s in self.shards if s != shard and kind == "txn"] or [shard]
         other = self.rng.choice(self.of_shard[self.rng.choice(others)])
         value = self.value.decode()
         body = (
@@ -292,6 +295,22 @@ def versions() -> dict[str, str]:
     return found
 
 
+def check_options(
+    clients: Sequence[int],
+    kinds: Sequence[str],
+    seconds: float,
+    warmup: float = WARMUP_SECONDS,
+    value_bytes: int = VALUE_BYTES,
+) -> None:
+    """ValueError that names the option and its limits."""
+    if unknown := [kind for kind in kinds if kind not in ALL_KINDS]:
+        raise ValueError(f"kinds: {', '.join(ALL_KINDS)}, not {unknown[0]!r}")
+    if not clients or min(clients) < 1 or max(clients) > 1024:
+        raise ValueError("clients: each from 1 to 1024")
+    if not 1 <= seconds <= 600 or not 0 <= warmup <= 60 or not 1 <= value_bytes <= 65536:
+        raise ValueError("seconds: from 1 to 600; warmup: from 0 to 60; value_bytes: from 1 to 65536")
+
+
 async def measure(
     target: str | Path | Sequence[str],
     *,
@@ -308,12 +327,7 @@ async def measure(
     clients, kinds: what to measure. seconds, warmup: for each line of the report. on_line(line, lines done, lines in
     all) is called after each. ValueError for a bad option, KvError if the cluster does not answer.
     """
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ValueError(f"kinds: {', '.join(KINDS)}, not {unknown[0]!r}")
-    if not clients or min(clients) < 1 or max(clients) > 1024:
-        raise ValueError("clients: each from 1 to 1024")
-    if not 1 <= seconds <= 600 or not 0 <= warmup <= 60 or not 1 <= value_bytes <= 65536:
-        raise ValueError("seconds: from 1 to 600; warmup: from 0 to 60; value_bytes: from 1 to 65536")
+    check_options(clients, kinds, seconds, warmup, value_bytes)
     began, began_at, facts = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), machine()
     lines: list[Line] = []
     async with AsyncClient(target, timeout=10.0) as store:
@@ -402,9 +416,10 @@ def _counts(numbers: Sequence[int]) -> str:
 def run(target: str | Path | Sequence[str], *, json: bool = False, **options: Any) -> int:
     """`kvstore bench`: progress on stderr, the report on stdout; 1 if any request failed, else 0.
 
-    options: those of `measure`.
+    options: those of `measure`. ValueError for a bad one, before anything is done.
     """
     clients, kinds = options.get("clients", CLIENTS), options.get("kinds", KINDS)
+    check_options(clients, kinds, options.get("seconds", SECONDS))
     errors = Console(stderr=True)
     took = expected_seconds(clients, kinds, options.get("seconds", SECONDS))
     errors.print(f"measuring {', '.join(kinds)} at {', '.join(map(str, clients))} clients: about {took:.0f} s")

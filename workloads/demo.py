@@ -15,7 +15,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -28,13 +27,11 @@ from client_sdk import AsyncClient, KvError
 from multicast import registry
 from workloads import bank
 from workloads.bank import Totals
+from workloads.ports import free_base_port
 
 SHARDS = 2
 REPLICAS = 3
 VICTIM_SHARD = 1
-HTTP_PORT_OFFSET = 100
-BASE_PORT = 7400
-PORT_STEP = 200
 DOWN_SECONDS = 40.0
 FINISH_SECONDS = 20.0
 STOP_SECONDS = 5.0
@@ -305,25 +302,6 @@ async def _last_of_group(group: int) -> None:
             os.killpg(group, 0)
             await asyncio.sleep(0.05)
         os.killpg(group, signal.SIGKILL)
-
-
-def free_base_port(replicas: int) -> int:
-    """The first base port from BASE_PORT on whose peer and HTTP ports are all free on the loopback address."""
-    for base in range(BASE_PORT, 32000, PORT_STEP):
-        ports = [base + i + offset for i in range(replicas) for offset in (0, HTTP_PORT_OFFSET)]
-        if all(map(_free, ports)):
-            return base
-    raise DemoFailed("no free ports on 127.0.0.1")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 async def _interruptible(demo: Demo) -> bool:

@@ -118,7 +118,7 @@ async def kill_and_restart(cluster: Processes, load: Load, group: GroupId, survi
     if survives:
         alive = [cluster.peers[p] for p in members if p != victim]
         proofs = [load.multicast((group,)), load.multicast((0, 1))]
-        await cluster.eventually(lambda: all(p.delivered.issuperset(proofs) for p in alive), "delivery without a leader")
+        await cluster.eventually(lambda: all(p.delivered.issuperset(proofs) for p in alive), "no leader, no delivery")
     await cluster.start(victim)
     back = cluster.peers[victim]
     there = max(cluster.peers[p].position for p in members)

@@ -198,6 +198,15 @@ def test_nobody_there_is_status_1(alone: Shell) -> None:
         (("cluster", "up", "D"), "kvstore cluster init"),
         (("cluster", "down", "D"), "kvstore cluster init"),
         (("serve", "--dir", "D", "--replica", "0"), "kvstore cluster init"),
+        (("bench",), "either DIR, a running cluster's directory, or --protocols"),
+        (("bench", "D", "--protocols", "all"), "either DIR"),
+        (("bench", "D"), "kvstore cluster init"),
+        (("bench", "--protocols", "whitebox"), "did you mean 'white_box'?"),
+        (("bench", "--protocols", ","), "all, or names with commas between them"),
+        (("bench", "--protocols", "skeen", "--clients", "1,many"), "--clients: whole numbers"),
+        (("bench", "--protocols", "skeen", "--clients", "0"), "clients: each from 1 to 1024"),
+        (("bench", "--protocols", "skeen", "--kinds", "push"), "kinds: put, get, txn, txn1, not 'push'"),
+        (("bench", "--protocols", "skeen", "--seconds", "0"), "seconds: from 1 to 600"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_1(

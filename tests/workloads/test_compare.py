@@ -1,0 +1,127 @@
+"""Protocols side by side: what is measured, what one failure costs, and that no cluster is left, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from client_sdk.routing import ClusterView
+from kvstore.core.shard_map import ShardMap
+from multicast import registry
+from tests import conftest
+from workloads import bench, compare
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where clusters go; empty in the end."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
+
+
+def clusters() -> list[str]:
+    """Replicas of these tests that run."""
+    return [line for line in conftest.left_behind(os.environ[conftest.MARK]).values() if "kvstore serve" in line]
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    pause, deadline = threading.Event(), time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
+        pause.wait(0.02)
+
+
+def test_protocols_are_all_or_named() -> None:
+    assert compare.chosen("all") == registry.names()
+    assert compare.chosen("skeen, white_box,skeen") == ["skeen", "white_box"]
+    with pytest.raises(registry.UnknownProtocol, match="did you mean 'skeen'"):
+        compare.chosen("skean")
+    with pytest.raises(ValueError, match="all, or names"):
+        compare.chosen(" ,")
+
+
+def test_fresh_clusters_one_after_the_other_in_one_table(temporary: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = compare.run("skeen,sequencer", json=True, clients=(1, 4), kinds=("txn",), seconds=1.0)
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    told = json.loads(said.out)
+    assert told["baseline"] == "skeen"
+    rows = told["rows"]
+    assert [(r["protocol"], r["kind"], r["clients"]) for r in rows] == [
+        (protocol, "txn", n) for protocol in ("skeen", "sequencer") for n in (1, 4)
+    ]
+    assert all(r["per_second"] > 5 and 0 < r["p50_ms"] <= r["p99_ms"] and r["errors"] == {} for r in rows)
+    assert [r["ratio"] for r in rows[:2]] == [1.0, 1.0]
+    assert rows[3]["ratio"] == round(rows[3]["per_second"] / rows[1]["per_second"], 3)
+    assert (clusters(), list(temporary.iterdir())) == ([], [])
+
+
+def test_one_that_does_not_start_costs_only_its_own_rows(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_kvstore = compare._kvstore
+
+    def fail(limit: float, *arguments: str) -> None:
+        run_kvstore(limit, *arguments)
+        if "skeen" in arguments:
+            (Path(arguments[2]) / "cluster.json").write_text("{}")
+
+    monkeypatch.setattr(compare, "_kvstore", fail)
+    said: list[str] = []
+    result = compare.compare(["skeen", "sequencer"], clients=(1,), kinds=("txn",), seconds=1.0, say=said.append)
+    assert list(result.failed) == ["skeen"]
+    assert "cluster.json" in result.failed["skeen"]
+    assert [(row.protocol, row.ratio) for row in result.rows] == [("sequencer", None)]
+    console = Console(width=140, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    compare.show(result, console)
+    text = console.export_text()
+    console.file.close()
+    assert "skeen was not measured: kvstore cluster up: " in text
+    assert "transaction, two shards" in text
+    assert (clusters(), list(temporary.iterdir())) == ([], [])
+
+
+def test_a_bad_option_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(ValueError, match="clients: each from 1"):
+        compare.run("all", clients=(0,))
+    assert clusters() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interruption_leaves_nothing(temporary: Path, number: signal.Signals) -> None:
+    command = (sys.executable, "-m", "kvstore", "bench", "--protocols", "sequencer", "--seconds", "60")
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        wait_until(lambda: len(clusters()) == compare.SHARDS or process.poll() is not None)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert b"Traceback" not in said
+    assert (clusters(), list(temporary.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize(("kind", "shards"), [("txn1", 1), ("txn", 2)])
+def test_transactions_touch_as_many_shards_as_they_say(kind: str, shards: int) -> None:
+    shard_map = ShardMap.even([0, 1])
+    urls = {shard: (f"http://127.0.0.1:{shard + 1}",) for shard in (0, 1)}
+    target = bench._Target(ClusterView("0" * 32, shard_map, urls, {}, 1000), random.Random(1), 100)
+    for _ in range(200):
+        _, request = target.make(kind)
+        transaction = json.loads(request.partition(b"\r\n\r\n")[2])
+        keys = [operation["key"].encode() for operation in transaction["success"]]
+        assert len(keys) == 2
+        assert len({shard_map.shard_of(key) for key in keys}) == shards

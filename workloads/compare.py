@@ -1,0 +1,297 @@
+"""All protocols side by side: a fresh cluster of each, one after the other, on this machine, under the same load.
+
+Per protocol: 2 shards of 3 replicas (of 1 if it tolerates no faults) in a temporary directory, started as processes,
+measured by `workloads.bench`, stopped and removed. A protocol that cannot be started or measured costs its own rows
+only. White-Box is the baseline of the ratios; without it, the protocol that is named first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from client_sdk import KvError
+from multicast import registry
+from workloads import bench
+from workloads.ports import NoFreePorts, free_base_port
+
+CLIENTS = (1, 64)
+KINDS = ("txn1", "txn")
+NAMES = {"put": "put", "get": "get", "txn1": "transaction, one shard", "txn": "transaction, two shards"}
+SHARDS = 2
+REPLICAS = 3
+BASELINE = "white_box"
+UP_SECONDS = 90.0
+DOWN_SECONDS = 60.0
+OVERHEAD_SECONDS = 6.0
+"""About what starting, filling and stopping a cluster takes."""
+
+
+class ClusterFailed(Exception):
+    """A cluster did not start or stop; one line."""
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One measurement, as in `bench.Line`. ratio: its throughput over the baseline's; None if there is none."""
+
+    protocol: str
+    replicas: int
+    kind: str
+    clients: int
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    ratio: float | None = None
+    errors: dict[str, int]
+    generator_cpu: float
+    fdatasync_ms: float | None
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """A whole run. failed: protocol -> why it was not measured."""
+
+    baseline: str
+    rows: list[Row]
+    failed: dict[str, str]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    settings: dict[str, Any]
+    began: str
+    total_seconds: float = 0.0
+
+
+def chosen(text: str) -> list[str]:
+    """The protocols of `all` or `a,b`. registry.UnknownProtocol or ValueError for anything else."""
+    names = registry.names() if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"protocols: all, or names with commas between them: {', '.join(registry.names())}")
+    for name in names:
+        registry.load(name)
+    return list(dict.fromkeys(names))
+
+
+def replicas_of(protocol: str) -> int:
+    """Per shard."""
+    return REPLICAS if registry.load(protocol).specification.fault_tolerant else 1
+
+
+def compare(
+    protocols: Sequence[str],
+    *,
+    clients: Sequence[int] = CLIENTS,
+    kinds: Sequence[str] = KINDS,
+    seconds: float = bench.SECONDS,
+    say: Callable[[str], None],
+) -> Comparison:
+    """Measure them in this order. ValueError for a bad option. Whatever happens, no cluster is left."""
+    bench.check_options(clients, kinds, seconds)
+    began = time.monotonic()
+    result = Comparison(
+        baseline=BASELINE if BASELINE in protocols else protocols[0],
+        rows=[],
+        failed={},
+        machine=bench.machine(),
+        versions=bench.versions(),
+        settings={"seconds": seconds, "warmup_seconds": bench.WARMUP_SECONDS, "shards": SHARDS, "durability": "fsync"},
+        began=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    )
+    for number, protocol in enumerate(protocols, 1):
+        say(f"{protocol} ({number} of {len(protocols)})")
+
+        def on_line(line: bench.Line, done: int, of: int) -> None:
+            say(f"  {NAMES[line.kind]}, {_clients(line.clients)}: {line.per_second:,.0f}/s, p50 {line.p50_ms:.2f} ms")
+
+        try:
+            with fresh_cluster(protocol) as directory:
+                report = asyncio.run(
+                    bench.measure(directory, clients=clients, kinds=kinds, seconds=seconds, on_line=on_line)
+                )
+        except (ClusterFailed, NoFreePorts, KvError) as error:
+            result.failed[protocol] = str(error)
+            say(f"  failed: {error}")
+        else:
+            result.rows += [_row(protocol, line) for line in report.lines]
+    _set_ratios(result)
+    result.total_seconds = round(time.monotonic() - began, 1)
+    return result
+
+
+def _row(protocol: str, line: bench.Line) -> Row:
+    return Row(
+        protocol=protocol,
+        replicas=replicas_of(protocol),
+        kind=line.kind,
+        clients=line.clients,
+        per_second=line.per_second,
+        p50_ms=line.p50_ms,
+        p99_ms=line.p99_ms,
+        errors=line.errors,
+        generator_cpu=line.generator_cpu,
+        fdatasync_ms=line.fdatasync_ms,
+    )
+
+
+def _set_ratios(result: Comparison) -> None:
+    base = {(r.kind, r.clients): r.per_second for r in result.rows if r.protocol == result.baseline}
+    for row in result.rows:
+        against = base.get((row.kind, row.clients))
+        row.ratio = round(row.per_second / against, 3) if against else None
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def fresh_cluster(protocol: str) -> Iterator[Path]:
+    """A running cluster in a temporary directory; stopped and removed at the end, also on SIGINT and SIGTERM.
+
+    ClusterFailed says why it did not start.
+    """
+    replicas = replicas_of(protocol)
+    with tempfile.TemporaryDirectory(prefix=f"kvstore-bench-{protocol}-") as text:
+        directory = Path(text) / "cluster"
+        _kvstore(
+            UP_SECONDS, "cluster", "init", str(directory), "--shards", str(SHARDS), "--replicas", str(replicas),
+            "--protocol", protocol, "--base-port", str(free_base_port(SHARDS * replicas)),
+        )  # fmt: skip
+        try:
+            _kvstore(UP_SECONDS, "cluster", "up", str(directory), "--detach")
+            yield directory
+        except BaseException:
+            with _uninterrupted(), contextlib.suppress(ClusterFailed):  # the first failure is the one to tell
+                _kvstore(DOWN_SECONDS, "cluster", "down", str(directory))
+            raise
+        with _uninterrupted():
+            _kvstore(DOWN_SECONDS, "cluster", "down", str(directory))
+
+
+def _kvstore(limit: float, *arguments: str) -> None:
+    """Run `kvstore ...`. In a session of its own: an interruption reaches this process, which then ends the other."""
+    command = (sys.executable, "-m", "kvstore", *arguments)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, said = process.communicate(timeout=limit)
+        except BaseException as error:
+            process.terminate()  # it stops what it has started
+            process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ClusterFailed(f"kvstore {' '.join(arguments[:2])}: not done within {limit:g} s") from None
+            raise
+    if process.returncode != 0:
+        lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
+        raise ClusterFailed(f"kvstore {' '.join(arguments[:2])}: {lines[-1].removeprefix('error: ')[:300]}")
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Stopping a cluster is not to be cut short by a second Ctrl-C."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def show(result: Comparison, console: Console) -> None:
+    """One table: a line per protocol and kind, columns per number of clients."""
+    facts, settings = result.machine, result.settings
+    console.print(
+        f"{facts['cpu']}, {facts['cores']} cores shared by replicas and load generator, {facts['memory_gib']} GiB, "
+        f"{facts['kernel']}, load average before {facts['load_average_before']}"
+    )
+    console.print(
+        f"{settings['shards']} shards, durability {settings['durability']}, closed loop, {settings['seconds']:g} s each"
+        f" after {settings['warmup_seconds']:g} s of warm-up; transactions: two comparisons and two puts of 100 bytes"
+    )
+    numbers = sorted({row.clients for row in result.rows})
+    table = Table(title=f"×: throughput over that of {result.baseline}; latencies in ms")
+    table.add_column("protocol")
+    table.add_column("n", justify="right")
+    table.add_column("kind")
+    for n in numbers:
+        for heading in (f"{_clients(n)}: per s", "p50", "p99", "×"):
+            table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("errors")
+    for line in _lines(result):
+        table.add_row(*line)
+    console.print(table)
+    for protocol, why in result.failed.items():
+        console.print(f"{protocol} was not measured: {why}", markup=False)
+    if any(row.replicas == 1 for row in result.rows):
+        console.print("n: replicas per shard. With 1 nothing is replicated, and every replica must come back.")
+    console.print(f"took {result.total_seconds:g} s in all, from {result.began}")
+
+
+def _lines(result: Comparison) -> Iterator[list[str]]:
+    cells: dict[tuple[str, str], list[Row]] = {}
+    for row in result.rows:
+        cells.setdefault((row.protocol, row.kind), []).append(row)
+    previous = ""
+    for (protocol, kind), rows in cells.items():
+        line = ["", ""] if protocol == previous else [protocol, str(rows[0].replicas)]
+        line.append(NAMES[kind])
+        for row in sorted(rows, key=lambda row: row.clients):
+            ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+            line += [f"{row.per_second:,.0f}", f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", ratio]
+        errors = {f"{status} at {row.clients}": count for row in rows for status, count in row.errors.items()}
+        line.append(", ".join(f"{what}: {count}" for what, count in sorted(errors.items())) or "-")
+        previous = protocol
+        yield line
+
+
+def _clients(number: int) -> str:
+    return "1 client" if number == 1 else f"{number} clients"
+
+
+def run(protocols: str, *, json: bool = False, **options: Any) -> int:
+    """`kvstore bench --protocols`: progress on stderr, the table on stdout; 1 if anything failed, else 0.
+
+    options: those of `compare`. ValueError for a bad one, before anything is started.
+    """
+    names = chosen(protocols)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    load = (options.get("clients", CLIENTS), options.get("kinds", KINDS), options.get("seconds", bench.SECONDS))
+    bench.check_options(*load)
+    took = len(names) * (bench.expected_seconds(*load) + OVERHEAD_SECONDS)
+    errors.print(f"measuring {', '.join(names)}, a fresh cluster each: about {took:.0f} s")
+    with _terminable():
+        result = compare(names, say=lambda text: errors.print(text, markup=False), **options)
+    if json:
+        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+    else:
+        console = Console()
+        show(result, console if console.is_terminal else Console(width=140))
+    return 1 if result.failed or any(row.errors for row in result.rows) else 0
