@@ -11,11 +11,10 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from spark_etl.audit import Audit, Progress, Unreadable
 from spark_etl.extract import find_segments
-from spark_etl.report import render, to_json
+from spark_etl.report import console, render, to_json
 from spark_etl.session import CannotStart, check_java, spark_session
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -79,7 +78,7 @@ def _audit(
     size = sum(Path(segment.path).stat().st_size for segment in segments)
     with spark_session(out, master, memory, size) as spark:
         report = Audit(spark, run_dir, out, expect_history=history, progress=progress).run(began)
-    render(report, Console())
+    render(report, console())
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
         json.write_bytes(to_json(report))

@@ -19,6 +19,9 @@ VALID, VIOLATED, UNDETERMINED, PENDING, NOT_APPLICABLE = (
 
 _STYLES = {VALID: "green", VIOLATED: "bold red", UNDETERMINED: "yellow", PENDING: "cyan", NOT_APPLICABLE: "dim"}
 
+COLUMNS_MIN = 120
+"""Width of the report where there is no terminal to ask: rich's 80 columns would cut the table."""
+
 EXAMPLES = 20
 """Violations of one property that are shown; the report counts all."""
 
@@ -78,6 +81,12 @@ class Report(msgspec.Struct):
 def to_json(report: Report) -> bytes:
     """Indented, with a line end."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal; in a file or a pipe at least COLUMNS_MIN wide."""
+    made = Console()
+    return made if made.is_terminal else Console(width=max(made.width, COLUMNS_MIN))
 
 
 def render(report: Report, console: Console) -> None:

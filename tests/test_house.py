@@ -229,6 +229,15 @@ def test_the_sdk_imports_without_the_extras() -> None:
     assert done.stdout.split() == ["AsyncClient", "Client"]
 
 
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("get", "k", "--cluster", "http://127.0.0.1:1")])
+def test_the_command_line_without_its_extra_says_what_to_install(arguments: tuple[str, ...]) -> None:
+    program = f"sys.argv = ['kvstore', *{arguments!r}]\nfrom kvstore.__main__ import main\nmain()"
+    done = run("-c", WITHOUT_EXTRAS + program)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'kvstore[server]'" in done.stderr
+
+
 def test_blocking_the_extras_blocks_them() -> None:
     done = run("-c", WITHOUT_EXTRAS + "import lmdb")
     assert done.returncode == 1

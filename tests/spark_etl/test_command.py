@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from spark_etl.jobs import app
-from spark_etl.report import Property, Report, Violation, render
+from spark_etl.report import COLUMNS_MIN, Property, Report, Violation, console, render
 from tests.spark_etl.runs import bank_run
 
 
@@ -70,3 +70,13 @@ def test_the_table_shows_verdicts_violations_and_steps():
     for expected in ("serializability", "violated", "1,234", "G-single: a circle", "    rw: one", "29 more", "byte 7"):
         assert expected in text
     assert "verdict: violated" in text
+
+
+def test_off_a_terminal_the_table_is_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = Property("a name of some fifty characters, which are a good many", "not applicable", 10**9, 12.5, 10**6)
+    render(report(long), console())
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("a name"))
+    assert "a good many" in line and line.rstrip().endswith("12.5") and len(line) <= COLUMNS_MIN
+    monkeypatch.setenv("COLUMNS", "200")
+    assert console().width == 200
