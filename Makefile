@@ -9,7 +9,8 @@ PROTOCOL ?= white_box
 SEEDS ?= 0:200
 RUN_DIR ?= demo-run
 BASE_PORT ?= 7600
-REPLICAS ?= $(if $(filter skeen,$(PROTOCOL)),1,3)
+REPLICAS ?= $(if $(filter skeen sequencer,$(PROTOCOL)),1,3)
+PROTOCOLS ?= all
 PYTEST_ARGS ?=
 
 # The stamp names this directory, so a checkout that was moved or copied is installed again.
@@ -19,10 +20,10 @@ STAMP := $(VENV)/.installed-$(shell pwd | cksum | cut -d' ' -f1)
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help demo test lint format types bench locust audit sim install java clean
+.PHONY: help demo test lint format types bench compare conformance locust audit sim install java clean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	echo
 	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) BASE_PORT=$(BASE_PORT) PYTEST_ARGS='-k name'"
 
@@ -62,6 +63,12 @@ endef
 bench: $(STAMP) ## throughput and latency of a fresh cluster
 	@$(with_cluster)
 	$(VENV)/bin/kvstore bench "$$dir"
+
+compare: $(STAMP) ## throughput and latency of PROTOCOLS (all, or a,b) side by side, a fresh cluster each
+	@$(VENV)/bin/kvstore bench --protocols $(PROTOCOLS)
+
+conformance: $(STAMP) ## every protocol in processes over TCP, with kills (PYTEST_ARGS='-k skeen' for one)
+	@$(PYTHON) -m pytest tests/conformance $(PYTEST_ARGS)
 
 locust: $(STAMP) ## 20 s of locust against a fresh cluster
 	@$(with_cluster)
