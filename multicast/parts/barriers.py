@@ -1,0 +1,124 @@
+"""What a destination keeps in a barrier protocol: channels from the groups that may send to it, and waiting messages.
+
+A message waits, in the order of (rtc, seq, source group), for the barriers of all channels. Who may send to whom comes
+from the configuration (`senders_to`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from multicast.types import AppMessage, GroupId, MessageId, Timestamp, Topology
+
+Stamp = tuple[int, int]
+"""(rtc, seq): a wall-clock time in microseconds, and the place among those that share it."""
+
+NEVER: Stamp = (0, 0)
+_GROUP_BITS = 16
+
+
+def timestamp_of(stamp: Stamp, source: GroupId) -> Timestamp:
+    """The place in the total order of a message that `source` decided at this stamp."""
+    return Timestamp(stamp[0], stamp[1] << _GROUP_BITS | source)
+
+
+def stamp_of(timestamp: Timestamp) -> Stamp:
+    """The inverse, without the source."""
+    return (timestamp.time, timestamp.tiebreak >> _GROUP_BITS)
+
+
+def parse_senders(text: str) -> dict[GroupId, tuple[GroupId, ...]]:
+    """Receiving group -> the other groups that may send to it, from e.g. "0<1,2 1<0 2<". ValueError if malformed."""
+    senders: dict[GroupId, tuple[GroupId, ...]] = {}
+    for word in text.split():
+        receiver, arrow, sources = word.partition("<")
+        numbers = [receiver, *(s for s in sources.split(",") if sources)]
+        if not arrow or not all(n.isascii() and n.isdigit() for n in numbers) or int(receiver) in senders:
+            raise ValueError(f"senders is like '0<1,2 1<0 2<', each group once, not {text[:60]!r}")
+        senders[int(receiver)] = tuple(sorted({int(n) for n in numbers[1:]} - {int(receiver)}))
+    return senders
+
+
+def senders_to(topology: Topology, text: str) -> dict[GroupId, tuple[GroupId, ...]]:
+    """For every group the others that may send to it; an empty text: all of them. ValueError for unknown groups."""
+    groups, given = topology.groups, parse_senders(text)
+    if not given:
+        return {g: tuple(o for o in groups if o != g) for g in groups}
+    for group, sources in given.items():
+        for named in (group, *sources):
+            if named not in groups:
+                raise ValueError(f"senders names group {named}; the groups are {', '.join(map(str, groups))}")
+    return {g: given.get(g, ()) for g in groups}
+
+
+class Channel:
+    """What came from one group. received: messages without a gap. barrier: in force. acked: durably received, and told.
+    unsaved: (number, timestamp) of what was received since. low: the source keeps nothing below this number. asked_at:
+    when a repair was asked for; turn: of whom."""
+
+    __slots__ = ("acked", "asked_at", "barrier", "low", "received", "turn", "unsaved")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.barrier = NEVER
+        self.acked = 0
+        self.low = 0
+        self.asked_at = 0
+        self.turn = 0
+        self.unsaved: deque[tuple[int, Timestamp]] = deque()
+
+
+class Pending:
+    """A message that waits. saved: it is on disk on its own."""
+
+    __slots__ = ("message", "number", "saved", "source")
+
+    def __init__(self, source: GroupId, number: int, message: AppMessage, saved: bool):
+        self.source = source
+        self.number = number
+        self.message = message
+        self.saved = saved
+
+
+class WaitingMessages:
+    """The messages that wait, lowest first. Adding and removing the first one cost O(log n)."""
+
+    __slots__ = ("_copies", "_heap", "items")
+
+    def __init__(self) -> None:
+        self.items: dict[Timestamp, Pending] = {}
+        self._heap: list[Timestamp] = []
+        self._copies: dict[MessageId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, message_id: MessageId) -> bool:
+        """Whether a copy of this message waits."""
+        return message_id in self._copies
+
+    @property
+    def head(self) -> Timestamp | None:
+        return self._heap[0] if self._heap else None
+
+    def add(self, timestamp: Timestamp, pending: Pending) -> bool:
+        """False if it waits already."""
+        if timestamp in self.items:
+            return False
+        self.items[timestamp] = pending
+        heappush(self._heap, timestamp)
+        message_id = pending.message.id
+        self._copies[message_id] = self._copies.get(message_id, 0) + 1
+        return True
+
+    def pop(self) -> tuple[Timestamp, Pending]:
+        """Take the first one."""
+        timestamp = heappop(self._heap)
+        pending = self.items.pop(timestamp)
+        message_id = pending.message.id
+        if self._copies[message_id] == 1:
+            del self._copies[message_id]
+        else:
+            self._copies[message_id] -= 1
+        return timestamp, pending

@@ -1,0 +1,51 @@
+"""Large states travel in portions: a message has a limited size, and others want to use the link meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from multicast.types import ProcessId
+
+PORTION_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+def portions(items: Iterable[T], bytes_of: Callable[[T], int]) -> list[list[T]]:
+    """The items in lists of about `PORTION_BYTES` each, by `bytes_of` their payload; at least one list."""
+    lists: list[list[T]] = [[]]
+    size = 0
+    for item in items:
+        if size > PORTION_BYTES:
+            lists.append([])
+            size = 0
+        lists[-1].append(item)
+        size += bytes_of(item) + 100
+    return lists
+
+
+class Assembly(Generic[T]):
+    """Puts the portions of each sender together again. One that was lost makes those after it worthless."""
+
+    __slots__ = ("_lists",)
+
+    def __init__(self) -> None:
+        self._lists: dict[ProcessId, list[T]] = {}
+
+    def add(self, sender: ProcessId, part: int, parts: int, items: list[T]) -> list[T] | None:
+        """Portion number `part` of `parts`, from 0 on. All items with the last one, None before."""
+        if part == 0:
+            self._lists[sender] = []
+        held = self._lists.get(sender)
+        if held is None:
+            return None
+        held += items
+        return self._lists.pop(sender) if part == parts - 1 else None
+
+    def forget(self, sender: ProcessId) -> None:
+        """What this sender has begun will not go on."""
+        self._lists.pop(sender, None)
+
+    def clear(self) -> None:
+        self._lists.clear()

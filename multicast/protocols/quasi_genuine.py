@@ -1,0 +1,1003 @@
+"""Quasi-genuine FIFO total order multicast with barriers (2011 draft, Algorithms 1, 2 and 3).
+
+Theory of operation. A sender stamps m with its clock, (rtc, 0), and has it decided by consensus in *its own* group,
+which need not be a destination. Decided messages of a group get rising stamps (rtc, seq): one that is decided too late
+for its stamp gets the next one after the last. So a group's log is a stream of stamps, and "my last stamp is b" is a
+promise, a *barrier*: nothing up to b will follow. Whoever has decided a message sends it, with the barrier, to its
+destinations, which deliver in the order of (rtc, seq, source group): m once the barriers of all groups that may send to
+them, their own among them, have reached m's stamp. A group with nothing to say must be made to speak: it decides a
+*null message*, which only raises its last stamp, when a barrier is requested (liveness "request", Algorithm 3: together
+with m, from all groups that could block m) or when it was silent for a while ("periodic", Algorithm 2).
+
+    message    from -> to                                       durable before it leaves
+    Cast       sender -> leader of its group                    the sender's epoch
+    Paxos*     inside a group (parts.paxos)                     see there
+    Ordered    leader -> members of a destination               -  (what is decided is on a quorum's disks)
+    Barrier    leader -> members of a destination               -  (the same)
+    Want       leader -> members of a blocking group            -
+    Ask        member -> a member of a source group             -
+    Repair     member -> who asked                              -
+    Ack        member -> members of a source group              everything received so far, up to the number in it
+    StateAsk   member -> member of its group                    -
+    State      member -> who asked                              -
+    Ready      process -> itself                                its epoch
+    Stable     process -> destination groups                    -  (parts.delivered)
+
+Collision-free latency, T_cons = 2δ from the leader's proposal: δ to the leader, T, δ to destinations and blockers, T
+for the null, δ for its barrier: 3δ + 2T = 7δ, at every replica of each destination that lacks the barrier of a group
+other than its own and the source. A sender that leads saves the first δ. Where only the own group's barrier is lacking
+(two groups, a message from the other one) the last δ is saved, and followers may learn their own null one δ earlier.
+
+Deviations from the algorithms, with reasons:
+1. A group is its own barrier: without that, what it decides later may come before what it has delivered (line 40).
+2. A barrier is compared inclusively, on (rtc, seq): a strict one blocks m on itself.
+3. Only the re-stamping (line 30) is conditional; inserting and forwarding are not. A batch is taken in (stamp, sender,
+   number) order, equal stamps and all (line 27). `nextProp` is the consensus part's.
+4. A null message has no contents but its stamp. So those of all members of a group for one request are one message, and
+   once the last stamp has reached it, nothing needs deciding: the barrier is sent at once.
+5. A barrier is a maximum and names how many messages for this destination precede it; it counts once those are there.
+   So a lost message cannot be passed over, and any member of the source group may repeat a barrier.
+6. A leader bounds a stamp to `stamp_ahead_us_max` beyond its own clock: a fast clock would hold everybody up.
+7. Algorithm 2 begins at the present time, and its null is never older than one threshold: after a pause one null
+   suffices.
+8. The leader alone forwards. It repeats the barrier until a quorum of the destination has everything; a destination
+   that finds a gap, or is blocked, asks any member of the source group.
+9. FIFO holds for each sender's life whatever is lost: a cast carries the sender's epoch (one per life) and number, and
+   the group's log takes them without gaps. It takes none twice either.
+10. A message may be multicast again through another group. All copies are ordered; the first one in the order is
+   delivered, the others are dropped: alike everywhere, since all destinations see all copies in one order. With a
+   deduplication window ids are remembered for two windows; a copy stamped later than that is delivered, expired.
+11. Garbage collection. A destination's member tells (Ack) up to which number it durably has a group's messages: saved,
+   or delivered. An instance is dropped by a member that has delivered the instance's messages for its own group, when
+   a quorum of each destination has those for it and a quorum of the own group has the instance. A process that comes
+   later gets a peer's base state, undelivered messages and barriers (State), after the host's catch-up.
+
+What is delivered is strictly serializable with any number of groups: when m is delivered, every group has promised to
+order what it is given from now on after m. That needs all groups among the senders of each; with the option `senders` a
+store must signal between groups as for a protocol whose `strict_groups_max` is 1.
+
+Orderings relied on: none for safety; FIFO links make repairs rare.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from multicast.parts import barriers, paxos
+from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of, timestamp_of
+from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.paxos import Paxos
+from multicast.parts.portions import Assembly, portions
+from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+
+_BASE_KEY = b"s"
+_EPOCH_KEY = b"e"
+_CHANNEL_PREFIX = b"c"
+_ITEM_PREFIX = b"i"
+_DELIVERED_PREFIX = b"m"
+_RESENT_MAX = 1_000
+_HELD_MAX = 10_000
+
+
+class Cast(msgspec.Struct, array_like=True, tag=1, gc=False):
+    """Decide this message. epoch: the sender's life. number: counts its casts in this life."""
+
+    sender: ProcessId
+    epoch: int
+    number: int
+    rtc: int
+    message: AppMessage
+
+
+class Null(msgspec.Struct, array_like=True, tag=2, gc=False):
+    """A null message, as decided. It is the same as any other of this group and stamp."""
+
+    stamp: Stamp
+
+
+class Item(msgspec.Struct, array_like=True, gc=False):
+    """A decided message and its final stamp."""
+
+    stamp: Stamp
+    message: AppMessage
+
+
+class Ordered(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """The sender's group has decided these, numbers `first`, `first` + 1, ... of those for the receiver's group.
+    barrier: it decides nothing up to here any more. wants: (group, stamp): that group waits for the receivers' group's
+    barrier."""
+
+    first: int
+    items: list[Item]
+    barrier: Stamp
+    wants: list[tuple[GroupId, Stamp]]
+
+
+class Barrier(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """The sender's group decides nothing up to `stamp` any more; `upto` messages for the receiver's group precede
+    it."""
+
+    stamp: Stamp
+    upto: int
+
+
+class Want(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """As in `Ordered`."""
+
+    wants: list[tuple[GroupId, Stamp]]
+
+
+class Ask(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """I have your group's messages for mine up to number `received`, and wait for its barrier to reach `stamp`."""
+
+    received: int
+    stamp: Stamp
+
+
+class Repair(msgspec.Struct, array_like=True, tag=7, gc=False):
+    """Messages as in `Ordered`, `upto` as in `Barrier`. low: the lowest number that is still kept."""
+
+    first: int
+    items: list[Item]
+    barrier: Stamp
+    upto: int
+    low: int
+
+
+class Ack(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """I durably have your group's messages for mine up to this number (to the own group: its instances)."""
+
+    number: int
+
+
+class Base(msgspec.Struct, array_like=True):
+    """What a group's log amounts to after `instance`; also the saved form. numbers: how many messages were decided for
+    each group. casts: sender -> (epoch, number) of its last one."""
+
+    instance: int = 0
+    last: Stamp = NEVER
+    numbers: dict[GroupId, int] = {}
+    casts: dict[ProcessId, tuple[int, int]] = {}
+
+    def copy(self) -> Base:
+        return Base(self.instance, self.last, dict(self.numbers), dict(self.casts))
+
+
+class StateAsk(msgspec.Struct, array_like=True, tag=9, gc=False):
+    """I lack something that is dropped where it came from: tell me what you have."""
+
+
+class State(msgspec.Struct, array_like=True, tag=10, gc=False):
+    """What holds after delivery number `position`. channels: (source group, messages received, barrier). items: (source
+    group, number, message): received and not delivered. In portions: number `part` of `parts`."""
+
+    position: int
+    base: Base
+    channels: list[tuple[GroupId, int, Stamp]]
+    items: list[tuple[GroupId, int, Item]]
+    part: int
+    parts: int
+
+
+class Ready(msgspec.Struct, array_like=True, tag=11, gc=False):
+    """To oneself: the epoch is on disk, casts may leave."""
+
+
+class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
+    """Microseconds all. Stamps are wall-clock microseconds, whatever `clock` says.
+
+    liveness: "request" (Algorithm 3) or "periodic" (Algorithm 2). barrier_threshold_us: silence after which a group
+    sends a barrier, if periodic. senders: who may send to whom, e.g. "0<1,2 1<0 2<" (to 0: 1 and 2; to 1: 0; to 2:
+    nobody else); empty: all to all; a forbidden message is refused. stamp_ahead_us_max: how far a stamp may be ahead
+    of the leader's clock. instances_max: consensus instances under way at once in a group (1: as published; more:
+    Section 3.3). heartbeat_us, election_timeout_us: of a group's leader. retry_us: after which time what seems lost is
+    repeated. stability_us: how often receipts and watermarks are told.
+    """
+
+    liveness: str = "request"
+    barrier_threshold_us: int = 50_000
+    senders: str = ""
+    stamp_ahead_us_max: int = 1_000_000
+    instances_max: int = 1
+    heartbeat_us: int = 100_000
+    election_timeout_us: int = 1_000_000
+    retry_us: int = 500_000
+    stability_us: int = 100_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.liveness not in ("request", "periodic"):
+            raise ValueError(f"liveness is 'request' or 'periodic', not {self.liveness!r}")
+        if min(self.heartbeat_us, self.retry_us, self.stability_us, self.barrier_threshold_us, self.instances_max) < 1:
+            raise ValueError("heartbeat, retry, stability, barrier_threshold (_us) and instances_max are at least 1")
+        if self.stamp_ahead_us_max < 0:
+            raise ValueError("stamp_ahead_us_max must be at least 0")
+        if self.election_timeout_us < 2 * self.heartbeat_us:
+            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
+        barriers.parse_senders(self.senders)
+
+
+_Record = tuple[Base, Timestamp | None]
+"""An instance that is kept: the base after it; the timestamp of its last message for the own group."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_value = msgspec.msgpack.Decoder(Cast | Null).decode
+_decode_base = msgspec.msgpack.Decoder(Base).decode
+_decode_item = msgspec.msgpack.Decoder(Item).decode
+_decode_channel = msgspec.msgpack.Decoder(tuple[int, Stamp]).decode
+_decode_groups = msgspec.msgpack.Decoder(tuple[GroupId, ...]).decode
+
+
+def _item_key(source: GroupId, number: int) -> bytes:
+    return _ITEM_PREFIX + source.to_bytes(2, "big") + number.to_bytes(8, "big")
+
+
+def _channel_key(source: GroupId) -> bytes:
+    return _CHANNEL_PREFIX + source.to_bytes(2, "big")
+
+
+class QuasiGenuine(MulticastProtocol):
+    """One process. `base` is what its group's log amounts to so far, `waiting` is barPending."""
+
+    specification = Specification(
+        name="quasi_genuine",
+        summary="Quasi-genuine barriers: every group promises past each message; strictly serializable as it is",
+        paper="A Quasi-Genuine FIFO Total Order Multicast Primitive, 2011 (draft)",
+        options=QuasiGenuineOptions,
+        messages=(
+            Cast, Ordered, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.MESSAGES,
+        ),
+        housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.HOUSEKEEPING),
+        fault_tolerant=True,
+        genuine=False,
+        strict_groups_max=None,
+        latency=(7, 7),
+    )  # fmt: skip
+    paxos_class = Paxos
+
+    def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
+        super().__init__(self_id, topology, options, rng)
+        o = self.options
+        self.members = topology.groups[self.group]
+        self.senders_to = barriers.senders_to(topology, o.senders)
+        self.log = DeliveredLog(self_id, topology, o.stability_us, o.dedup_window_us)
+        self.paxos = self.paxos_class(
+            self_id, self.members, rng, o.heartbeat_us, o.election_timeout_us, o.instances_max
+        )
+        self.base = Base()
+        self._kept_base = Base()
+        self.channels = {g: Channel() for g in (self.group, *self.senders_to[self.group])}
+        self.waiting = barriers.WaitingMessages()
+        self._floor: Stamp = NEVER
+        self._receivers = tuple(g for g in topology.groups if self.group in self.senders_to[g])
+        self._outgoing: dict[GroupId, deque[Item]] = {g: deque() for g in self._receivers}
+        self._records: deque[_Record] = deque()
+        self._acks: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
+        self._casts: deque[Cast] = deque()
+        self._cast_ids: set[MessageId] = set()
+        self._cast_number = 0
+        self._cast_at = 0
+        self._stamp = 0
+        self._epoch = 0
+        self._ready = False
+        self._ballot = Ballot(0, 0)
+        self._led: Ballot | None = None
+        self._expected: dict[ProcessId, tuple[int, int]] = {}
+        self._held: list[Cast] = []
+        self._wanted: dict[GroupId, Stamp] = {}
+        self._null: Stamp = NEVER
+        self._told: dict[GroupId, int] = {}
+        self._hints: dict[GroupId, int] = {}
+        self._hint_at = 0
+        self._leaders = {g: members[0] for g, members in topology.groups.items()}
+        self._ack_at = 0
+        self._blocked: tuple[Timestamp, int] | None = None
+        self._ahead: tuple[Timestamp, ProcessId, int] | None = None
+        self._assembly: Assembly[tuple[GroupId, int, Item]] = Assembly()
+        self._state: tuple[ProcessId, State] | None = None
+        self._state_at = 0
+        self._state_turn = 0
+        self._wake = 0
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        values = saved.values
+        destinations = {
+            k[1:]: _decode_groups(v) for k, v in values.items() if k[:1] == _DELIVERED_PREFIX and len(k) == 17
+        }
+        self.log.restore(values, saved.position, lambda message_id, _: destinations.get(message_id))
+        for source, channel in self.channels.items():
+            if _channel_key(source) in values:
+                channel.received, channel.barrier = _decode_channel(values[_channel_key(source)])
+                channel.acked = channel.received
+        for key, value in values.items():
+            if key[:1] == _ITEM_PREFIX and len(key) == 11:
+                self._load_item(key, _decode_item(value), out)
+        if _BASE_KEY in values:
+            self._kept_base = _decode_base(values[_BASE_KEY])
+            self.base = self._kept_base.copy()
+        self.paxos.on_start(values, now, out)
+        self._epoch = int.from_bytes(values.get(_EPOCH_KEY, b""), "big") + 1
+        out.put(_EPOCH_KEY, self._epoch.to_bytes(8, "big"))
+        out.send_durable((self.self_id,), Ready())
+        self._after_paxos(now, out)
+        self.channels[self.group].acked = self.base.instance
+        self._raise_floor(out)
+
+    def _load_item(self, key: bytes, item: Item, out: Outbox) -> None:
+        source, number = int.from_bytes(key[1:3], "big"), int.from_bytes(key[3:], "big")
+        if timestamp_of(item.stamp, source) <= self.log.timestamp:
+            out.delete(key)
+        else:
+            self._insert(source, number, item, True)
+
+    # -- dispatch -----------------------------------------------------------------------------------------------------
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        kind = type(message)
+        group = self.topology.group_of[sender]
+        if kind in paxos.MESSAGES:
+            self.paxos.on_message(sender, message, now, out)
+            self._after_paxos(now, out)
+        elif kind is Stable:
+            self._drop(self.log.on_stable_message(sender, message, out), out)
+            self._notice_ahead(sender, message.watermark, now)
+        elif kind is Ack:
+            self._on_ack(sender, message.number, now)
+        elif kind is Ask:
+            self._on_ask(sender, message, now, out)
+        elif kind is Want:
+            self._on_wants(message.wants, now, out)
+        elif kind in (Ordered, Barrier, Repair):
+            if group == self.group or group not in self.channels:
+                raise PeerError(f"{kind.__name__} from group {group}, which may not send to group {self.group}")
+            self._on_channel(sender, group, message, now, out)
+        elif group != self.group:
+            raise PeerError(f"{kind.__name__} from group {group}")
+        elif kind is Cast:
+            self._on_cast(sender, message, now)
+        elif kind is StateAsk:
+            self._send_state(sender, out)
+        elif kind is State:
+            self._on_state(sender, message, now, out)
+        else:
+            self._ready = True
+            self._send_casts(self._casts, now, out)
+
+    # -- multicast ----------------------------------------------------------------------------------------------------
+
+    def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
+        """Lines 5-7."""
+        pending = max(len(self._casts), len(self.waiting))
+        if pending >= self.options.pending_max:
+            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+        for group in message.destinations:
+            if group != self.group and group not in self._receivers:
+                raise Overloaded(f"group {self.group} may not send to group {group}: see the option 'senders'")
+        if self.log.known(message.id) or message.id in self._cast_ids or message.id in self.waiting:
+            return
+        self._stamp = max(now, self._stamp + 1)
+        self._cast_number += 1
+        cast = Cast(self.self_id, self._epoch, self._cast_number, self._stamp, message)
+        if not self._casts:
+            self._cast_at = now
+            self._wake_by(now + self.options.retry_us)
+        self._casts.append(cast)
+        self._cast_ids.add(message.id)
+        if self._ready:
+            out.send((self.paxos.promised.leader,), cast)
+
+    def _send_casts(self, casts: Any, now: int, out: Outbox) -> None:
+        """Again, in order."""
+        self._cast_at = now
+        if self._ready:
+            for cast in casts:
+                out.send((self.paxos.promised.leader,), cast)
+
+    def _on_cast(self, sender: ProcessId, cast: Cast, now: int) -> None:
+        """Lines 9-10, at the leader. A gap is left to the sender, who repeats."""
+        if cast.sender != sender:
+            raise PeerError("a cast in somebody else's name")
+        if not self.paxos.leading:
+            if self.paxos.promised.leader == self.self_id and len(self._held) < _HELD_MAX:
+                self._held.append(cast)
+            return
+        expected = self.base.casts if self.paxos.idle else self._expected
+        if _follows(expected.get(sender), cast):
+            self._expected[sender] = (cast.epoch, cast.number)
+            rtc = min(cast.rtc, now + self.options.stamp_ahead_us_max)
+            self.paxos.propose(_encode(Cast(sender, cast.epoch, cast.number, rtc, cast.message)))
+
+    # -- the group's log ----------------------------------------------------------------------------------------------
+
+    def _after_paxos(self, now: int, out: Outbox) -> None:
+        """Take what was decided; notice a new leader."""
+        part = self.paxos
+        if part.promised != self._ballot:
+            self._ballot = part.promised
+            self._leaders[self.group] = part.promised.leader
+            self._held.clear()
+            self._send_casts(self._casts, now, out)
+        decided = part.take()
+        if decided:
+            for instance, values in decided:
+                self._on_decide(instance, values, now, out)
+            self._raise_floor(out)
+            self._ack_later(now)
+        if part.leading and self._led != part.promised:
+            self._led = part.promised
+            self._begin_to_lead(now, out)
+        if part.stranded:
+            self._need_state(now, out)
+
+    def _begin_to_lead(self, now: int, out: Outbox) -> None:
+        self._expected = dict(self.base.casts)
+        self._wanted.clear()
+        self._hints.clear()
+        self._null = NEVER
+        self._told = dict.fromkeys((self.group, *self._receivers), now)
+        for group in self._receivers:
+            if self._quorum_has(group) < self.base.numbers.get(group, 0):
+                self._send_barrier(group, self.topology.groups[group], out)
+        self._hint_at = now + self.options.retry_us
+        held, self._held = self._held, []
+        for cast in held:
+            self._on_cast(cast.sender, cast, now)
+        self._wake_by(now)
+
+    def _on_decide(self, instance: int, values: list[bytes], now: int, out: Outbox) -> None:
+        """Lines 26-39. The same at every member, but for what the leader sends."""
+        base = self.base
+        if instance != base.instance + 1:
+            raise AssertionError(f"instance {instance} is applied after {base.instance}")
+        base.instance = instance
+        sent: dict[GroupId, list[Item]] = {}
+        own: Timestamp | None = None
+        for stamp, value in sorted(map(_in_order, map(_decode_value, values)), key=_sort_key):
+            if type(value) is Null:
+                base.last = max(base.last, stamp)
+                continue
+            assert type(value) is Cast
+            if not _follows(base.casts.get(value.sender), value):
+                continue
+            base.casts[value.sender] = (value.epoch, value.number)
+            item = Item(self._next_stamp(stamp), value.message)
+            base.last = max(base.last, item.stamp)
+            for group in value.message.destinations:
+                sent.setdefault(group, []).append(item)
+                base.numbers[group] = base.numbers.get(group, 0) + 1
+                if group == self.group:
+                    own = timestamp_of(item.stamp, group)
+                    self._receive(group, base.numbers[group], item)
+                else:
+                    self._outgoing[group].append(item)
+        self._records.append((base.copy(), own))
+        self._forget_casts(now)
+        if self.paxos.leading:
+            self._forward(sent, now, out)
+
+    def _next_stamp(self, stamp: Stamp) -> Stamp:
+        """Lines 29-30."""
+        last = self.base.last
+        return stamp if stamp > last else (last[0], last[1] + 1)
+
+    def _forget_casts(self, now: int) -> None:
+        """This process's casts that are decided need not be repeated."""
+        epoch, number = self.base.casts.get(self.self_id, (0, 0))
+        casts = self._casts
+        while casts and epoch == self._epoch and casts[0].number <= number:
+            self._cast_ids.discard(casts.popleft().message.id)
+            self._cast_at = now
+
+    def _forward(self, sent: dict[GroupId, list[Item]], now: int, out: Outbox) -> None:
+        """Lines 34-37: decided messages to their destinations, requests to those who may block them, and barriers to
+        those who wait for one."""
+        last = self.base.last
+        wants = self._wants(sent) if self.options.liveness == "request" else {}
+        for group in self._receivers:
+            members = self.topology.groups[group]
+            items = sent.get(group)
+            if items:
+                first = self.base.numbers[group] - len(items) + 1
+                out.send(members, Ordered(first, items, last, wants.pop(group, [])))
+                self._wanted.pop(group, None)
+                self._told[group] = max(self._told.get(group, 0), last[0])
+        for group, waiting in wants.items():
+            out.send(self.topology.groups[group], Want(waiting))
+        self._answer_wants(out)
+        if sent and not self._hint_at:
+            self._hint_at = now + self.options.retry_us
+            self._wake_by(self._hint_at)
+
+    def _wants(self, sent: dict[GroupId, list[Item]]) -> dict[GroupId, list[tuple[GroupId, Stamp]]]:
+        """Blocking group -> the destinations that need its barrier, and up to where."""
+        wants: dict[GroupId, list[tuple[GroupId, Stamp]]] = {}
+        for group, items in sorted(sent.items()):
+            stamp = items[-1].stamp
+            for blocker in (group, *self.senders_to[group]):
+                if blocker != self.group:
+                    wants.setdefault(blocker, []).append((group, stamp))
+        return wants
+
+    # -- barriers -----------------------------------------------------------------------------------------------------
+
+    def _on_wants(self, wants: list[tuple[GroupId, Stamp]], now: int, out: Outbox) -> None:
+        """Lines 15-20, at the leader."""
+        if not self.paxos.leading or self.options.liveness != "request":
+            return
+        for group, stamp in wants:
+            if group != self.group and group not in self._receivers:
+                raise PeerError(f"group {group} wants a barrier of group {self.group}, which may not send to it")
+            self._want(group, stamp)
+        self._answer_wants(out)
+
+    def _want(self, group: GroupId, stamp: Stamp) -> None:
+        self._wanted[group] = max(stamp, self._wanted.get(group, stamp))
+        if stamp > max(self.base.last, self._null):
+            self._null = stamp
+            self.paxos.propose(_encode(Null(stamp)))
+
+    def _answer_wants(self, out: Outbox) -> None:
+        for group, stamp in list(self._wanted.items()):
+            if stamp <= self.base.last:
+                del self._wanted[group]
+                self._told[group] = max(self._told.get(group, 0), self.base.last[0])
+                if group != self.group:
+                    self._send_barrier(group, self.topology.groups[group], out)
+
+    def _send_barrier(self, group: GroupId, to: tuple[ProcessId, ...], out: Outbox) -> None:
+        out.send(to, Barrier(self.base.last, self.base.numbers.get(group, 0)))
+
+    def _nulls_due(self, now: int, out: Outbox) -> int:
+        """Algorithm 2, lines 6-11, at the leader. Returns when to look again."""
+        threshold: int = self.options.barrier_threshold_us
+        wake = now + threshold
+        for group, told in list(self._told.items()):
+            told = max(told, self.base.last[0]) if group == self.group else told
+            if group in self._wanted:
+                continue
+            if now - told >= threshold:
+                self._want(group, (max(told + threshold, now - threshold), 0))
+            else:
+                wake = min(wake, told + threshold)
+        self._answer_wants(out)
+        return wake
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def _on_channel(self, sender: ProcessId, group: GroupId, message: Any, now: int, out: Outbox) -> None:
+        """Lines 11-14: messages and barriers of another group."""
+        channel = self.channels[group]
+        upto: int
+        if type(message) is Barrier:
+            upto, stamp = message.upto, message.stamp
+        else:
+            for number, item in enumerate(message.items, message.first):
+                if number == channel.received + 1:
+                    self._receive(group, number, item)
+                    channel.received = number
+            stamp = message.barrier
+            upto = message.first + len(message.items) - 1 if type(message) is Ordered else message.upto
+        if type(message) is Repair:
+            channel.asked_at = 0
+            if message.low > channel.received + 1:
+                channel.low = message.low
+                self._need_state(now, out)
+        else:
+            self._leaders[group] = sender
+        if self._covers(channel, upto):
+            self._raise_barrier(channel, stamp)
+            if type(message) is Barrier and channel.acked == channel.received:
+                self._send_ack(group, (sender,), out)
+        elif channel.low <= channel.received + 1:
+            self._ask(group, sender, now, out)
+        if channel.received > channel.acked:
+            self._ack_later(now)
+        if type(message) is Ordered and message.wants:
+            self._on_wants(message.wants, now, out)
+        self._raise_floor(out)
+
+    def _covers(self, channel: Channel, upto: int) -> bool:
+        """Whether everything that precedes the barrier is here."""
+        return channel.received >= upto
+
+    def _raise_barrier(self, channel: Channel, stamp: Stamp) -> None:
+        channel.barrier = max(channel.barrier, stamp)
+
+    def _receive(self, group: GroupId, number: int, item: Item) -> None:
+        if timestamp_of(item.stamp, group) > self.log.timestamp:
+            self._insert(group, number, item, False)
+
+    def _insert(self, group: GroupId, number: int, item: Item, saved: bool) -> None:
+        timestamp = timestamp_of(item.stamp, group)
+        added = self.waiting.add(timestamp, barriers.Pending(group, number, item.message, saved))
+        if added and group != self.group and not saved:
+            self.channels[group].unsaved.append((number, timestamp))
+
+    # -- delivery -----------------------------------------------------------------------------------------------------
+
+    def _raise_floor(self, out: Outbox) -> None:
+        """Lines 40-45: deliver what no group can precede any more."""
+        self.channels[self.group].barrier = self.base.last
+        self._floor = self._lowest_barrier()
+        while (head := self.waiting.head) is not None:
+            if head > self.log.timestamp and not self._passed(head):
+                return
+            timestamp, pending = self.waiting.pop()
+            if pending.saved:
+                out.delete(_item_key(pending.source, pending.number))
+            if timestamp > self.log.timestamp and not self._is_repeated(pending.message, timestamp):
+                self._delivered(pending.message, timestamp, out)
+                out.deliver(pending.message, timestamp)
+
+    def _lowest_barrier(self) -> Stamp:
+        return min(channel.barrier for channel in self.channels.values())
+
+    def _passed(self, timestamp: Timestamp) -> bool:
+        """Whether all barriers have reached this message: inclusively, and without regard to its source."""
+        return stamp_of(timestamp) <= self._floor
+
+    def _is_repeated(self, message: AppMessage, timestamp: Timestamp) -> bool:
+        """Whether a copy of this message was delivered before: deviation 10. Ids are known for two windows at least."""
+        window = self.options.dedup_window_us
+        if window and timestamp.time > created_us(message.id) + 2 * window:
+            return False
+        return self.log.known(message.id) is not None
+
+    def _delivered(self, message: AppMessage, timestamp: Timestamp, out: Outbox) -> None:
+        """Common to a delivery and an installation."""
+        self.log.add(message.id, message.destinations, timestamp, out)
+        out.put(_DELIVERED_PREFIX + message.id, _encode(message.destinations))
+
+    def on_install(
+        self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
+    ) -> None:
+        self._delivered(message, timestamp, out)
+        if self.log.position != position:
+            raise AssertionError(f"installed delivery {position} as {self.log.position}")
+        self._raise_floor(out)
+        self._adopt_if_due(now, out)
+
+    # -- repairs ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, group: GroupId, peer: ProcessId, now: int, out: Outbox) -> None:
+        """For what is missing from a group, not too often."""
+        channel = self.channels[group]
+        if channel.asked_at and now - channel.asked_at < self.options.retry_us:
+            return
+        channel.asked_at = now
+        head = self.waiting.head
+        stamp = stamp_of(head) if head is not None else NEVER
+        out.send((peer,), Ask(channel.received, stamp))
+
+    def _on_ask(self, sender: ProcessId, ask: Ask, now: int, out: Outbox) -> None:
+        group = self.topology.group_of[sender]
+        if group not in self._receivers:
+            raise PeerError(f"group {group} asks group {self.group}, which may not send to it")
+        kept = self._outgoing[group]
+        upto = self.base.numbers.get(group, 0)
+        low = upto - len(kept) + 1
+        first = max(low, ask.received + 1)
+        parts = portions(islice(kept, first - low, None), lambda item: len(item.message.payload))
+        for items in parts[:-1]:
+            out.send((sender,), Repair(first, items, items[-1].stamp, first + len(items) - 1, low))
+            first += len(items)
+        out.send((sender,), Repair(first, parts[-1], self.base.last, upto, low))
+        if ask.stamp > self.base.last:
+            if self.paxos.leading:
+                self._on_wants([(group, ask.stamp)], now, out)
+            elif self.paxos.promised.leader != self.self_id:
+                out.send((self.paxos.promised.leader,), Want([(group, ask.stamp)]))
+
+    def _ask_if_blocked(self, now: int, out: Outbox) -> int | None:
+        """The first pending message has waited for too long: ask the groups whose barriers it lacks. Returns when to
+        look again."""
+        head, period = self.waiting.head, self.options.retry_us
+        if head is None:
+            self._blocked = None
+            return None
+        if self._blocked is None or self._blocked[0] != head:
+            self._blocked = (head, now)
+        elif now - self._blocked[1] >= period:
+            self._blocked = (head, now)
+            stamp = stamp_of(head)
+            for group, channel in self.channels.items():
+                if channel.barrier < stamp:
+                    self._ask_in_turn(group, channel, stamp, now, out)
+        return int(self._blocked[1] + period)
+
+    def _ask_in_turn(self, group: GroupId, channel: Channel, stamp: Stamp, now: int, out: Outbox) -> None:
+        if group == self.group:
+            out.send((self.paxos.promised.leader,), Want([(group, stamp)]))
+            return
+        members = self.topology.groups[group]
+        peer = self._leaders[group] if channel.turn % 2 == 0 else members[channel.turn // 2 % len(members)]
+        channel.turn += 1
+        channel.asked_at = 0
+        self._ask(group, peer, now, out)
+
+    def _hint(self, now: int, out: Outbox) -> int | None:
+        """At the leader: destinations that do not have everything for longer than a period hear the barrier again, so
+        that they ask. Returns when to look again."""
+        waiting = False
+        for group in self._receivers:
+            number = self.base.numbers.get(group, 0)
+            if self._quorum_has(group) < self._hints.get(group, 0):
+                behind = tuple(p for p in self.topology.groups[group] if self._acks[p] < number)
+                self._send_barrier(group, behind, out)
+            waiting = waiting or self._quorum_has(group) < number
+            self._hints[group] = number
+        return now + self.options.retry_us if waiting else None
+
+    def _notice_ahead(self, sender: ProcessId, watermark: Timestamp, now: int) -> None:
+        """A member of the own group has delivered more than this process."""
+        if self.topology.group_of[sender] == self.group and watermark > self.log.timestamp:
+            if self._ahead is None:
+                self._ahead = (watermark, sender, now)
+                self._wake_by(now + self.options.retry_us)
+            elif watermark > self._ahead[0]:
+                self._ahead = (watermark, sender, self._ahead[2])
+
+    def _catch_up_if_behind(self, now: int, out: Outbox) -> int | None:
+        if self._ahead is None or self.log.timestamp >= self._ahead[0]:
+            self._ahead = None
+            return None
+        watermark, peer, since = self._ahead
+        if now - since >= self.options.retry_us:
+            out.catch_up(peer)
+            self._ahead = (watermark, peer, now)
+        return int(self._ahead[2] + self.options.retry_us)
+
+    # -- a process that comes too late --------------------------------------------------------------------------------
+
+    def _need_state(self, now: int, out: Outbox) -> None:
+        """Ask a member of the own group for its state, not too often."""
+        others = [p for p in self.members if p != self.self_id]
+        if not others or (self._state_at and now < self._state_at):
+            return
+        peer = others[self._state_turn % len(others)]
+        self._state_turn += 1
+        self._state_at = now + self.options.retry_us
+        self._wake_by(self._state_at)
+        out.send((peer,), StateAsk())
+
+    def _is_stranded(self) -> bool:
+        return self.paxos.stranded or any(c.low > c.received + 1 for c in self.channels.values())
+
+    def _send_state(self, to: ProcessId, out: Outbox) -> None:
+        channels = [(g, c.received, c.barrier) for g, c in self.channels.items() if g != self.group]
+        items = [
+            (p.source, p.number, Item(stamp_of(t), p.message))
+            for t, p in self.waiting.items.items()
+            if p.source != self.group
+        ]
+        parts = portions(items, lambda item: len(item[2].message.payload))
+        for part, some in enumerate(parts):
+            out.send((to,), State(self.log.position, self._kept_base, channels, some, part, len(parts)))
+
+    def _on_state(self, sender: ProcessId, state: State, now: int, out: Outbox) -> None:
+        items = self._assembly.add(sender, state.part, state.parts, state.items)
+        if items is not None:
+            state.items = items
+            self._state = (sender, state)
+            self._adopt_if_due(now, out)
+
+    def _adopt_if_due(self, now: int, out: Outbox) -> None:
+        """Everything that the state's owner had delivered comes first, from its journal."""
+        if self._state is None:
+            return
+        peer, state = self._state
+        if self.log.position < state.position:
+            out.catch_up(peer)
+            return
+        self._state = None
+        if state.base.instance > self.base.instance:
+            self._kept_base = state.base
+            self.base = state.base.copy()
+            self._records.clear()
+            for kept in self._outgoing.values():
+                kept.clear()
+            out.put(_BASE_KEY, _encode(state.base))
+            self.paxos.jump(state.base.instance, now, out)
+            self._forget_casts(now)
+            self._after_paxos(now, out)
+        self._adopt_channels(state)
+        self._raise_floor(out)
+        self._ack_later(now)
+
+    def _adopt_channels(self, state: State) -> None:
+        before = {group: channel.received for group, channel in self.channels.items()}
+        for group, number, item in state.items:
+            if number > before[group]:
+                self._receive(group, number, item)
+        for group, received, barrier in state.channels:
+            channel = self.channels[group]
+            channel.received = max(channel.received, received)
+            self._raise_barrier(channel, barrier)
+
+    # -- garbage ------------------------------------------------------------------------------------------------------
+
+    def on_stable(self, position: int, now: int, out: Outbox) -> None:
+        self._drop(self.log.stable(position, out), out)
+
+    def _drop(self, settled: list[MessageId], out: Outbox) -> None:
+        for message_id in settled:
+            out.delete(_DELIVERED_PREFIX + message_id)
+
+    def _ack_later(self, now: int) -> None:
+        if not self._ack_at:
+            self._ack_at = now + self.options.stability_us
+            self._wake_by(self._ack_at)
+
+    def _tell_receipts(self, out: Outbox) -> None:
+        """Save what was received and is not delivered; then say so (deviation 11)."""
+        for group, channel in self.channels.items():
+            number = self.base.instance if group == self.group else channel.received
+            if number > channel.acked:
+                if group != self.group:
+                    self._save_channel(group, channel, out)
+                channel.acked = number
+                self._send_ack(group, self.topology.groups[group], out)
+
+    def _save_channel(self, group: GroupId, channel: Channel, out: Outbox) -> None:
+        for number, timestamp in channel.unsaved:
+            pending = self.waiting.items.get(timestamp)
+            if pending is not None and not pending.saved:
+                pending.saved = True
+                out.put(_item_key(group, number), _encode(Item(stamp_of(timestamp), pending.message)))
+        channel.unsaved.clear()
+        out.put(_channel_key(group), _encode((channel.received, channel.barrier)))
+
+    def _send_ack(self, group: GroupId, to: tuple[ProcessId, ...], out: Outbox) -> None:
+        out.send_durable(to, Ack(self.channels[group].acked))
+
+    def _on_ack(self, sender: ProcessId, number: int, now: int) -> None:
+        if number > self._acks[sender]:
+            self._acks[sender] = number
+            if self._records:
+                self._ack_later(now)
+
+    def _quorum_has(self, group: GroupId) -> int:
+        """Up to which number a quorum of the group durably has this group's messages (the own group: its instances)."""
+        acks = sorted((self._acks[p] for p in self.topology.groups[group]), reverse=True)
+        return acks[self.topology.quorum(group) - 1]
+
+    def _truncate(self, out: Outbox) -> None:
+        """Drop the instances that nobody needs any more (deviation 11)."""
+        has = {group: self._quorum_has(group) for group in (self.group, *self._receivers)}
+        records = self._records
+        last: Base | None = None
+        while records:
+            after, own = records[0]
+            if (
+                after.instance > has[self.group]
+                or (own is not None and own > self.log.timestamp)
+                or any(after.numbers.get(group, 0) > has[group] for group in self._receivers)
+            ):
+                break
+            last = after
+            records.popleft()
+        if last is None:
+            return
+        self._kept_base = last
+        out.put(_BASE_KEY, _encode(last))
+        self.paxos.truncate(last.instance, out)
+        for group, kept in self._outgoing.items():
+            while len(kept) > self.base.numbers.get(group, 0) - last.numbers.get(group, 0):
+                kept.popleft()
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
+        group = self.topology.group_of[peer]
+        self.log.forget_reports(peer)
+        self._assembly.forget(peer)
+        if group == self.group:
+            self.paxos.on_peer_reset(peer, now)
+            self._wake_by(now)
+            if peer == self.paxos.promised.leader:
+                self._send_casts(self._casts, now, out)
+        if group in self.channels:
+            self.channels[group].asked_at = 0
+            self._send_ack(group, (peer,), out)
+        if self.paxos.leading and group in self._receivers and self._acks[peer] < self.base.numbers.get(group, 0):
+            self._send_barrier(group, (peer,), out)
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        self.paxos.end_batch(now, out)
+        self.log.end_batch(out)
+
+    def _wake_by(self, at: int) -> None:
+        if at < self._wake:
+            self._wake = at
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        if self._blocked is None and self.waiting:
+            self._wake_by(now)
+        wakes = [self.paxos.tick(now, out)]
+        log_wake = self.log.tick(now, out)
+        if log_wake is not None:
+            wakes.append(log_wake)
+        if now >= self._wake:
+            self._wake = self._run_timers(now, out)
+            self.paxos.end_batch(now, out)
+        wakes.append(self._wake)
+        return min(wakes)
+
+    def _run_timers(self, now: int, out: Outbox) -> int:
+        period: int = self.options.retry_us
+        wakes: list[int | None] = [now + 20 * period]
+        wakes += [self._ask_if_blocked(now, out), self._catch_up_if_behind(now, out)]
+        if self._casts:
+            if now - self._cast_at >= period:
+                self._send_casts(list(islice(self._casts, _RESENT_MAX)), now, out)
+            wakes.append(self._cast_at + period)
+        if self._ack_at:
+            if now >= self._ack_at:
+                self._ack_at = 0
+                self._tell_receipts(out)
+                self._truncate(out)
+            else:
+                wakes.append(self._ack_at)
+        if self.paxos.leading:
+            if self._hint_at and now >= self._hint_at:
+                self._hint_at = self._hint(now, out) or 0
+            wakes.append(self._hint_at or None)
+            if self.options.liveness == "periodic":
+                wakes.append(self._nulls_due(now, out))
+        if self._is_stranded() or self._state is not None:
+            self._need_state(now, out)
+            self._adopt_if_due(now, out)
+            wakes.append(max(self._state_at, now + 1))
+        return min(w for w in wakes if w is not None)
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def leader_of(self, group: GroupId) -> ProcessId | None:
+        return self._leaders[group]
+
+    def role(self) -> str:
+        return self.paxos.status
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self.paxos.describe(),
+            "last": f"{self.base.last[0]}/{self.base.last[1]}",
+            "pending": len(self.waiting),
+            "submitted": len(self._casts),
+            "outgoing": sum(map(len, self._outgoing.values())),
+            "unsettled": self.log.unsettled,
+        }
+
+    def fingerprint(self) -> object:
+        channels = tuple((g, c.received, c.barrier) for g, c in sorted(self.channels.items()))
+        pending = tuple(sorted((t, p.message.id) for t, p in self.waiting.items.items()))
+        casts = tuple(sorted(self.base.casts.items()))
+        return (
+            self.paxos.fingerprint(), self.base.instance, self.base.last, casts, channels, pending, self.log.position,
+            tuple(c.number for c in self._casts),
+        )  # fmt: skip
+
+
+def _follows(last: tuple[int, int] | None, cast: Cast) -> bool:
+    """Whether the cast is its sender's next one after `last` = (epoch, number)."""
+    if last is None or cast.epoch > last[0]:
+        return cast.number == 1
+    return cast.epoch == last[0] and cast.number == last[1] + 1
+
+
+def _in_order(value: Cast | Null) -> tuple[Stamp, Cast | Null]:
+    return (value.stamp, value) if type(value) is Null else ((value.rtc, 0), value)  # type: ignore[union-attr]
+
+
+def _sort_key(entry: tuple[Stamp, Cast | Null]) -> tuple[Any, ...]:
+    """Line 27, with equal stamps in a fixed order that is FIFO."""
+    stamp, value = entry
+    return (stamp, 0, value.sender, value.epoch, value.number) if isinstance(value, Cast) else (stamp, 1)
