@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from workloads.ports import NoFreePorts, free_base_port
 
 CLIENTS = (1, 64)
 KINDS = ("txn1", "txn")
-NAMES = {"put": "put", "get": "get", "txn1": "transaction, one shard", "txn": "transaction, two shards"}
+NAMES = {"put": "put", "get": "get", "txn1": "txn, one shard", "txn": "txn, two shards"}
 SHARDS = 2
 REPLICAS = 3
 BASELINE = "white_box"
@@ -60,11 +61,13 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """A whole run. failed: protocol -> why it was not measured."""
+    """A whole run. failed: protocol -> why it was not measured. load_before: protocol -> the machine's load average
+    when its turn came: what others do on the machine is part of every number, and changes while this runs."""
 
     baseline: str
     rows: list[Row]
     failed: dict[str, str]
+    load_before: dict[str, float]
     machine: dict[str, Any]
     versions: dict[str, str]
     settings: dict[str, Any]
@@ -102,6 +105,7 @@ def compare(
         baseline=BASELINE if BASELINE in protocols else protocols[0],
         rows=[],
         failed={},
+        load_before={},
         machine=bench.machine(),
         versions=bench.versions(),
         settings={"seconds": seconds, "warmup_seconds": bench.WARMUP_SECONDS, "shards": SHARDS, "durability": "fsync"},
@@ -109,6 +113,7 @@ def compare(
     )
     for number, protocol in enumerate(protocols, 1):
         say(f"{protocol} ({number} of {len(protocols)})")
+        result.load_before[protocol] = round(os.getloadavg()[0], 1)
 
         def on_line(line: bench.Line, done: int, of: int) -> None:
             say(f"  {NAMES[line.kind]}, {_clients(line.clients)}: {line.per_second:,.0f}/s, p50 {line.p50_ms:.2f} ms")
@@ -230,7 +235,8 @@ def show(result: Comparison, console: Console) -> None:
     facts, settings = result.machine, result.settings
     console.print(
         f"{facts['cpu']}, {facts['cores']} cores shared by replicas and load generator, {facts['memory_gib']} GiB, "
-        f"{facts['kernel']}, load average before {facts['load_average_before']}"
+        f"{facts['kernel']}; load average before each: "
+        + ", ".join(f"{protocol} {load}" for protocol, load in result.load_before.items())
     )
     console.print(
         f"{settings['shards']} shards, durability {settings['durability']}, closed loop, {settings['seconds']:g} s each"
@@ -238,9 +244,9 @@ def show(result: Comparison, console: Console) -> None:
     )
     numbers = sorted({row.clients for row in result.rows})
     table = Table(title=f"×: throughput over that of {result.baseline}; latencies in ms")
-    table.add_column("protocol")
+    table.add_column("protocol", no_wrap=True)
     table.add_column("n", justify="right")
-    table.add_column("kind")
+    table.add_column("kind", no_wrap=True)
     for n in numbers:
         for heading in (f"{_clients(n)}: per s", "p50", "p99", "×"):
             table.add_column(heading, justify="right", no_wrap=True)

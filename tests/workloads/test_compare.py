@@ -62,6 +62,7 @@ def test_fresh_clusters_one_after_the_other_in_one_table(temporary: Path, capsys
     assert status == 0, said.err
     told = json.loads(said.out)
     assert told["baseline"] == "skeen"
+    assert list(told["load_before"]) == ["skeen", "sequencer"]
     rows = told["rows"]
     assert [(r["protocol"], r["kind"], r["clients"]) for r in rows] == [
         (protocol, "txn", n) for protocol in ("skeen", "sequencer") for n in (1, 4)
@@ -91,7 +92,7 @@ def test_one_that_does_not_start_costs_only_its_own_rows(temporary: Path, monkey
     text = console.export_text()
     console.file.close()
     assert "skeen was not measured: kvstore cluster up: " in text
-    assert "transaction, two shards" in text
+    assert "txn, two shards" in text
     assert (clusters(), list(temporary.iterdir())) == ([], [])
 
 
@@ -103,7 +104,7 @@ def test_a_bad_option_is_refused_before_anything_is_started() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interruption_leaves_nothing(temporary: Path, number: signal.Signals) -> None:
-    command = (sys.executable, "-m", "kvstore", "bench", "--protocols", "sequencer", "--seconds", "60")
+    command = [sys.executable, "-m", "kvstore", "bench", "--protocols", "sequencer", "--seconds", "60"]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         wait_until(lambda: len(clusters()) == compare.SHARDS or process.poll() is not None)
@@ -117,7 +118,7 @@ def test_an_interruption_leaves_nothing(temporary: Path, number: signal.Signals)
 @pytest.mark.parametrize(("kind", "shards"), [("txn1", 1), ("txn", 2)])
 def test_transactions_touch_as_many_shards_as_they_say(kind: str, shards: int) -> None:
     shard_map = ShardMap.even([0, 1])
-    urls = {shard: (f"http://127.0.0.1:{shard + 1}",) for shard in (0, 1)}
+    urls: dict[int, tuple[str, ...]] = {shard: (f"http://127.0.0.1:{shard + 1}",) for shard in (0, 1)}
     target = bench._Target(ClusterView("0" * 32, shard_map, urls, {}, 1000), random.Random(1), 100)
     for _ in range(200):
         _, request = target.make(kind)
