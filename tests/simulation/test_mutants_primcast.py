@@ -1,0 +1,195 @@
+"""Bugs planted in PrimCast, each of one or two methods, and after how many seeds the checkers find it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multicast.protocol import MulticastProtocol, Outbox
+from multicast.protocols.primcast import PROMISED, Ack, PrimCast
+from multicast.simulation.runner import Settings, run_seed
+from multicast.types import Ballot, GroupId, ProcessId
+
+SEEDS_MAX = 200
+FAULTS = Settings(profile="faults")
+
+
+class PrintedLine42(PrimCast):
+    """Line 42 as printed: a process that is PROMISED, though it has joined the epoch, ignores its primary's ACKs."""
+
+    def _append_proposals(self, now: int, out: Outbox) -> None:
+        if self.status is not PROMISED:
+            super()._append_proposals(now, out)
+            return
+        while (vote := self._proposals.pop(self.length, None)) is not None:
+            self._extend(self.length + 1, vote.ts)
+
+
+class PrintedLine73(PrimCast):
+    """Line 73 as printed: the clock that a new epoch begins with is not announced."""
+
+    quiet = 0
+
+    def _send_accept(self, out: Outbox) -> None:
+        told = self._told_clock
+        super()._send_accept(out)
+        _, accept, _ = out.sends[-1]
+        accept.clock = self._told_clock = told
+        self.quiet = self.clock.value
+
+    def _on_new_state(self, sender: ProcessId, state: Any, now: int, out: Outbox) -> None:
+        before = self.joined
+        super()._on_new_state(sender, state, now, out)
+        if self.joined != before:
+            self.leader_clock = max((entry.ts for entry in self._t.values()), default=0)
+
+    def _must_tell_clock(self) -> bool:
+        return self.clock.value > max(self.quiet, self._told_clock)
+
+    def _tell_clock(self) -> None:
+        if self.clock.value > self.quiet:
+            super()._tell_clock()
+
+    def _ack(self, votes: list[Any], again: bool = False) -> Ack:
+        ack = super()._ack(votes, again)
+        ack.clock = max(ack.clock, *(vote.ts for vote in votes)) if votes else ack.clock
+        return ack
+
+
+class AcknowledgedWithoutPayload(PrimCast):
+    """A process acknowledges what it holds no payload of, and takes it for appended."""
+
+    def _append_proposals(self, now: int, out: Outbox) -> None:
+        while (vote := self._proposals.get(self.length)) is not None:
+            entry = self.entries.get(vote.id)
+            if entry is not None and entry.message is None and entry.epoch is None:
+                del self._proposals[vote.place]
+                self._extend(vote.place + 1, vote.ts)
+                group = self.topology.groups[self.group]
+                out.send_durable(group, Ack(self.promised, vote.ts, self.length, self.log.position, [vote]))
+                continue
+            before = self.length
+            super()._append_proposals(now, out)
+            if self.length == before:
+                return
+
+
+class AcknowledgedBeforeSync(PrimCast):
+    """An ACK leaves before what it vouches for is on disk."""
+
+    def _send_acks(self, to: tuple[ProcessId, ...], ack: Ack, out: Outbox) -> None:
+        out.send(to, ack)
+
+
+class WithoutQuorumClock(PrimCast):
+    """Line 29 left out: a later primary may stamp below what was delivered."""
+
+    def _horizon(self) -> int:
+        return self.leader_clock
+
+
+class WithoutLeaderClock(PrimCast):
+    """Line 28 left out: this primary may stamp below what was delivered."""
+
+    def _horizon(self) -> int:
+        return self.quorum_clock
+
+
+class LongestOfAnyEpoch(PrimCast):
+    """Line 66 left out: the longest T wins, whatever its epoch."""
+
+    def _choose(self, votes: dict[ProcessId, Any]) -> Any:
+        return max(votes.values(), key=lambda vote: vote.length)
+
+
+class ShortestState(PrimCast):
+    """Line 67 turned round."""
+
+    def _choose(self, votes: dict[ProcessId, Any]) -> Any:
+        latest = max(vote.joined for vote in votes.values())
+        return min((vote for vote in votes.values() if vote.joined == latest), key=lambda vote: vote.length)
+
+
+class EpochsMixed(PrimCast):
+    """Line 10 without "one epoch": acknowledgements of a stamp in different epochs count together, and it is the first
+    that counts."""
+
+    def _ack_key(self, group: GroupId, epoch: Ballot) -> tuple[GroupId, Ballot]:
+        return group, Ballot(0, 0)
+
+
+class ClockNotRaised(PrimCast):
+    """Lines 44 and 49 left out: clocks count only what their own process has stamped."""
+
+    def _advance_clock(self, to: int) -> None:
+        pass
+
+
+class LengthIgnored(PrimCast):
+    """A primary's clock counts though a part of its T was lost on the way."""
+
+    def _on_report(self, sender: ProcessId, epoch: Ballot, clock: int, length: int) -> None:
+        super()._on_report(sender, epoch, clock, 0)
+
+
+class PromisesNotSaved(PrimCast):
+    """A promise is given, and forgotten at a crash."""
+
+    def _save_epochs(self, out: Outbox) -> None:
+        pass
+
+
+class EntriesNotSaved(PrimCast):
+    """T is only in memory."""
+
+    def _save_entry(self, entry: Any, out: Outbox) -> None:
+        pass
+
+
+class ReachIgnored(PrimCast):
+    """A process delivers on its own though its T lacks what others have settled."""
+
+    def _deliver_ready(self, now: int, out: Outbox) -> None:
+        reach, self.reach = self.reach, 0
+        super()._deliver_ready(now, out)
+        self.reach = reach
+
+
+MUTANTS = [
+    PrintedLine42,
+    PrintedLine73,
+    AcknowledgedWithoutPayload,
+    AcknowledgedBeforeSync,
+    WithoutQuorumClock,
+    WithoutLeaderClock,
+    LongestOfAnyEpoch,
+    ShortestState,
+    EpochsMixed,
+    ClockNotRaised,
+    LengthIgnored,
+    PromisesNotSaved,
+    EntriesNotSaved,
+    ReachIgnored,
+]
+
+
+def _seeds_until_found(protocol: type[MulticastProtocol]) -> tuple[int, str] | None:
+    for seed in range(SEEDS_MAX):
+        outcome = run_seed(protocol, seed, FAULTS)
+        if outcome.violations:
+            return seed + 1, outcome.violations[0][0]
+    return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_a_planted_bug_is_found(mutant: type[MulticastProtocol], capsys: pytest.CaptureFixture[str]) -> None:
+    found = _seeds_until_found(mutant)
+    assert found, f"{mutant.__name__} survived {SEEDS_MAX} seeds: {mutant.__doc__}"
+    with capsys.disabled():
+        print(f"\n{mutant.__name__}: found after {found[0]} seeds by {found[1]}", end=" ")
+
+
+def test_without_a_planted_bug_nothing_is_found() -> None:
+    failed = {seed: run_seed(PrimCast, seed, FAULTS).violations for seed in range(2, 22)}
+    assert not any(failed.values()), failed
