@@ -1,10 +1,13 @@
 """What every atomic multicast owes, checked while a simulated world runs.
 
-`Properties` checks, at each delivery: *validity* (only what was multicast, where it was addressed), *integrity* (at most
-once; an expired delivery counts as none), *agreement* (all processes of a group, dead or alive, deliver one sequence
-without gaps: prefix order with equal positions), *order* (timestamps rise within a group, differ between messages, agree
-between groups). At the end of a run: agreement across groups, liveness, and the *global order* once more as a graph of the
-delivery sequences alone, whatever the timestamps say.
+`Properties` checks, at each delivery: *validity* (only what was multicast, where it was addressed), *integrity* (at
+most once; an expired delivery counts as none), *agreement* (all processes of a group, dead or alive, deliver one
+sequence
+without gaps: prefix order with equal positions), *order* (timestamps rise within a group, differ between messages,
+agree between groups). An expired delivery has no effect, and may happen in some destination groups only, or at
+another timestamp in
+each: only inside a group it must be alike. At the end of a run: agreement across groups, liveness, and the *global
+order* once more as a graph of the delivery sequences alone, whatever the timestamps say.
 
 `Genuineness` looks at the frames on the wire, without knowledge of the protocol. A message that orders something is
 about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So
@@ -60,6 +63,7 @@ class Properties(Checker):
         self.deliveries = 0
         self._in_group: dict[GroupId, set[MessageId]] = {g: set() for g in topology.groups}
         self._stamps: dict[MessageId, Timestamp] = {}
+        self._expired: set[MessageId] = set()
         self._stamped: dict[Timestamp, MessageId] = {}
         self._position: dict[ProcessId, int | None] = {}
 
@@ -76,7 +80,8 @@ class Properties(Checker):
         self.submitters[message.id].append((node.pid, node.life))
 
     def on_deliver(
-        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay: bool
+        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay:
+        bool
     ) -> None:
         group = self.topology.group_of[node.pid]
         self._check_validity(node, group, message)
@@ -111,7 +116,8 @@ class Properties(Checker):
         elif message.payload != known.payload or message.destinations != known.destinations:
             self.report("validity", f"process {node.pid} delivers {message.id.hex()} with other contents")
         elif group not in message.destinations:
-            self.report("validity", f"process {node.pid} delivers {message.id.hex()}, which is not for its group {group}")
+            self.report("validity", f"process {node.pid} delivers {message.id.hex()}, which is not for its group
+            {group}")
 
     def _extend(
         self, group: GroupId, log: list[tuple[MessageId, Timestamp, bool]], entry: tuple[MessageId, Timestamp, bool]
@@ -120,6 +126,9 @@ class Properties(Checker):
         if log and timestamp <= log[-1][1]:
             self.report("order", f"group {group} delivers {message_id.hex()} at {timestamp} after {log[-1][1]}")
         log.append(entry)
+        if expired:
+            self._expired.add(message_id)
+            return
         owner = self._stamped.setdefault(timestamp, message_id)
         if owner != message_id:
             self.report("order", f"{owner.hex()} and {message_id.hex()} both have timestamp {timestamp}")
@@ -128,8 +137,6 @@ class Properties(Checker):
             missing.remove(group)
             if not missing:
                 del self.missing[message_id]
-        if expired:
-            return
         if message_id in self._in_group[group]:
             self.report("integrity", f"group {group} delivers {message_id.hex()} twice")
         self._in_group[group].add(message_id)
@@ -140,13 +147,15 @@ class Properties(Checker):
     # -- at the end ---------------------------------------------------------------------------------------------------
 
     def required(self, message_id: MessageId) -> bool:
-        """Whether it must be delivered: delivered somewhere, or multicast by a process that did not die since."""
+        """Whether it must be delivered: it was delivered with effect somewhere, or multicast by a process that did
+        not die since (and not too late to have an effect)."""
         if self.world is None:
             raise AssertionError("attach the checker to a world first")
         if len(self.missing[message_id]) < len(self.messages[message_id].destinations):
             return True
         nodes = self.world.nodes
-        return any(nodes[pid].up and nodes[pid].life == life for pid, life in self.submitters[message_id])
+        return message_id not in self._expired and any(nodes[pid].up and nodes[pid].life == life for pid, life in
+        self.submitters[message_id])
 
     def unfinished(self) -> bool:
         """Whether something that must be delivered is still missing somewhere."""
@@ -174,33 +183,22 @@ class Properties(Checker):
                     "agreement" if partly else "liveness",
                     f"{message_id.hex()} was not delivered in groups {groups}, {why}",
                 )
-        self._check_occurrences()
         self._check_graph()
-
-    def _check_occurrences(self) -> None:
-        """Expired deliveries too are alike in every destination group."""
-        groups_of: dict[tuple[MessageId, Timestamp, bool], list[GroupId]] = {}
-        for group, log in self.logs.items():
-            for entry in log:
-                groups_of.setdefault(entry, []).append(group)
-        for (message_id, timestamp, expired), groups in groups_of.items():
-            known = self.messages.get(message_id)
-            if expired and known is not None and tuple(groups) != known.destinations:
-                self.report("agreement", f"{message_id.hex()} expired at {timestamp} only in groups {groups}")
 
     def _check_graph(self) -> None:
         """The union of the groups' sequences has no cycle (Kahn's algorithm)."""
-        after: dict[tuple[MessageId, Timestamp | None], list[tuple[MessageId, Timestamp | None]]] = {}
-        waits: dict[tuple[MessageId, Timestamp | None], int] = {}
+        after: dict[MessageId, list[MessageId]] = {}
+        waits: dict[MessageId, int] = {}
         for log in self.logs.values():
             previous = None
-            for message_id, timestamp, expired in log:
-                node = (message_id, timestamp if expired else None)
-                waits.setdefault(node, 0)
+            for message_id, _, expired in log:
+                if expired:
+                    continue
+                waits.setdefault(message_id, 0)
                 if previous is not None:
-                    after.setdefault(previous, []).append(node)
-                    waits[node] += 1
-                previous = node
+                    after.setdefault(previous, []).append(message_id)
+                    waits[message_id] += 1
+                previous = message_id
         free = [node for node, count in waits.items() if not count]
         done = 0
         while free:
@@ -210,7 +208,7 @@ class Properties(Checker):
                 if not waits[node]:
                     free.append(node)
         if done < len(waits):
-            stuck = sorted(node[0].hex() for node, count in waits.items() if count)[:4]
+            stuck = sorted(node.hex() for node, count in waits.items() if count)[:4]
             self.report("global order", f"the groups' delivery orders form a cycle around {', '.join(stuck)}")
 
 

@@ -1,11 +1,12 @@
 """Faults, drawn from a seed before a run begins.
 
-Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a batch may
-be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout` (power fails for
-a whole group), `pause`, `partition` (a process or a group is cut off both ways),
-`one_sided` (one direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some
-connections break), `clock` (a clock jumps), `slow_fsync`. Whoever crashes comes back before the run's second phase, or
-at its beginning.
+Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a
+batch may be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout`
+(power fails for a whole group), `pause`, `partition` (a process or a group is cut off both ways), `one_sided` (one
+direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some connections break),
+`clock` (a clock jumps), `slow_fsync`, `swizzle` (the members of a group are cut off one after the other, and let back
+in another order; FoundationDB's swizzle-clogging: leaders change and change back). Whoever crashes comes back before
+the run's second phase, or at its beginning.
 
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
     from multicast.simulation.world import World
 
 KINDS = (
-    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock", "slow_fsync"
+    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock",
+    "slow_fsync", "swizzle",
 )  # fmt: skip
-_WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3)
+_WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3, 3)
+_STORM = ("mid_sync", "pause", "partition", "one_sided", "delay", "slow_fsync", "swizzle")
+_STORM_LASTS_US = 300_000
 _SKEW_US = 50_000
 
 
 class Fault(msgspec.Struct, frozen=True):
     """One fault. at, lasts_us: microseconds after the start. processes: whom it hits. peers: the far ends of links.
-    amount_us: a jump, or how much slower. aimed: it hits the one whom its victim then takes for its group's leader."""
+    amount_us: a jump, or how much slower (a swizzle's own seed). aimed: it hits the one whom its victim then takes
+    for its group's leader."""
 
     kind: str
     at_us: int
@@ -45,20 +50,23 @@ class Fault(msgspec.Struct, frozen=True):
     aimed: bool = False
 
 
-def draw(rng: random.Random, topology: Topology, span_us: int) -> list[Fault]:
-    """Faults for a phase of `span_us`. Each seed has its own taste: some kinds, some rate, some favourite victims."""
-    kinds = [k for k in KINDS if rng.random() < 0.6] or ["power"]
+def draw(rng: random.Random, topology: Topology, span_us: int, storm: bool = False) -> list[Fault]:
+    """Faults for a phase of `span_us`. Each seed has its own taste: some kinds, some rate, some favourite victims. In a
+    storm they are short and come fast, mostly at leaders: leaders change before they have finished anything."""
+    kinds = [k for k in (_STORM if storm else KINDS) if rng.random() < 0.6] or ["power"]
     weights = [_WEIGHTS[KINDS.index(k)] for k in kinds]
-    gap_us = rng.choice((60_000, 200_000, 500_000, 1_000_000, 2_000_000))
-    aim = rng.choice((0.0, 0.4, 0.8))
+    gap_us = rng.choice((100_000, 200_000)) if storm else rng.choice((60_000, 200_000, 500_000, 1_000_000, 2_000_000))
+    aim = 0.7 if storm else rng.choice((0.0, 0.4, 0.8))
     processes = list(topology.processes)
-    if rng.random() < 0.3:
-        processes = rng.sample(processes, max(1, len(processes) // 3))
+    if rng.random() < (0.6 if storm else 0.3):
+        processes = list(topology.groups[rng.choice(list(topology.groups))])
     faults: list[Fault] = []
     at = rng.randint(0, gap_us)
     while at < span_us:
         kind = rng.choices(kinds, weights)[0]
         fault = _draw_one(kind, at, rng, topology, processes)
+        if storm:
+            fault = msgspec.structs.replace(fault, lasts_us=min(fault.lasts_us, _STORM_LASTS_US))
         faults.append(msgspec.structs.replace(fault, aimed=len(fault.processes) == 1 and rng.random() < aim))
         at += int(rng.expovariate(1 / gap_us)) + 1
     return faults
@@ -71,14 +79,20 @@ def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, proces
     everybody = topology.processes
     if kind == "blackout" or (kind == "mid_sync" and rng.random() < 0.3):
         return Fault(kind, at, lasts, topology.groups[topology.group_of[victim]])
+    if kind == "swizzle":
+        members = list(topology.groups[topology.group_of[victim]])
+        rng.shuffle(members)
+        return Fault(kind, at, lasts, tuple(members), everybody, rng.getrandbits(32))
     if kind == "partition":
         inside = topology.groups[topology.group_of[victim]] if rng.random() < 0.3 else (victim,)
         return Fault(kind, at, lasts, inside, tuple(p for p in everybody if p not in inside))
     if kind in ("one_sided", "reset"):
         others = [p for p in everybody if p != victim]
-        return Fault(kind, at, lasts, (victim,), tuple(rng.sample(others, rng.randint(1, len(others)))) if others else ())
+        return Fault(kind, at, lasts, (victim,), tuple(rng.sample(others, rng.randint(1, len(others)))) if others else
+        ())
     if kind == "delay":
-        return Fault(kind, at, lasts, (victim,), tuple(p for p in everybody if p != victim), rng.choice((2_000, 20_000, 300_000)))
+        return Fault(kind, at, lasts, (victim,), tuple(p for p in everybody if p != victim), rng.choice((2_000,
+        20_000, 300_000)))
     if kind == "clock":
         return Fault(kind, at, 0, (victim,), (), rng.choice((-1, 1)) * rng.choice((1_000, 100_000, 1_500_000)))
     if kind == "slow_fsync":
@@ -148,6 +162,8 @@ class Injector:
             world.pause(victim, fault.lasts_us)
         elif kind in ("partition", "one_sided"):
             world.network.block(self._pairs(fault))
+        elif kind == "swizzle":
+            self._swizzle(fault)
         elif kind == "delay":
             self._slow_links(fault, fault.amount_us)
         elif kind == "reset":
@@ -159,6 +175,25 @@ class Injector:
         else:
             world.slow_disk(victim, fault.amount_us)
         return True
+
+    def _swizzle(self, fault: Fault) -> None:
+        """Cut the members off at random instants of the fault's first part, let them back at such of its second."""
+        world, rng = self._world, random.Random(fault.amount_us)
+        for pid in fault.processes:
+            pairs = [(pid, p) for p in fault.peers if p != pid]
+            if rng.random() < 0.5:
+                pairs += [(b, a) for a, b in pairs]
+            cut = rng.randint(0, fault.lasts_us)
+            world.schedule(world.now + cut, self._cut, pairs)
+            world.schedule(world.now + cut + rng.randint(0, fault.lasts_us), self._join, pairs)
+
+    def _cut(self, pairs: list[tuple[ProcessId, ProcessId]]) -> None:
+        if not self._over:
+            self._world.network.block(pairs)
+
+    def _join(self, pairs: list[tuple[ProcessId, ProcessId]]) -> None:
+        if not self._over:
+            self._world.network.unblock(pairs)
 
     def _die_in_sync(self, fault: Fault) -> None:
         """A `mid_sync` has found its moment."""

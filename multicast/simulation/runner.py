@@ -1,6 +1,7 @@
 """One seed, one run: draw a world, its traffic and its faults; let it happen; heal it; demand progress; check.
 
-Everything about a run comes from (protocol class, seed, settings): draw orders in this file are part of what a seed means.
+Everything about a run comes from (protocol class, seed, settings): draw orders in this file are part of what a seed
+means.
 """
 
 from __future__ import annotations
@@ -88,17 +89,17 @@ class Run:
         self.seed = seed
         self.settings = settings
         rng = self.rng = random.Random(f"{self.specification.name}/{seed}")
+        self.storm = settings.profile == "faults" and rng.random() < 0.4
         self.topology = self._draw_topology(rng)
         self.options = self._draw_options(rng)
-        self.span_us = rng.choice((3_000_000, 8_000_000, 15_000_000))
+        self.span_us = rng.choice((2_000_000, 4_000_000) if self.storm else (3_000_000, 8_000_000, 15_000_000))
         conditions = self._draw_conditions(rng)
         segment_bytes = rng.choice((4_096, 65_536, 1 << 20))
         self.world = World(self.topology, self._make_process, seed, conditions, segment_bytes_max=segment_bytes)
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)
-        attach(self.world, self.properties, self.genuineness, *invariant_checkers(self.specification.name, self.topology))
-        self.injector: faults.Injector | None = None
-        self._persistent: list[AppMessage] = []
+        attach(self.world, self.properties, self.genuineness, *invariant_checkers(self.specification.name,
+        self.topology)) self.injector: faults.Injector | None = None self._persistent: list[AppMessage] = []
         self._faults: list[faults.Fault] = []
 
     # -- drawing ------------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class Run:
 
     def _draw_options(self, rng: random.Random) -> Options:
         drawn = {"clock": rng.choice(("logical", "hybrid"))}
-        pace = rng.choice((1.0, 0.3, 0.1))
+        pace = 0.1 if self.storm else rng.choice((1.0, 0.3, 0.1))
         for field in msgspec.structs.fields(self.specification.options):
             if field.name.endswith("_us") and isinstance(field.default, int) and field.default:
                 drawn[field.name] = str(int(field.default * pace))
@@ -136,7 +137,8 @@ class Run:
         return self.protocol(pid, self.topology, self.options, rng), Application(), None
 
     def _plan_traffic(self) -> None:
-        """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around faults."""
+        """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around
+        faults."""
         rng, world = self.rng, self.world
         groups = list(self.topology.groups)
         sets: list[tuple[GroupId, ...]] = []
@@ -175,8 +177,9 @@ class Run:
             self._persistent.append(message)
             world.schedule(world.now + 2_000_000, self._insist, message, 1)
         if 0.4 < chance < 0.5:
-            again = AppMessage(message.id, destinations, message.payload, self.topology.processes[bits % len(self.topology.processes)])
-            world.schedule(world.now + bits % 3_000_000, world.submit, again.origin, again)
+            again = AppMessage(message.id, destinations, message.payload, self.topology.processes[bits %
+            len(self.topology.processes)]) world.schedule(world.now + bits % 3_000_000, world.submit, again.origin,
+            again)
         if chance > 0.98:
             world.schedule(world.now + 10_000_000, world.submit, pid, message)
 
@@ -222,7 +225,7 @@ class Run:
         faulty = self.settings.profile == "faults"
         if faulty:
             faults.skew(self.rng, world)
-            self._faults = faults.draw(self.rng, self.topology, self.span_us)
+            self._faults = faults.draw(self.rng, self.topology, self.span_us, self.storm)
         world.start()
         self._plan_traffic()
         if faulty:
@@ -284,8 +287,7 @@ class Summary:
             "foreign_per_message": round(self.foreign / self.messages, 3) if self.messages else 0.0,
             "faults": dict(sorted(self.faults.items())),
             "violations": [
-                {"seed": o.seed, "checker": checker, "text": text, "replay": self.settings.replay(self.protocol, o.seed)}
-                for o in self.failures
-                for checker, text in o.violations
+                {"seed": o.seed, "checker": checker, "text": text, "replay": self.settings.replay(self.protocol,
+                o.seed)} for o in self.failures for checker, text in o.violations
             ],
         }
