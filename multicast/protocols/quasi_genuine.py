@@ -76,11 +76,8 @@ from multicast.parts.portions import Assembly, portions
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
-_BASE_KEY = b"s"
-_EPOCH_KEY = b"e"
-_CHANNEL_PREFIX = b"c"
-_ITEM_PREFIX = b"i"
-_DELIVERED_PREFIX = b"m"
+_BASE_KEY, _EPOCH_KEY = b"s", b"e"
+_CHANNEL_PREFIX, _ITEM_PREFIX, _DELIVERED_PREFIX = b"c", b"i", b"m"
 _RESENT_MAX = 1_000
 _HELD_MAX = 10_000
 
@@ -170,7 +167,7 @@ class Base(msgspec.Struct, array_like=True):
 
 
 class StateAsk(msgspec.Struct, array_like=True, tag=9, gc=False):
-    """I lack something that is dropped where it came from: tell me what you have."""
+    """What I lack is dropped where it came from: tell me what you have."""
 
 
 class State(msgspec.Struct, array_like=True, tag=10, gc=False):
@@ -250,15 +247,13 @@ class QuasiGenuine(MulticastProtocol):
         summary="Quasi-genuine barriers: every group promises past each message; strictly serializable as it is",
         paper="A Quasi-Genuine FIFO Total Order Multicast Primitive, 2011 (draft)",
         options=QuasiGenuineOptions,
-        messages=(
-            Cast, Ordered, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.MESSAGES,
-        ),
+        messages=(Cast, Ordered, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.MESSAGES),
         housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.HOUSEKEEPING),
         fault_tolerant=True,
         genuine=False,
         strict_groups_max=None,
         latency=(7, 7),
-    )  # fmt: skip
+    )
     paxos_class = Paxos
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
@@ -267,9 +262,8 @@ class QuasiGenuine(MulticastProtocol):
         self.members = topology.groups[self.group]
         self.senders_to = barriers.senders_to(topology, o.senders)
         self.log = DeliveredLog(self_id, topology, o.stability_us, o.dedup_window_us)
-        self.paxos = self.paxos_class(
-            self_id, self.members, rng, o.heartbeat_us, o.election_timeout_us, o.instances_max
-        )
+        times = (o.heartbeat_us, o.election_timeout_us)
+        self.paxos = self.paxos_class(self_id, self.members, rng, *times, o.instances_max)
         self.base = Base()
         self._kept_base = Base()
         self.channels = {g: Channel() for g in (self.group, *self.senders_to[self.group])}
@@ -297,6 +291,7 @@ class QuasiGenuine(MulticastProtocol):
         self._hint_at = 0
         self._leaders = {g: members[0] for g, members in topology.groups.items()}
         self._ack_at = 0
+        self._passed_some = False
         self._blocked: tuple[Timestamp, int] | None = None
         self._ahead: tuple[Timestamp, ProcessId, int] | None = None
         self._assembly: Assembly[tuple[GroupId, int, Item]] = Assembly()
@@ -319,7 +314,9 @@ class QuasiGenuine(MulticastProtocol):
                 channel.acked = channel.received
         for key, value in values.items():
             if key[:1] == _ITEM_PREFIX and len(key) == 11:
-                self._load_item(key, _decode_item(value), out)
+                source, number = int.from_bytes(key[1:3], "big"), int.from_bytes(key[3:], "big")
+                if not self._receive(source, number, _decode_item(value), True):
+                    out.delete(key)
         if _BASE_KEY in values:
             self._kept_base = _decode_base(values[_BASE_KEY])
             self.base = self._kept_base.copy()
@@ -330,13 +327,6 @@ class QuasiGenuine(MulticastProtocol):
         self._after_paxos(now, out)
         self.channels[self.group].acked = self.base.instance
         self._raise_floor(out)
-
-    def _load_item(self, key: bytes, item: Item, out: Outbox) -> None:
-        source, number = int.from_bytes(key[1:3], "big"), int.from_bytes(key[3:], "big")
-        if timestamp_of(item.stamp, source) <= self.log.timestamp:
-            out.delete(key)
-        else:
-            self._insert(source, number, item, True)
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
 
@@ -463,9 +453,7 @@ class QuasiGenuine(MulticastProtocol):
         for stamp, value in sorted(map(_in_order, map(_decode_value, values)), key=_sort_key):
             if type(value) is Null:
                 base.last = max(base.last, stamp)
-                continue
-            assert type(value) is Cast
-            if not _follows(base.casts.get(value.sender), value):
+            if isinstance(value, Null) or not _follows(base.casts.get(value.sender), value):
                 continue
             base.casts[value.sender] = (value.epoch, value.number)
             item = Item(self._next_stamp(stamp), value.message)
@@ -611,15 +599,15 @@ class QuasiGenuine(MulticastProtocol):
     def _raise_barrier(self, channel: Channel, stamp: Stamp) -> None:
         channel.barrier = max(channel.barrier, stamp)
 
-    def _receive(self, group: GroupId, number: int, item: Item) -> None:
-        if timestamp_of(item.stamp, group) > self.log.timestamp:
-            self._insert(group, number, item, False)
-
-    def _insert(self, group: GroupId, number: int, item: Item, saved: bool) -> None:
+    def _receive(self, group: GroupId, number: int, item: Item, saved: bool = False) -> bool:
+        """False if this process has delivered beyond it."""
         timestamp = timestamp_of(item.stamp, group)
+        if timestamp <= self.log.timestamp:
+            return False
         added = self.waiting.add(timestamp, barriers.Pending(group, number, item.message, saved))
         if added and group != self.group and not saved:
             self.channels[group].unsaved.append((number, timestamp))
+        return True
 
     # -- delivery -----------------------------------------------------------------------------------------------------
 
@@ -631,6 +619,7 @@ class QuasiGenuine(MulticastProtocol):
             if head > self.log.timestamp and not self._passed(head):
                 return
             timestamp, pending = self.waiting.pop()
+            self._passed_some = True
             if pending.saved:
                 out.delete(_item_key(pending.source, pending.number))
             if timestamp > self.log.timestamp and not self._is_repeated(pending.message, timestamp):
@@ -641,7 +630,7 @@ class QuasiGenuine(MulticastProtocol):
         return min(channel.barrier for channel in self.channels.values())
 
     def _passed(self, timestamp: Timestamp) -> bool:
-        """Whether all barriers have reached this message: inclusively, and without regard to its source."""
+        """Whether all barriers have reached this message (deviation 2)."""
         return stamp_of(timestamp) <= self._floor
 
     def _is_repeated(self, message: AppMessage, timestamp: Timestamp) -> bool:
@@ -718,7 +707,7 @@ class QuasiGenuine(MulticastProtocol):
             out.send((self.paxos.promised.leader,), Want([(group, stamp)]))
             return
         members = self.topology.groups[group]
-        peer = self._leaders[group] if channel.turn % 2 == 0 else members[channel.turn // 2 % len(members)]
+        peer = members[channel.turn // 2 % len(members)] if channel.turn % 2 else self._leaders[group]
         channel.turn += 1
         channel.asked_at = 0
         self._ask(group, peer, now, out)
@@ -804,7 +793,7 @@ class QuasiGenuine(MulticastProtocol):
             self._records.clear()
             for kept in self._outgoing.values():
                 kept.clear()
-            out.put(_BASE_KEY, _encode(state.base))
+            self._save_base(state.base, out)
             self.paxos.jump(state.base.instance, now, out)
             self._forget_casts(now)
             self._after_paxos(now, out)
@@ -865,7 +854,7 @@ class QuasiGenuine(MulticastProtocol):
                 self._ack_later(now)
 
     def _quorum_has(self, group: GroupId) -> int:
-        """Up to which number a quorum of the group durably has this group's messages (the own group: its instances)."""
+        """What a quorum of the group has acknowledged."""
         acks = sorted((self._acks[p] for p in self.topology.groups[group]), reverse=True)
         return acks[self.topology.quorum(group) - 1]
 
@@ -878,7 +867,7 @@ class QuasiGenuine(MulticastProtocol):
             after, own = records[0]
             if (
                 after.instance > has[self.group]
-                or (own is not None and own > self.log.timestamp)
+                or (own is not None and own in self.waiting.items)
                 or any(after.numbers.get(group, 0) > has[group] for group in self._receivers)
             ):
                 break
@@ -887,11 +876,14 @@ class QuasiGenuine(MulticastProtocol):
         if last is None:
             return
         self._kept_base = last
-        out.put(_BASE_KEY, _encode(last))
+        self._save_base(last, out)
         self.paxos.truncate(last.instance, out)
         for group, kept in self._outgoing.items():
             while len(kept) > self.base.numbers.get(group, 0) - last.numbers.get(group, 0):
                 kept.popleft()
+
+    def _save_base(self, base: Base, out: Outbox) -> None:
+        out.put(_BASE_KEY, _encode(base))
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -921,6 +913,9 @@ class QuasiGenuine(MulticastProtocol):
     def on_tick(self, now: int, out: Outbox) -> int | None:
         if self._blocked is None and self.waiting:
             self._wake_by(now)
+        if self._passed_some and self._records:
+            self._ack_later(now)
+        self._passed_some = False
         wakes = [self.paxos.tick(now, out)]
         log_wake = self.log.tick(now, out)
         if log_wake is not None:
