@@ -96,8 +96,9 @@ def _write(path: Path | None, content: object) -> None:
 
 ProtocolOption = Annotated[str, typer.Option(help="A protocol's name, or all.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")]
-OptionOption = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="A protocol option;
-else drawn.")]
+OptionOption = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="A protocol option; else drawn.")
+]
 
 
 @app.command()
@@ -117,13 +118,27 @@ def run(
     _bounded("groups", groups, GROUPS_MAX)
     _bounded("replicas", replicas, REPLICAS_MAX)
     _bounded("messages", messages, MESSAGES_MAX)
-    settings = Settings(profile=profile, groups=groups, replicas=replicas, messages=messages, options=_options(option
-    or [])) wanted, chosen = _seeds(seeds), _protocols(protocol) for one in chosen: _check(one, settings) summaries =
-    [Summary(one.specification.name, settings) for one in chosen] interrupted = False try: for one, summary in
-    zip(chosen, summaries, strict=True): _run_seeds(one, wanted, settings, summary) except KeyboardInterrupt:
-    interrupted = True _console.print("interrupted; so far:") _write(json_file, [s.to_json() for s in summaries] if
-    len(summaries) > 1 else summaries[0].to_json()) for summary in summaries: _print_summary(summary) if interrupted:
-    raise typer.Exit(130) if any(s.failures for s in summaries): raise typer.Exit(1)
+    settings = Settings(
+        profile=profile, groups=groups, replicas=replicas, messages=messages, options=_options(option or [])
+    )
+    wanted, chosen = _seeds(seeds), _protocols(protocol)
+    for one in chosen:
+        _check(one, settings)
+    summaries = [Summary(one.specification.name, settings) for one in chosen]
+    interrupted = False
+    try:
+        for one, summary in zip(chosen, summaries, strict=True):
+            _run_seeds(one, wanted, settings, summary)
+    except KeyboardInterrupt:
+        interrupted = True
+        _console.print("interrupted; so far:")
+    _write(json_file, [s.to_json() for s in summaries] if len(summaries) > 1 else summaries[0].to_json())
+    for summary in summaries:
+        _print_summary(summary)
+    if interrupted:
+        raise typer.Exit(130)
+    if any(s.failures for s in summaries):
+        raise typer.Exit(1)
 
 
 def _run_seeds(protocol: type[MulticastProtocol], seeds: range, settings: Settings, summary: Summary) -> None:
@@ -156,15 +171,16 @@ def _print_summary(summary: Summary) -> None:
     )
     _console.print(f"  faults: {faults}", markup=False)
     failed = len(summary.failures)
-    _console.print(f"  violations: {len(result['violations'])} in {failed} seeds" if failed else "  violations: none",
-    markup=False) for outcome in summary.failures[:_FAILURES_SHOWN]: _console.print(f"  replay:
-    {summary.settings.replay(summary.protocol, outcome.seed)}", markup=False)
+    _console.print(
+        f"  violations: {len(result['violations'])} in {failed} seeds" if failed else "  violations: none", markup=False
+    )
+    for outcome in summary.failures[:_FAILURES_SHOWN]:
+        _console.print(f"  replay: {summary.settings.replay(summary.protocol, outcome.seed)}", markup=False)
 
 
 @app.command()
 def latency(protocol: ProtocolOption = "all", option: OptionOption = None, json_file: JsonOption = None) -> None:
-    """Measure delivery latency in message delays, collision-free, beside the papers' figures. Exit status 1 if one
-    differs."""
+    """Measure delivery latency in message delays, collision-free, beside the papers' figures. Exit status 1 if one differs."""
     chosen, options = _protocols(protocol), _options(option or [])
     for one in chosen:
         _check(one, Settings(options=options))

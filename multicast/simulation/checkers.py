@@ -1,13 +1,11 @@
 """What every atomic multicast owes, checked while a simulated world runs.
 
-`Properties` checks, at each delivery: *validity* (only what was multicast, where it was addressed), *integrity* (at
-most once; an expired delivery counts as none), *agreement* (all processes of a group, dead or alive, deliver one
-sequence
-without gaps: prefix order with equal positions), *order* (timestamps rise within a group, differ between messages,
-agree between groups). An expired delivery has no effect, and may happen in some destination groups only, or at
-another timestamp in
-each: only inside a group it must be alike. At the end of a run: agreement across groups, liveness, and the *global
-order* once more as a graph of the delivery sequences alone, whatever the timestamps say.
+`Properties` checks, at each delivery: *validity* (only what was multicast, where it was addressed), *integrity* (at most
+once; an expired delivery counts as none), *agreement* (all processes of a group, dead or alive, deliver one sequence
+without gaps: prefix order with equal positions), *order* (timestamps rise within a group, differ between messages, agree
+between groups). An expired delivery has no effect, and may happen in some destination groups only, or at another
+timestamp in each: only inside a group it must be alike. At the end of a run: agreement across groups, liveness, and the *global order* once more as a graph of the
+delivery sequences alone, whatever the timestamps say.
 
 `Genuineness` looks at the frames on the wire, without knowledge of the protocol. A message that orders something is
 about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So
@@ -80,8 +78,14 @@ class Properties(Checker):
         self.submitters[message.id].append((node.pid, node.life))
 
     def on_deliver(
-        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay:
-        bool
+        self,
+        node: Node,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        replay: bool,
     ) -> None:
         group = self.topology.group_of[node.pid]
         self._check_validity(node, group, message)
@@ -116,8 +120,9 @@ class Properties(Checker):
         elif message.payload != known.payload or message.destinations != known.destinations:
             self.report("validity", f"process {node.pid} delivers {message.id.hex()} with other contents")
         elif group not in message.destinations:
-            self.report("validity", f"process {node.pid} delivers {message.id.hex()}, which is not for its group
-            {group}")
+            self.report(
+                "validity", f"process {node.pid} delivers {message.id.hex()}, which is not for its group {group}"
+            )
 
     def _extend(
         self, group: GroupId, log: list[tuple[MessageId, Timestamp, bool]], entry: tuple[MessageId, Timestamp, bool]
@@ -147,15 +152,16 @@ class Properties(Checker):
     # -- at the end ---------------------------------------------------------------------------------------------------
 
     def required(self, message_id: MessageId) -> bool:
-        """Whether it must be delivered: it was delivered with effect somewhere, or multicast by a process that did
-        not die since (and not too late to have an effect)."""
+        """Whether it must be delivered: it was delivered with effect somewhere, or multicast by a process that did not
+        die since (and not too late to have an effect)."""
         if self.world is None:
             raise AssertionError("attach the checker to a world first")
         if len(self.missing[message_id]) < len(self.messages[message_id].destinations):
             return True
         nodes = self.world.nodes
-        return message_id not in self._expired and any(nodes[pid].up and nodes[pid].life == life for pid, life in
-        self.submitters[message_id])
+        return message_id not in self._expired and any(
+            nodes[pid].up and nodes[pid].life == life for pid, life in self.submitters[message_id]
+        )
 
     def unfinished(self) -> bool:
         """Whether something that must be delivered is still missing somewhere."""

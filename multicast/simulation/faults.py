@@ -1,12 +1,12 @@
 """Faults, drawn from a seed before a run begins.
 
-Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a
-batch may be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout`
-(power fails for a whole group), `pause`, `partition` (a process or a group is cut off both ways), `one_sided` (one
-direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some connections break),
-`clock` (a clock jumps), `slow_fsync`, `swizzle` (the members of a group are cut off one after the other, and let back
-in another order; FoundationDB's swizzle-clogging: leaders change and change back). Whoever crashes comes back before
-the run's second phase, or at its beginning.
+Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a batch may
+be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout` (power fails for
+a whole group), `pause`, `partition` (a process or a group is cut off both ways),
+`one_sided` (one direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some
+connections break), `clock` (a clock jumps), `slow_fsync`, `swizzle` (the members of a group are cut off one after the
+other, and let back in another order; FoundationDB's swizzle-clogging: leaders change and change back). Whoever crashes comes back before the run's second phase, or
+at its beginning.
 
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from multicast.simulation.world import World
 
 KINDS = (
-    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock",
-    "slow_fsync", "swizzle",
+    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock", "slow_fsync",
+    "swizzle",
 )  # fmt: skip
 _WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3, 3)
 _STORM = ("mid_sync", "pause", "partition", "one_sided", "delay", "slow_fsync", "swizzle")
@@ -38,8 +38,7 @@ _SKEW_US = 50_000
 
 class Fault(msgspec.Struct, frozen=True):
     """One fault. at, lasts_us: microseconds after the start. processes: whom it hits. peers: the far ends of links.
-    amount_us: a jump, or how much slower (a swizzle's own seed). aimed: it hits the one whom its victim then takes
-    for its group's leader."""
+    amount_us: a jump, or how much slower (a swizzle's own seed). aimed: it hits the one whom its victim then takes for its group's leader."""
 
     kind: str
     at_us: int
@@ -55,7 +54,7 @@ def draw(rng: random.Random, topology: Topology, span_us: int, storm: bool = Fal
     storm they are short and come fast, mostly at leaders: leaders change before they have finished anything."""
     kinds = [k for k in (_STORM if storm else KINDS) if rng.random() < 0.6] or ["power"]
     weights = [_WEIGHTS[KINDS.index(k)] for k in kinds]
-    gap_us = rng.choice((100_000, 200_000)) if storm else rng.choice((60_000, 200_000, 500_000, 1_000_000, 2_000_000))
+    gap_us = rng.choice((100_000, 200_000) if storm else (60_000, 200_000, 500_000, 1_000_000, 2_000_000))
     aim = 0.7 if storm else rng.choice((0.0, 0.4, 0.8))
     processes = list(topology.processes)
     if rng.random() < (0.6 if storm else 0.3):
@@ -88,11 +87,13 @@ def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, proces
         return Fault(kind, at, lasts, inside, tuple(p for p in everybody if p not in inside))
     if kind in ("one_sided", "reset"):
         others = [p for p in everybody if p != victim]
-        return Fault(kind, at, lasts, (victim,), tuple(rng.sample(others, rng.randint(1, len(others)))) if others else
-        ())
+        return Fault(
+            kind, at, lasts, (victim,), tuple(rng.sample(others, rng.randint(1, len(others)))) if others else ()
+        )
     if kind == "delay":
-        return Fault(kind, at, lasts, (victim,), tuple(p for p in everybody if p != victim), rng.choice((2_000,
-        20_000, 300_000)))
+        return Fault(
+            kind, at, lasts, (victim,), tuple(p for p in everybody if p != victim), rng.choice((2_000, 20_000, 300_000))
+        )
     if kind == "clock":
         return Fault(kind, at, 0, (victim,), (), rng.choice((-1, 1)) * rng.choice((1_000, 100_000, 1_500_000)))
     if kind == "slow_fsync":

@@ -34,12 +34,11 @@ class _Accepted:
 
 
 class WhiteBoxInvariants(Checker):
-    """White-Box, Fig. 6, Invariants 1-5, with the garbage collection in mind: a process that delivered m may have
-    dropped the rest of what it knew of it, and one that installed m from a peer's journal never knew its local
-    timestamp.
+    """White-Box, Fig. 6, Invariants 1-5, with the garbage collection in mind: a process that delivered m may have dropped
+    the rest of what it knew of it, and one that installed m from a peer's journal never knew its local timestamp.
 
-    Invariants 2 and 5 are about every process whose cballot is higher; they are checked when a process gets its
-    cballot, and when the quorum becomes complete later than that.
+    Invariants 2 and 5 are about every process whose cballot is higher; they are checked when a process gets its cballot,
+    and when the quorum becomes complete later than that.
     """
 
     watches_protocol = True
@@ -67,8 +66,14 @@ class WhiteBoxInvariants(Checker):
         self._destinations[message.id] = message.destinations
 
     def on_deliver(
-        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay:
-        bool
+        self,
+        node: Node,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        replay: bool,
     ) -> None:
         if stage == FINAL:
             self._positions.setdefault((self.topology.group_of[node.pid], message.id), position)
@@ -104,14 +109,18 @@ class WhiteBoxInvariants(Checker):
             return
         known = self._stamps.setdefault((accept.id, accept.group, accept.ballot), accept.local)
         if known != accept.local:
-            self.report("invariant 1", f"{accept.id.hex()} is stamped {known} and {accept.local} in ballot
-            {accept.ballot}")
+            self.report(
+                "invariant 1", f"{accept.id.hex()} is stamped {known} and {accept.local} in ballot {accept.ballot}"
+            )
 
     def _final(self, message_id: MessageId, vector: Vector) -> Timestamp | None:
         """The global timestamp that these ballots' stamps give; None if a stamp was never seen."""
-        stamps = [self._stamps.get((message_id, b_group, b)) for b_group, b in zip(self._groups(message_id), vector,
-        strict=False)] known = [s for s in stamps if s is not None] return max(known) if known and len(known) ==
-        len(stamps) else None
+        stamps = [
+            self._stamps.get((message_id, b_group, b))
+            for b_group, b in zip(self._groups(message_id), vector, strict=False)
+        ]
+        known = [s for s in stamps if s is not None]
+        return max(known) if known and len(known) == len(stamps) else None
 
     def _groups(self, message_id: MessageId) -> tuple[GroupId, ...]:
         return self._destinations.get(message_id, ())
@@ -171,15 +180,18 @@ class WhiteBoxInvariants(Checker):
         if deliver.local is not None:
             local = self._locals.setdefault((group, deliver.id), deliver.local)
             if local != deliver.local:
-                self.report("invariant 3a", f"{deliver.id.hex()} has local timestamps {local} and {deliver.local} in
-                group {group}")
+                self.report(
+                    "invariant 3a",
+                    f"{deliver.id.hex()} has local timestamps {local} and {deliver.local} in group {group}",
+                )
         final = self._finals.setdefault(deliver.id, deliver.final)
         if final != deliver.final:
             self.report("invariant 3b", f"{deliver.id.hex()} has global timestamps {final} and {deliver.final}")
         owner = self._owners.setdefault(deliver.final, deliver.id)
         if owner != deliver.id:
-            self.report("invariant 4", f"{owner.hex()} and {deliver.id.hex()} both have global timestamp
-            {deliver.final}")
+            self.report(
+                "invariant 4", f"{owner.hex()} and {deliver.id.hex()} both have global timestamp {deliver.final}"
+            )
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 
@@ -189,13 +201,16 @@ class WhiteBoxInvariants(Checker):
         if protocol.joined <= accepted.ballot:
             return
         entry = protocol.entries.get(accepted.id)
-        where = f"at process {node.pid} in ballot {tuple(protocol.joined)}: {accepted.id.hex()}, accepted in
-        {tuple(accepted.ballot)}," if entry is not None and entry.phase > 1: if entry.local not in (None,
-        accepted.local) and not self._is_late(node, entry.id, entry.local): self.report("invariant 2b", f"{where} has
-        local timestamp {entry.local}, not {accepted.local}") elif not self._delivered(protocol, accepted) and not
-        self._behind(node, accepted): self.report("invariant 2a", f"{where} is not known") if protocol.clock.value <
-        accepted.final.time: self.report("invariant 2c", f"{where} needs clock {accepted.final.time}, it is
-        {protocol.clock.value}") if accepted.before is not None: self._check_5(node, accepted, where)
+        where = f"at process {node.pid} in ballot {tuple(protocol.joined)}: {accepted.id.hex()}, accepted in {tuple(accepted.ballot)},"
+        if entry is not None and entry.phase > 1:
+            if entry.local not in (None, accepted.local) and not self._is_late(node, entry.id, entry.local):
+                self.report("invariant 2b", f"{where} has local timestamp {entry.local}, not {accepted.local}")
+        elif not self._delivered(protocol, accepted) and not self._behind(node, accepted):
+            self.report("invariant 2a", f"{where} is not known")
+        if protocol.clock.value < accepted.final.time:
+            self.report("invariant 2c", f"{where} needs clock {accepted.final.time}, it is {protocol.clock.value}")
+        if accepted.before is not None:
+            self._check_5(node, accepted, where)
 
     @staticmethod
     def _delivered(protocol: Any, accepted: _Accepted) -> bool:
@@ -224,8 +239,8 @@ class WhiteBoxInvariants(Checker):
             if entry.id in before or position is None or position > accepted.position:
                 self.report(
                     "invariant 5",
-                    f"{where} has timestamp {accepted.final}, but {entry.id.hex()} has now local timestamp
-                    {entry.local}," f" which the leader of that ballot knew as {before.get(entry.id)}",
+                    f"{where} has timestamp {accepted.final}, but {entry.id.hex()} has now local timestamp {entry.local},"
+                    f" which the leader of that ballot knew as {before.get(entry.id)}",
                 )
 
 

@@ -34,8 +34,14 @@ class Observer:
         """The process multicast this."""
 
     def on_deliver(
-        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool, replay:
-        bool
+        self,
+        node: Node,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        replay: bool,
     ) -> None:
         """The process delivered this; replay: it told its application again what it had in its journal."""
 

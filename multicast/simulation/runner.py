@@ -1,7 +1,6 @@
 """One seed, one run: draw a world, its traffic and its faults; let it happen; heal it; demand progress; check.
 
-Everything about a run comes from (protocol class, seed, settings): draw orders in this file are part of what a seed
-means.
+Everything about a run comes from (protocol class, seed, settings): draw orders in this file are part of what a seed means.
 """
 
 from __future__ import annotations
@@ -98,8 +97,11 @@ class Run:
         self.world = World(self.topology, self._make_process, seed, conditions, segment_bytes_max=segment_bytes)
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)
-        attach(self.world, self.properties, self.genuineness, *invariant_checkers(self.specification.name,
-        self.topology)) self.injector: faults.Injector | None = None self._persistent: list[AppMessage] = []
+        attach(
+            self.world, self.properties, self.genuineness, *invariant_checkers(self.specification.name, self.topology)
+        )
+        self.injector: faults.Injector | None = None
+        self._persistent: list[AppMessage] = []
         self._faults: list[faults.Fault] = []
 
     # -- drawing ------------------------------------------------------------------------------------------------------
@@ -137,8 +139,7 @@ class Run:
         return self.protocol(pid, self.topology, self.options, rng), Application(), None
 
     def _plan_traffic(self) -> None:
-        """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around
-        faults."""
+        """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around faults."""
         rng, world = self.rng, self.world
         groups = list(self.topology.groups)
         sets: list[tuple[GroupId, ...]] = []
@@ -177,11 +178,15 @@ class Run:
             self._persistent.append(message)
             world.schedule(world.now + 2_000_000, self._insist, message, 1)
         if 0.4 < chance < 0.5:
-            again = AppMessage(message.id, destinations, message.payload, self.topology.processes[bits %
-            len(self.topology.processes)]) world.schedule(world.now + bits % 3_000_000, world.submit, again.origin,
-            again)
+            again = AppMessage(
+                message.id, destinations, message.payload, self.topology.processes[bits % len(self.topology.processes)]
+            )
+            world.schedule(world.now + bits % 3_000_000, self._again, again)
         if chance > 0.98:
-            world.schedule(world.now + 10_000_000, world.submit, pid, message)
+            world.schedule(world.now + 10_000_000, self._again, message)
+
+    def _again(self, message: AppMessage) -> None:
+        self.world.submit(message.origin, message)
 
     def _insist(self, message: AppMessage, attempt: int) -> None:
         world = self.world
@@ -287,7 +292,13 @@ class Summary:
             "foreign_per_message": round(self.foreign / self.messages, 3) if self.messages else 0.0,
             "faults": dict(sorted(self.faults.items())),
             "violations": [
-                {"seed": o.seed, "checker": checker, "text": text, "replay": self.settings.replay(self.protocol,
-                o.seed)} for o in self.failures for checker, text in o.violations
+                {
+                    "seed": o.seed,
+                    "checker": checker,
+                    "text": text,
+                    "replay": self.settings.replay(self.protocol, o.seed),
+                }
+                for o in self.failures
+                for checker, text in o.violations
             ],
         }
