@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from multicast.protocol import Overloaded
-from multicast.protocols.white_box import ACCEPTED, Multicast
-from multicast.types import Topology
+from multicast.protocol import Outbox, Overloaded
+from multicast.protocols.white_box import ACCEPTED, Deliver, Multicast, WhiteBox
+from multicast.records import Delivered
+from multicast.types import FINAL, Topology
+from tests.conformance.journals import History, Submission, check
 from tests.multicast.lockstep import Lockstep
 
 SECOND = 1_000_000
@@ -186,6 +188,84 @@ def test_with_leaders_in_the_quorum_a_remote_leader_must_have_acknowledged() -> 
         world.cut = set()
         world.advance(SECOND)
         assert [len(world.delivered(p)) for p in range(6)] == [1] * 6
+
+
+class OwnDeliverOverALink(WhiteBox):
+    """A leader's DELIVER to itself travels as any other (Fig. 4, line 23): it arrives when `deliver_own` is called."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.own: list[Deliver] = []
+
+    def _send_deliver(self, entry: Any, position: int, out: Outbox) -> None:
+        assert entry.local is not None and entry.final is not None
+        entry.sent = True
+        deliver = Deliver(entry.id, self.joined, entry.local, entry.final, position)
+        out.send([p for p in self.members if p != self.self_id], deliver)
+        self.own.append(deliver)
+
+    def deliver_own(self, world: Lockstep) -> None:
+        own, self.own = self.own, []
+        for deliver in own:
+            world.engines[self.self_id].receive(self.self_id, world.engines[self.self_id].codec.encode(0, deliver))
+        world._run(self.self_id)
+
+
+class DeliveredKept(OwnDeliverOverALink):
+    """Line 44 as printed: `Delivered` survives a leader change."""
+
+    def _reset_delivered(self, entry: Any) -> None:
+        entry.acks.clear()
+
+
+def deposed_before_its_own_deliver(protocol: type[OwnDeliverOverALink]) -> list[str]:
+    """What the checkers say of this: leader 0 commits m, is deposed before it delivers m, gets m back as ACCEPTED, leads
+    again, commits m again, and then another message."""
+    world = Lockstep(Topology.grid(1, 3), protocol)
+    world.settle()
+    world.cut = {(1, 0), (2, 0)}
+    first = world.message(0)
+    world.engines[0].submit(first)
+    world._run(0)
+    world.settle()
+    world.cut = {(0, 1), (0, 2)}
+    world.settle()
+    world.now += 3 * SECOND
+    world._run(1)  # stands for election; its quorum is 1 and 2, because the vote of 0 does not reach it
+    while world.protocol(1).joined.leader != 1:
+        assert world.step(1, 2) or world.step(2, 1)
+    while world.protocol(2).joined.leader != 1:
+        assert world.step(1, 2)
+    while world.protocol(0).joined.leader != 1:
+        assert world.step(1, 0)
+    world.protocol(0).deliver_own(world)
+    assert world.delivered(0) == [] and world.protocol(0).entries[first.id].phase == ACCEPTED
+    world.crash(1)
+    world.cut = set()
+    world.now += 3 * SECOND
+    world.protocol(2)._timer.restart(world.now)
+    world._run(0)
+    world.settle()
+    assert world.protocol(0).role() == "leader"
+    second = world.message(0)
+    world.engines[0].submit(second)
+    world._run(0)
+    world.settle()
+    world.protocol(0).deliver_own(world)
+    histories = {}
+    for process in (0, 2):
+        recorded = world.engines[process].application.delivered  # type: ignore[attr-defined]
+        messages = {first.id: first, second.id: second}
+        deliveries = [Delivered(n, ts, FINAL, False, messages[i], 0) for n, i, ts in recorded]
+        histories[process] = History(1, True, deliveries)
+    return check(Topology({0: [0, 2]}), histories, [Submission(0, 1, first), Submission(0, 1, second)])
+
+
+def test_delivered_kept_across_a_leader_change_is_found() -> None:
+    """The planted bug is found, and it is the keeping that is wrong, not the way of the leader's own DELIVER."""
+    assert deposed_before_its_own_deliver(OwnDeliverOverALink) == []
+    violations = deposed_before_its_own_deliver(DeliveredKept)
+    assert violations and all("delivered" in violation for violation in violations)
 
 
 def test_too_many_pending_messages_are_refused() -> None:
