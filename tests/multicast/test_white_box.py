@@ -219,8 +219,8 @@ class DeliveredKept(OwnDeliverOverALink):
 
 
 def deposed_before_its_own_deliver(protocol: type[OwnDeliverOverALink]) -> list[str]:
-    """What the checkers say of this: leader 0 commits m, is deposed before it delivers m, gets m back as ACCEPTED, leads
-    again, commits m again, and then another message."""
+    """What the checkers say of this: leader 0 commits m, is deposed before it delivers m, gets m back as ACCEPTED,
+    leads again, commits m again, and then another message."""
     world = Lockstep(Topology.grid(1, 3), protocol)
     world.settle()
     world.cut = {(1, 0), (2, 0)}
