@@ -180,7 +180,7 @@ def _print_summary(summary: Summary) -> None:
 
 @app.command()
 def latency(protocol: ProtocolOption = "all", option: OptionOption = None, json_file: JsonOption = None) -> None:
-    """Measure delivery latency in message delays, collision-free, beside the papers' figures. Exit status 1 if one differs."""
+    """Measure collision-free delivery latency in message delays beside the papers'. Exit status 1 if one differs."""
     chosen, options = _protocols(protocol), _options(option or [])
     for one in chosen:
         _check(one, Settings(options=options))

@@ -1,11 +1,11 @@
 """What every atomic multicast owes, checked while a simulated world runs.
 
-`Properties` checks, at each delivery: *validity* (only what was multicast, where it was addressed), *integrity* (at most
-once; an expired delivery counts as none), *agreement* (all processes of a group, dead or alive, deliver one sequence
-without gaps: prefix order with equal positions), *order* (timestamps rise within a group, differ between messages, agree
-between groups). An expired delivery has no effect, and may happen in some destination groups only, or at another
-timestamp in each: only inside a group it must be alike. At the end of a run: agreement across groups, liveness, and the *global order* once more as a graph of the
-delivery sequences alone, whatever the timestamps say.
+`Properties` checks, at each delivery: *validity* (only what was multicast, where it was addressed), *integrity* (at
+most once; an expired delivery counts as none), *agreement* (all processes of a group, dead or alive, deliver one
+sequence without gaps: prefix order with equal positions), *order* (timestamps rise within a group, differ between
+messages, agree between groups). An expired delivery has no effect, and may happen in some destination groups only, or
+at another timestamp in each: only inside a group it must be alike. At the end of a run: agreement across groups,
+liveness, and the *global order* once more as a graph of the delivery sequences alone, whatever the timestamps say.
 
 `Genuineness` looks at the frames on the wire, without knowledge of the protocol. A message that orders something is
 about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So

@@ -1,8 +1,8 @@
 """A disk in memory that tells what was synced from what was only written.
 
-A crash of the process alone keeps what was written (the operating system still has it). A loss of power keeps what was
-synced and, of the bytes after that, a random prefix: none, some (a torn batch) or all (the crash came between the sync and
-its return). Files written by `write_small` are not durable: power may bring back an older content.
+A crash of the process alone keeps what was written (the operating system still has it). A loss of power keeps what
+was synced and, of the bytes after that, a random prefix: none, some (a torn batch) or all (the crash came between the
+sync and its return). Files written by `write_small` are not durable: power may bring back an older content.
 """
 
 from __future__ import annotations

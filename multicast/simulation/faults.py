@@ -1,12 +1,12 @@
 """Faults, drawn from a seed before a run begins.
 
-Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a batch may
-be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout` (power fails for
-a whole group), `pause`, `partition` (a process or a group is cut off both ways),
-`one_sided` (one direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some
-connections break), `clock` (a clock jumps), `slow_fsync`, `swizzle` (the members of a group are cut off one after the
-other, and let back in another order; FoundationDB's swizzle-clogging: leaders change and change back). Whoever crashes comes back before the run's second phase, or
-at its beginning.
+Kinds: `crash` (the process dies; what it had written stays), `power` (its machine dies: unsynced bytes are lost, a
+batch may be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout`
+(power fails for a whole group), `pause`, `partition` (a process or a group is cut off both ways), `one_sided` (one
+direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some connections break),
+`clock` (a clock jumps), `slow_fsync`, `swizzle` (the members of a group are cut off one after the other, and let back
+in another order; FoundationDB's swizzle-clogging: leaders change and change back). Whoever crashes comes back before
+the run's second phase, or at its beginning.
 
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from multicast.simulation.world import World
 
 KINDS = (
-    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock", "slow_fsync",
-    "swizzle",
+    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock",
+    "slow_fsync", "swizzle",
 )  # fmt: skip
 _WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3, 3)
 _STORM = ("mid_sync", "pause", "partition", "one_sided", "delay", "slow_fsync", "swizzle")
@@ -38,7 +38,8 @@ _SKEW_US = 50_000
 
 class Fault(msgspec.Struct, frozen=True):
     """One fault. at, lasts_us: microseconds after the start. processes: whom it hits. peers: the far ends of links.
-    amount_us: a jump, or how much slower (a swizzle's own seed). aimed: it hits the one whom its victim then takes for its group's leader."""
+    amount_us: a jump, or how much slower (a swizzle's own seed). aimed: it hits the one whom its victim then takes
+    for its group's leader."""
 
     kind: str
     at_us: int

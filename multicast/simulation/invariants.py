@@ -34,11 +34,12 @@ class _Accepted:
 
 
 class WhiteBoxInvariants(Checker):
-    """White-Box, Fig. 6, Invariants 1-5, with the garbage collection in mind: a process that delivered m may have dropped
-    the rest of what it knew of it, and one that installed m from a peer's journal never knew its local timestamp.
+    """White-Box, Fig. 6, Invariants 1-5, with the garbage collection in mind: a process that delivered m may have
+    dropped the rest of what it knew of it, and one that installed m from a peer's journal never knew its local
+    timestamp.
 
-    Invariants 2 and 5 are about every process whose cballot is higher; they are checked when a process gets its cballot,
-    and when the quorum becomes complete later than that.
+    Invariants 2 and 5 are about every process whose cballot is higher; they are checked when a process gets its
+    cballot, and when the quorum becomes complete later than that.
     """
 
     watches_protocol = True
@@ -201,16 +202,23 @@ class WhiteBoxInvariants(Checker):
         if protocol.joined <= accepted.ballot:
             return
         entry = protocol.entries.get(accepted.id)
-        where = f"at process {node.pid} in ballot {tuple(protocol.joined)}: {accepted.id.hex()}, accepted in {tuple(accepted.ballot)},"
         if entry is not None and entry.phase > 1:
             if entry.local not in (None, accepted.local) and not self._is_late(node, entry.id, entry.local):
-                self.report("invariant 2b", f"{where} has local timestamp {entry.local}, not {accepted.local}")
+                self._at(node, accepted, "2b", f"has local timestamp {entry.local}, not {accepted.local}")
         elif not self._delivered(protocol, accepted) and not self._behind(node, accepted):
-            self.report("invariant 2a", f"{where} is not known")
+            self._at(node, accepted, "2a", "is not known")
         if protocol.clock.value < accepted.final.time:
-            self.report("invariant 2c", f"{where} needs clock {accepted.final.time}, it is {protocol.clock.value}")
+            self._at(node, accepted, "2c", f"needs clock {accepted.final.time}, it is {protocol.clock.value}")
         if accepted.before is not None:
-            self._check_5(node, accepted, where)
+            self._check_5(node, accepted)
+
+    def _at(self, node: Node, accepted: _Accepted, invariant: str, text: str) -> None:
+        protocol: Any = node.protocol
+        self.report(
+            f"invariant {invariant}",
+            f"at process {node.pid} in ballot {tuple(protocol.joined)}: {accepted.id.hex()},"
+            f" accepted in {tuple(accepted.ballot)}, {text}",
+        )
 
     @staticmethod
     def _delivered(protocol: Any, accepted: _Accepted) -> bool:
@@ -224,22 +232,27 @@ class WhiteBoxInvariants(Checker):
         dropped. (A leader catches up before it leads.)"""
         protocol: Any = node.protocol
         position = self._positions.get((self.topology.group_of[node.pid], accepted.id))
-        return position is not None and protocol.joined.leader != node.pid and protocol.log.position < position
+        if position is None or protocol.joined.leader == node.pid:
+            return False
+        behind: bool = protocol.log.position < position
+        return behind
 
-    def _check_5(self, node: Node, accepted: _Accepted, where: str) -> None:
+    def _check_5(self, node: Node, accepted: _Accepted) -> None:
         protocol: Any = node.protocol
         group = self.topology.group_of[node.pid]
         before = accepted.before or {}
         for entry in protocol.entries.values():
             if entry.phase == _START or entry.local is None or entry.local >= accepted.final:
                 continue
-            if before.get(entry.id, None if entry.id not in before else entry.local) == entry.local:
+            if before.get(entry.id) == entry.local:
                 continue
             position = self._positions.get((group, entry.id))
             if entry.id in before or position is None or position > accepted.position:
-                self.report(
-                    "invariant 5",
-                    f"{where} has timestamp {accepted.final}, but {entry.id.hex()} has now local timestamp {entry.local},"
+                self._at(
+                    node,
+                    accepted,
+                    "5",
+                    f"has timestamp {accepted.final}, but {entry.id.hex()} has now local timestamp {entry.local},"
                     f" which the leader of that ballot knew as {before.get(entry.id)}",
                 )
 

@@ -2,8 +2,8 @@
 
 The papers' model: every message takes exactly δ, a message to oneself nothing, computation and disk nothing.
 Collision-free: m is alone. `first` is the worst group's first delivery, `every` the last delivery of all, both after
-multicast(m), both worst over the senders tried. A sender outside the destinations is tried, and every process inside them.
-The figures are exact, so a measured one must equal them.
+multicast(m), both worst over the senders tried. A sender outside the destinations is tried, and every process inside
+them. The figures are exact, so a measured one must equal them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _WATCH_DELTAS = 50
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One measurement. sender: "outside" or "inside" the destinations. collision_free_*: in δ. messages: sent per multicast
-    except housekeeping, to oneself included. paper: the published figures. match: measured equals published."""
+    """One measurement. sender: "outside" or "inside" the destinations. collision_free_*: in δ. messages: sent per
+    multicast except housekeeping, to oneself included. paper: the published figures. match: measured equals
+    published."""
 
     protocol: str
     options: dict[str, Any]
@@ -109,8 +110,8 @@ def _measure(
 
 
 def rows(protocol: type[MulticastProtocol], options: Mapping[str, str]) -> Iterator[Row]:
-    """Measure one protocol in all topologies, except a message to one single process: nobody has to agree with it, so the
-    published figures do not speak of it."""
+    """Measure one protocol in all topologies, except a message to one single process: nobody has to agree with it, so
+    the published figures do not speak of it."""
     specification = protocol.specification
     paper_first, paper_every = specification.latency or (None, None)
     shown = msgspec.to_builtins(protocol_options(protocol, options))

@@ -1,8 +1,8 @@
 """The simulated network: one FIFO link per ordered pair of processes, with the sessions of the live links.
 
 A link is what a TCP connection with a session on top is: frames of one connection arrive in order; when it breaks, an
-unknown suffix of what was under way is lost, the sender dials again (`Hello`, `Welcome`) and the session resends. Loss of
-memory (a restart, a full queue) is reported to the protocols as the live host does it.
+unknown suffix of what was under way is lost, the sender dials again (`Hello`, `Welcome`) and the session resends.
+Loss of memory (a restart, a full queue) is reported to the protocols as the live host does it.
 
 Faults: `block` stops everything from a to b (one-sided; block both ways for a partition); a blocked direction loses its
 connection, and dialling needs both. `reset` breaks one connection. `slow` adds to every delay of a link.

@@ -1,6 +1,7 @@
 """One seed, one run: draw a world, its traffic and its faults; let it happen; heal it; demand progress; check.
 
-Everything about a run comes from (protocol class, seed, settings): draw orders in this file are part of what a seed means.
+Everything about a run comes from (protocol class, seed, settings): draw orders in this file are part of what a seed
+means.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ class Run:
         return self.protocol(pid, self.topology, self.options, rng), Application(), None
 
     def _plan_traffic(self) -> None:
-        """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around faults."""
+        """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around
+        faults."""
         rng, world = self.rng, self.world
         groups = list(self.topology.groups)
         sets: list[tuple[GroupId, ...]] = []
