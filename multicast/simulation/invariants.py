@@ -225,7 +225,7 @@ class WhiteBoxInvariants(Checker):
         """Whether the process has delivered m, as far as it can still know."""
         if protocol.log.known(accepted.id) is not None:
             return True
-        return protocol.options.dedup_window_us > 0 and protocol.log.timestamp >= accepted.final
+        return bool(protocol.options.dedup_window_us > 0 and protocol.log.timestamp >= accepted.final)
 
     def _behind(self, node: Node, accepted: _Accepted) -> bool:
         """Whether a follower lacks m because it has yet to catch up with deliveries up to m's, which others may have
@@ -234,8 +234,7 @@ class WhiteBoxInvariants(Checker):
         position = self._positions.get((self.topology.group_of[node.pid], accepted.id))
         if position is None or protocol.joined.leader == node.pid:
             return False
-        behind: bool = protocol.log.position < position
-        return behind
+        return bool(protocol.log.position < position)
 
     def _check_5(self, node: Node, accepted: _Accepted) -> None:
         protocol: Any = node.protocol
