@@ -65,7 +65,7 @@ found by place, position or time.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from hashlib import blake2b
 from heapq import heappop
 from typing import Any, NamedTuple
@@ -244,12 +244,12 @@ class _Entry:
     epoch, place, ts: as in T; None, -1 and 0 if it is not there. acks: (group, epoch) -> (stamp, who acknowledged it).
     locals: group -> decided stamp. final: set once all are decided. heard: who acknowledged it last, to be asked for
     the payload. position: of its delivery here, 0 before. renewed: how many earlier deliveries of its id are not
-    settled yet (deviation 9). wanted, retried: it is in the queue for that.
+    settled yet (deviation 9).
     """
 
     __slots__ = (
         "acks", "digest", "epoch", "final", "heard", "id", "locals", "message", "place", "position", "renewed",
-        "retried", "seen_at", "ts", "wanted",
+        "seen_at", "ts",
     )  # fmt: skip
 
     def __init__(self, message_id: MessageId, now: int):
@@ -265,7 +265,6 @@ class _Entry:
         self.heard: ProcessId | None = None
         self.position = 0
         self.renewed = 0
-        self.wanted = self.retried = False
         self.seen_at = now
 
     def take(self, message: AppMessage) -> None:
@@ -355,8 +354,8 @@ class PrimCast(MulticastProtocol):
         self._accepted_epoch = self.promised
         self._promised_at = 0
         self._next_heartbeat = 0
-        self._wanted: deque[tuple[int, MessageId]] = deque()
-        self._retries: deque[tuple[int, MessageId]] = deque()
+        self._wanted: OrderedDict[MessageId, int] = OrderedDict()
+        self._retries: OrderedDict[MessageId, int] = OrderedDict()
         self._submitted: dict[MessageId, AppMessage] = {}
         self._submission_retries: deque[tuple[int, MessageId]] = deque()
         self._recovered = False
@@ -826,15 +825,13 @@ class PrimCast(MulticastProtocol):
             out.delete(_ENTRY_PREFIX + entry.id)
 
     def _want_later(self, entry: _Entry, now: int) -> None:
-        if not entry.wanted:
-            entry.wanted = True
-            self._wanted.append((now, entry.id))
+        if entry.id not in self._wanted:
+            self._wanted[entry.id] = now
             self._wake_by(now + self.options.heartbeat_us)
 
     def _retry_later(self, entry: _Entry, now: int) -> None:
-        if not entry.retried:
-            entry.retried = True
-            self._retries.append((now, entry.id))
+        if entry.id not in self._retries:
+            self._retries[entry.id] = now
             self._wake_by(now + self.options.retry_us)
 
     # -- primary change (lines 57-81) ---------------------------------------------------------------------------------
@@ -1037,7 +1034,7 @@ class PrimCast(MulticastProtocol):
         if self._recovered:
             self._recovered = False
             self._told_clock = 0
-            self._retries = deque((0, message_id) for _, message_id in self._retries)
+            self._retries = OrderedDict.fromkeys(self._retries, 0)
             self._wake = now
 
     def _learn_leader(self, group: GroupId, epoch: Ballot) -> None:
@@ -1169,31 +1166,32 @@ class PrimCast(MulticastProtocol):
         """Deviation 3: ask for payloads that do not come."""
         period: int = self.options.heartbeat_us
         wanted: dict[ProcessId, list[MessageId]] = {}
-        while self._wanted and self._wanted[0][0] + period <= now:
-            entry = self.entries.get(self._wanted.popleft()[1])
-            if entry is None:
-                continue
-            if entry.message is not None or entry.heard is None:
-                entry.wanted = False
-                continue
-            if entry.heard != self.self_id:
-                wanted.setdefault(entry.heard, []).append(entry.id)
-            self._wanted.append((now, entry.id))
+        for message_id in self._due(self._wanted, now - period):
+            entry = self.entries.get(message_id)
+            if entry is not None and entry.message is None and entry.heard is not None:
+                wanted.setdefault(entry.heard, []).append(message_id)
+                self._wanted[message_id] = now
         for peer, ids in wanted.items():
             out.send((peer,), Want(ids))
-        return self._wanted[0][0] + period if self._wanted else now + _ABANDONED_RETRIES * period
+        return next(iter(self._wanted.values()), now + _ABANDONED_RETRIES * period) + period
+
+    @staticmethod
+    def _due(queue: OrderedDict[MessageId, int], before: int) -> list[MessageId]:
+        """Take out what has been there since `before` or longer."""
+        due = []
+        while queue and next(iter(queue.values())) <= before:
+            due.append(queue.popitem(last=False)[0])
+        return due
 
     def _retry_due(self, now: int, out: Outbox) -> int:
         """Deviation 11."""
         period: int = self.options.retry_us
         asked: dict[tuple[ProcessId, ...], list[Vote]] = {}
-        while self._retries and self._retries[0][0] + period <= now:
-            entry = self.entries.get(self._retries.popleft()[1])
+        for message_id in self._due(self._retries, now - period):
+            entry = self.entries.get(message_id)
             if entry is None or entry.message is None or entry.position:
-                if entry is not None:
-                    entry.retried = False
                 continue
-            self._retries.append((now, entry.id))
+            self._retries[message_id] = now
             if entry.epoch is not None and self.status in (PRIMARY, FOLLOWER):
                 if not (missing := self._missing(entry)):
                     continue
@@ -1204,7 +1202,7 @@ class PrimCast(MulticastProtocol):
         for to, votes in asked.items():
             for first in range(0, len(votes), _ASK_IDS_MAX):
                 self._send_acks(to, self._ack(votes[first : first + _ASK_IDS_MAX], again=True), out)
-        return self._retries[0][0] + period if self._retries else now + _ABANDONED_RETRIES * period
+        return next(iter(self._retries.values()), now + _ABANDONED_RETRIES * period) + period
 
     def _missing(self, entry: _Entry) -> tuple[ProcessId, ...]:
         """Whose acknowledgements, or clocks, this process lacks to deliver it; none if it waits for another message."""
