@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from multicast.protocol import Outbox
@@ -87,9 +88,7 @@ class Deaf(Sequencer):
 class Gossip(Sequencer):
     """Says to be genuine, but tells everybody everything."""
 
-    specification = Sequencer.specification.__class__(
-        **{**{f: getattr(Sequencer.specification, f) for f in Sequencer.specification.__struct_fields__}, "genuine": True}
-    )
+    specification = msgspec.structs.replace(Sequencer.specification, genuine=True)
 
 
 class Crasher(Sequencer):

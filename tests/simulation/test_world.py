@@ -124,8 +124,12 @@ def test_a_reset_link_loses_and_repeats_nothing() -> None:
     world = _world(conditions=Conditions(acknowledge_frames=1))
     attach(world, Properties(world.topology))
     world.start()
+
+    def submit(number: int) -> None:
+        world.submit(1, _message(world, number))
+
     for number in range(200):
-        world.after(number * 1_000, lambda number=number: world.submit(1, _message(world, number)))  # type: ignore[misc]
+        world.schedule(world.now + number * 1_000, submit, number)
         if number % 7 == 0:
             world.after(number * 1_000, lambda: world.network.reset(0, 2))
             world.after(number * 1_000, lambda: world.network.reset(1, 0))

@@ -1,0 +1,115 @@
+"""`python -m multicast.simulation`, and the figures that it measures."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicast import registry
+from multicast.protocol import Outbox
+from multicast.protocols.white_box import WhiteBox
+from multicast.simulation.latency import rows
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "multicast.simulation"]
+
+
+def _simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_run_reports_what_it_did(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    done = _simulate("run", "--protocol", "skeen", "--seeds", "0:5", "--profile", "faults", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 seeds" in done.stdout
+    assert "violations: none" in done.stdout
+    result = json.loads(path.read_text())
+    assert result["seeds"] == 5
+    assert result["violations"] == []
+    assert result["protocol_events_per_second"] > 0
+    assert sum(result["faults"].values()) > 0
+
+
+def test_one_seed_prints_the_digest_of_its_trace() -> None:
+    first, second = (_simulate("run", "--protocol", "white_box", "--seeds", "3:4").stdout for _ in range(2))
+    digest = [line for line in first.splitlines() if "trace digest" in line]
+    assert digest
+    assert digest == [line for line in second.splitlines() if "trace digest" in line]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("run", "--protocol", "whitebox"), "white_box"),
+        (("run", "--protocol", "skeen", "--seeds", "7:7"), "holds no seed"),
+        (("run", "--protocol", "skeen", "--seeds", "a:b"), "FROM:TO"),
+        (("run", "--protocol", "skeen", "--profile", "rough"), "calm, faults"),
+        (("run", "--protocol", "skeen", "--replicas", "3"), "one process per group"),
+        (("run", "--protocol", "skeen", "--groups", "0"), "from 1 to"),
+        (("run", "--protocol", "skeen", "--option", "patience=3"), "has no option 'patience'"),
+        (("run", "--protocol", "skeen", "--option", "retry_us"), "NAME=VALUE"),
+        (("run", "--protocol", "skeen", "--json", "/no/such/place", "--seeds", "0:1"), "/no/such/place"),
+        (("run",), "--protocol"),
+        (("walk",), "walk"),
+        (("latency", "--protocol", "skeen", "--option", "retry_us=soon"), "retry_us"),
+    ],
+)
+def test_bad_usage_is_one_clear_line(arguments: tuple[str, ...], text: str) -> None:
+    done = _simulate(*arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert text in done.stderr
+
+
+def test_an_interrupted_run_prints_what_it_has() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", "--protocol", "skeen", "--seeds", "0:1000000"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    timer = threading.Timer(4.0, process.send_signal, [signal.SIGINT])
+    timer.start()
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        timer.cancel()
+        process.kill()
+    assert process.returncode == 130
+    assert "so far" in out
+    assert "seeds" in out
+    assert "Traceback" not in err
+
+
+def test_latencies_are_the_papers() -> None:
+    for name in ("skeen", "white_box"):
+        measured = list(rows(registry.load(name), {}))
+        assert measured
+        for row in measured:
+            assert row.match, row
+            assert (row.collision_free_first, row.collision_free_all) == ((2, 2) if name == "skeen" else (3, 4))
+
+
+def test_messages_per_multicast_are_the_formulas() -> None:
+    for row in rows(registry.load("skeen"), {}):
+        assert row.messages == row.destinations + row.destinations**2
+    for row in rows(WhiteBox, {}):
+        k, n = row.destinations, row.replicas
+        assert row.messages == k + 2 * k * k * n + k * n
+
+
+def test_a_protocol_that_does_not_deliver_is_a_mismatch() -> None:
+    class Mute(WhiteBox):
+        def _send_deliver(self, entry: Any, position: int, out: Outbox) -> None:
+            entry.sent = True
+
+    assert not any(row.match for row in rows(Mute, {}))
