@@ -32,8 +32,7 @@ _WATCH_DELTAS = 50
 
 class Row(msgspec.Struct, kw_only=True):
     """One measurement. sender: "outside" or "inside" the destinations. collision_free_*: in δ. messages: sent per
-    multicast except housekeeping, to oneself included. paper: the published figures. match: measured equals
-    published."""
+    multicast except housekeeping, to oneself included. paper: the published figures. match: see `rows`."""
 
     protocol: str
     options: dict[str, Any]
@@ -109,9 +108,23 @@ def _measure(
     return (first - start) / DELTA_US, (every - start) / DELTA_US, meter.messages
 
 
-def rows(protocol: type[MulticastProtocol], options: Mapping[str, str]) -> Iterator[Row]:
+def rows(protocol: type[MulticastProtocol], options: Mapping[str, str]) -> list[Row]:
     """Measure one protocol in all topologies, except a message to one single process: nobody has to agree with it, so
-    the published figures do not speak of it."""
+    the published figures do not speak of it.
+
+    A published figure holds for every message: it must be reached, and nowhere exceeded. Single cases may be quicker:
+    of three processes, one needs nobody's acknowledgement but the primary's and its own.
+    """
+    found = list(_measurements(protocol, options))
+    for field, published in (found[0].paper if found else {}).items():
+        if published is not None:
+            reached = any(getattr(row, field) == published for row in found)
+            for row in found:
+                row.match = row.match and reached and getattr(row, field) <= published
+    return found
+
+
+def _measurements(protocol: type[MulticastProtocol], options: Mapping[str, str]) -> Iterator[Row]:
     specification = protocol.specification
     paper_first, paper_every = specification.latency or (None, None)
     shown = msgspec.to_builtins(protocol_options(protocol, options))
@@ -134,5 +147,5 @@ def rows(protocol: type[MulticastProtocol], options: Mapping[str, str]) -> Itera
                     collision_free_all=every,
                     messages=max(m[2] for m in measured),
                     paper={"collision_free_first": paper_first, "collision_free_all": paper_every},
-                    match=(paper_first, paper_every) in ((None, None), (first, every)),
+                    match=True,
                 )
