@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
+from multicast.parts.delivered import DeliveredLog
+from multicast.protocol import Outbox
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp, Topology
 
 Stamp = tuple[int, int]
@@ -50,6 +52,15 @@ def senders_to(topology: Topology, text: str) -> dict[GroupId, tuple[GroupId, ..
             if named not in groups:
                 raise ValueError(f"senders names group {named}; the groups are {', '.join(map(str, groups))}")
     return {g: given.get(g, ()) for g in groups}
+
+
+class CopiesLog(DeliveredLog):
+    """Deliveries of which two may be of one id: a copy that is stamped very late is delivered again, expired, maybe
+    before the first delivery is settled. Whichever is settled first lets the id be forgotten."""
+
+    def _forget(self, message_id: MessageId, out: Outbox) -> None:
+        if self.known(message_id) is not None:
+            super()._forget(message_id, out)
 
 
 class Channel:

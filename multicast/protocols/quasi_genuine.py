@@ -70,7 +70,7 @@ import msgspec
 
 from multicast.parts import barriers, paxos
 from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of, timestamp_of
-from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.delivered import Stable
 from multicast.parts.paxos import Paxos
 from multicast.parts.portions import Assembly, portions
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
@@ -261,7 +261,7 @@ class QuasiGenuine(MulticastProtocol):
         o = self.options
         self.members = topology.groups[self.group]
         self.senders_to = barriers.senders_to(topology, o.senders)
-        self.log = DeliveredLog(self_id, topology, o.stability_us, o.dedup_window_us)
+        self.log = barriers.CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
         times = (o.heartbeat_us, o.election_timeout_us)
         self.paxos = self.paxos_class(self_id, self.members, rng, *times, o.instances_max)
         self.base = Base()
@@ -326,6 +326,8 @@ class QuasiGenuine(MulticastProtocol):
         out.send_durable((self.self_id,), Ready())
         self._after_paxos(now, out)
         self.channels[self.group].acked = self.base.instance
+        for group in self.channels:
+            self._send_ack(group, self.topology.groups[group], out)
         self._raise_floor(out)
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
@@ -445,9 +447,8 @@ class QuasiGenuine(MulticastProtocol):
     def _on_decide(self, instance: int, values: list[bytes], now: int, out: Outbox) -> None:
         """Lines 26-39. The same at every member, but for what the leader sends."""
         base = self.base
-        if instance != base.instance + 1:
-            raise AssertionError(f"instance {instance} is applied after {base.instance}")
-        base.instance = instance
+        base.instance += 1
+        assert base.instance == instance, "instances are taken in order"
         sent: dict[GroupId, list[Item]] = {}
         own: Timestamp | None = None
         for stamp, value in sorted(map(_in_order, map(_decode_value, values)), key=_sort_key):
@@ -495,7 +496,8 @@ class QuasiGenuine(MulticastProtocol):
             if items:
                 first = self.base.numbers[group] - len(items) + 1
                 out.send(members, Ordered(first, items, last, wants.pop(group, [])))
-                self._wanted.pop(group, None)
+                if self._wanted.get(group, last) <= last:
+                    self._wanted.pop(group, None)
                 self._told[group] = max(self._told.get(group, 0), last[0])
         for group, waiting in wants.items():
             out.send(self.topology.groups[group], Want(waiting))

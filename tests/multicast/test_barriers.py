@@ -1,0 +1,80 @@
+"""The waiting messages of a barrier protocol, large states in portions, and who may send to whom."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multicast.parts.barriers import Pending, WaitingMessages, parse_senders, senders_to, stamp_of, timestamp_of
+from multicast.parts.portions import PORTION_BYTES, Assembly, portions
+from multicast.types import AppMessage, Topology
+
+STAMPS = st.tuples(st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**16 - 1))
+
+
+def message(number: int) -> AppMessage:
+    return AppMessage(bytes([number]) * 16, (0,), b"", 0)
+
+
+@given(STAMPS, STAMPS)
+def test_timestamps_are_ordered_by_time_sequence_group(a: tuple[int, int, int], b: tuple[int, int, int]) -> None:
+    first, second = timestamp_of(a[:2], a[2]), timestamp_of(b[:2], b[2])
+    assert (first < second) == (a < b)
+    assert stamp_of(first) == a[:2]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 5))))
+def test_waiting_messages_come_out_as_from_a_sorted_list(steps: list[tuple[bool, int, int]]) -> None:
+    waiting, naive = WaitingMessages(), {}
+    for adding, time, number in steps:
+        if adding:
+            timestamp = timestamp_of((time, 0), 1)
+            added = waiting.add(timestamp, Pending(1, 1, message(number), False))
+            assert added == (timestamp not in naive)
+            naive.setdefault(timestamp, number)
+        elif naive:
+            timestamp, pending = waiting.pop()
+            assert timestamp == min(naive)
+            assert pending.message == message(naive.pop(timestamp))
+        assert waiting.head == min(naive, default=None)
+        assert len(waiting) == len(naive)
+        assert all((message(n).id in waiting) == (n in naive.values()) for n in range(6))
+
+
+@given(st.lists(st.integers(0, PORTION_BYTES), max_size=12))
+def test_portions_are_bounded_and_come_together_again(sizes: list[int]) -> None:
+    parts = portions(sizes, lambda size: size)
+    assert all(sum(part[:-1]) <= PORTION_BYTES for part in parts)
+    assembly: Assembly[int] = Assembly()
+    for number, part in enumerate(parts[:-1]):
+        assert assembly.add(1, number, len(parts), list(part)) is None
+    assert assembly.add(1, len(parts) - 1, len(parts), list(parts[-1])) == sizes
+
+
+def test_portions_after_a_lost_one_are_worthless() -> None:
+    assembly: Assembly[int] = Assembly()
+    assert assembly.add(1, 1, 2, [7]) is None
+    assembly.add(1, 0, 2, [1])
+    assembly.forget(1)
+    assert assembly.add(1, 1, 2, [2]) is None
+
+
+def test_by_default_everybody_may_send_to_everybody() -> None:
+    assert senders_to(Topology.grid(3, 1), "") == {0: (1, 2), 1: (0, 2), 2: (0, 1)}
+
+
+def test_senders_are_read_from_the_option() -> None:
+    assert parse_senders("0<1,2 1<0,1 2<") == {0: (1, 2), 1: (0,), 2: ()}
+    assert senders_to(Topology.grid(3, 1), "0<1") == {0: (1,), 1: (), 2: ()}
+
+
+@pytest.mark.parametrize("text", ["0", "0<x", "<1", "0<1 0<2", "-1<0", "0<1;2"])
+def test_malformed_senders_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="senders is like"):
+        parse_senders(text)
+
+
+def test_senders_of_unknown_groups_are_refused() -> None:
+    with pytest.raises(ValueError, match="senders names group 7; the groups are 0, 1"):
+        senders_to(Topology.grid(2, 1), "0<7")

@@ -1,0 +1,438 @@
+"""Scenarios of the quasi-genuine draft, Algorithms 1-3, of its errata, and of the module's deviations."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from multicast.parts.barriers import Stamp
+from multicast.parts.delivered import LAST_KEY
+from multicast.protocol import Application, MulticastProtocol, Overloaded
+from multicast.protocols.quasi_genuine import Barrier, Null, Ordered, QuasiGenuine, QuasiGenuineOptions
+from multicast.simulation.checkers import Checker, attach
+from multicast.simulation.network import Conditions
+from multicast.simulation.runner import Run, Settings
+from multicast.simulation.world import Node, World
+from multicast.types import AppMessage, MessageId, ProcessId, Topology, new_message_id
+from tests.multicast.lockstep import Lockstep
+
+SECOND = 1_000_000
+
+
+def cluster(groups: int = 2, protocol: type[MulticastProtocol] = QuasiGenuine, **options: Any) -> Lockstep:
+    world = Lockstep(Topology.grid(groups, 3), protocol, **options)
+    world.settle()
+    return world
+
+
+class NoOwnBarrier(QuasiGenuine):
+    """Line 40 as printed."""
+
+    def _lowest_barrier(self) -> Stamp:
+        return min(channel.barrier for group, channel in self.channels.items() if group != self.group)
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_delivered_by_every_process_of_its_destinations_only() -> None:
+    world = cluster(groups=3)
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert [world.delivered(p) for p in range(9)] == [[m]] * 6 + [[]] * 3
+
+
+def test_the_senders_group_decides_although_it_is_no_destination() -> None:
+    world = cluster(groups=3)
+    m = world.submit(8, 0, 1)
+    world.settle()
+    assert [world.delivered(p) for p in range(9)] == [[m]] * 6 + [[]] * 3
+    assert world.protocol(6).base.numbers == {0: 1, 1: 1}
+    assert world.protocol(8).describe()["submitted"] == 0
+
+
+def test_groups_deliver_common_messages_in_one_order_with_equal_timestamps() -> None:
+    world = cluster()
+    ids = [world.submit(p, 0, 1) for p in (0, 3, 1, 4, 2, 5)]
+    world.settle()
+    logs = [world.engines[p].application.delivered for p in range(6)]  # type: ignore[attr-defined]
+    assert sorted(i for _, i, _ in logs[0]) == sorted(ids)
+    assert all(log == logs[0] for log in logs)
+
+
+def own_barrier_schedule(protocol: type[MulticastProtocol]) -> Lockstep:
+    """Group 0 stamps m, undecided; group 1 decides a later m'; then m is decided (erratum 1)."""
+    world = cluster(protocol=protocol)
+    world.cut = {(0, 1), (0, 2)}
+    world.submit(0, 0, 1)
+    world.now += 1_000
+    world.submit(3, 0, 1)
+    world.settle()
+    world.cut = set()
+    world.settle()
+    return world
+
+
+def test_a_group_is_its_own_barrier() -> None:
+    world = own_barrier_schedule(QuasiGenuine)
+    orders = [world.delivered(p) for p in range(6)]
+    assert len(orders[0]) == 2 and all(order == orders[0] for order in orders)
+
+
+def test_the_printed_rule_without_the_own_barrier_breaks_the_order() -> None:
+    world = own_barrier_schedule(NoOwnBarrier)
+    assert world.delivered(0)[0] != world.delivered(3)[0]
+
+
+def test_a_barrier_counts_inclusively_so_that_a_message_does_not_block_itself() -> None:
+    world = cluster(groups=1)
+    m = world.submit(0, 0)
+    world.settle()
+    assert world.delivered(2) == [m]
+
+
+def test_equal_stamps_are_all_taken() -> None:
+    world = cluster()
+    world.cut = {(1, 0), (2, 0)}
+    ids = [world.submit(p, 0) for p in (0, 1, 2)]
+    world.settle()
+    world.cut = set()
+    world.settle()
+    assert sorted(world.delivered(4) + world.delivered(0)) == sorted(ids)
+    assert world.protocol(0).base.last[1] == 2
+
+
+def test_a_message_that_is_decided_too_late_for_its_stamp_gets_the_next_one() -> None:
+    world = cluster()
+    world.cut = {(1, 0)}
+    early = world.submit(1, 0)
+    world.now += 1_000
+    late = world.submit(0, 0)
+    world.settle()
+    world.cut = set()
+    world.settle()
+    assert world.delivered(2) == [late, early]
+    (_, _, first), (_, _, second) = world.engines[2].application.delivered  # type: ignore[attr-defined]
+    assert (first.time, second.time, second.tiebreak) == (second.time, world.now, 1 << 16)
+
+
+def test_a_senders_messages_stay_in_order_when_some_are_lost() -> None:
+    world = cluster()
+    ids = [world.submit(1, 0, 1) for _ in range(3)]
+    del world.links[1, 0][0]
+    world.settle()
+    assert world.delivered(4) == []
+    world.advance(SECOND)
+    assert world.delivered(4) == ids
+
+
+# -- barriers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_by_one_null_message_and_repeated_ones_by_none() -> None:
+    world = cluster()
+    world.submit(0, 0, 1)
+    world.settle()
+    assert [world.protocol(p).paxos.decided for p in (0, 3)] == [1, 1]
+    stamp = world.protocol(0).base.last
+    for p in (3, 4, 5):
+        world.protocol(p)._on_wants([(0, stamp), (1, stamp)], world.now, world.engines[p]._out)
+        world.engines[p].request(1, None)
+        world._run(p)
+    world.settle()
+    assert [world.protocol(p).paxos.decided for p in (3, 4, 5)] == [1, 1, 1]
+
+
+def test_a_blocking_group_that_is_no_destination_stores_nothing() -> None:
+    world = cluster(groups=3)
+    for _ in range(3):
+        world.submit(0, 0, 1)
+    world.settle()
+    for p in (6, 7, 8):
+        assert len(world.protocol(p).waiting) == 0
+        assert world.protocol(p).base.numbers == {}
+    assert world.protocol(6).base.last == world.protocol(0).base.last
+
+
+def test_a_barrier_never_goes_back() -> None:
+    world = cluster()
+    world.submit(0, 0, 1)
+    world.settle()
+    before = world.protocol(3).channels[0].barrier
+    world.links[0, 3].append(world.engines[0].codec.encode(0, Barrier((1, 0), 0)))
+    world.settle()
+    assert world.protocol(3).channels[0].barrier == before > (1, 0)
+
+
+def test_a_barrier_does_not_pass_a_lost_message() -> None:
+    world = cluster()
+    world.cut = {(0, 3)}
+    lost = world.submit(0, 0, 1)
+    world.settle()
+    world.links[0, 3].clear()
+    world.cut = set()
+    m = world.submit(0, 1)
+    while world.links.get((0, 3)) is None or not world.links[0, 3]:
+        assert any(world.step(a, b) for a, b in list(world.links) if (a, b) != (0, 3))
+    assert isinstance(world.engines[3].codec.decode(world.links[0, 3][0])[1], Ordered)
+    world.step(0, 3)
+    assert world.delivered(3) == []
+    world.advance(2 * SECOND)
+    assert world.delivered(3) == world.delivered(4) == [lost, m]
+
+
+def test_what_a_dead_leader_decided_and_did_not_forward_is_asked_for() -> None:
+    world = cluster()
+    world.cut = {(0, p) for p in (3, 4, 5)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert world.protocol(1).base.numbers == {0: 1, 1: 1}
+    world.crash(0)
+    world.cut = set()
+    world.advance(10 * SECOND)
+    assert [world.delivered(p) for p in range(1, 6)] == [[m]] * 5
+
+
+def test_a_lost_request_is_repeated_by_the_blocked_destination() -> None:
+    world = cluster(groups=3)
+    world.cut = {(0, p) for p in (6, 7, 8)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert world.delivered(0) == world.delivered(3) == []
+    for p in (6, 7, 8):
+        world.links.pop((0, p), None)
+    world.cut = set()
+    world.advance(2 * SECOND)
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 6
+
+
+# -- periodic barriers (Algorithm 2) -----------------------------------------------------------------------------------
+
+
+def test_with_periodic_barriers_nobody_requests_any() -> None:
+    world = cluster(groups=3, liveness="periodic", barrier_threshold_us=20_000)
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert world.delivered(0) == []
+    world.advance(100_000)
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 6
+
+
+def test_a_silent_group_decides_one_null_message_per_threshold() -> None:
+    world = cluster(liveness="periodic", barrier_threshold_us=20_000)
+    world.advance(SECOND)
+    assert 40 <= world.protocol(0).paxos.decided <= 60
+
+
+def test_after_a_pause_one_null_message_suffices() -> None:
+    world = cluster(liveness="periodic", barrier_threshold_us=20_000)
+    world.now += 10 * SECOND
+    for p in range(6):
+        world._run(p)
+    world.settle()
+    assert world.protocol(0).base.last[0] >= world.now - 20_000
+    assert world.protocol(0).paxos.decided <= 3
+
+
+def fast_clock(**options: Any) -> tuple[World, dict[ProcessId, list[int]]]:
+    """Process 0's group is 30 s ahead of the other. Process 0 multicasts to both, then process 3."""
+    topology = Topology.grid(2, 3)
+    delivered: dict[ProcessId, list[int]] = {p: [] for p in topology.processes}
+
+    class Watch(Checker):
+        def on_deliver(self, node: Node, *args: Any) -> None:
+            delivered[node.pid].append(node.world.now)
+
+    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application, None]:
+        periodic = QuasiGenuineOptions(liveness="periodic", **options)
+        return QuasiGenuine(pid, topology, periodic, rng), Application(), None
+
+    world = World(topology, make, 1, Conditions.exact(1_000))
+    attach(world, Watch())
+    world.nodes[1].offset_us = 30 * SECOND
+    world.start()
+    world.run_for(SECOND)
+    for pid in (1, 3):
+        world.submit(pid, AppMessage(new_message_id(world.now, pid), (0, 1), b"", pid))
+        world.run_for(10_000)
+    return world, delivered
+
+
+def test_a_fast_clock_holds_everybody_up_no_longer_than_its_bound() -> None:
+    world, delivered = fast_clock(stamp_ahead_us_max=2 * SECOND)
+    world.run_for(SECOND)
+    assert all(len(times) == 1 for times in delivered.values())
+    world.run_for(2 * SECOND)
+    assert all(len(times) == 2 for times in delivered.values())
+
+
+def test_without_the_bound_a_fast_clock_holds_everybody_up() -> None:
+    world, delivered = fast_clock(stamp_ahead_us_max=60 * SECOND)
+    world.run_for(20 * SECOND)
+    assert all(len(times) == 1 for times in delivered.values())
+    world.run_for(20 * SECOND)
+    assert all(len(times) == 2 for times in delivered.values())
+
+
+# -- who may send to whom ----------------------------------------------------------------------------------------------
+
+
+def test_only_groups_that_may_send_can_block() -> None:
+    world = cluster(groups=3, senders="0<1 1<0 2<")
+    for p in (6, 7, 8):
+        world.crash(p)
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 6
+
+
+def test_a_message_to_a_group_that_one_may_not_send_to_is_refused() -> None:
+    world = cluster(groups=3, senders="0<1 1<0 2<")
+    protocol = world.protocol(0)
+    with pytest.raises(Overloaded, match="group 0 may not send to group 2"):
+        protocol.on_submit(world.message(0, 2), world.now, world.engines[0]._out)
+
+
+def test_more_than_the_limit_is_refused() -> None:
+    world = cluster(pending_max=2)
+    world.cut = {(1, 0)}
+    protocol, out = world.protocol(1), world.engines[1]._out
+    protocol.on_submit(world.message(0), world.now, out)
+    protocol.on_submit(world.message(0), world.now, out)
+    with pytest.raises(Overloaded, match="2 messages are pending, the limit is 2"):
+        protocol.on_submit(world.message(0), world.now, out)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"liveness": "never"},
+        {"senders": "0-1"},
+        {"retry_us": 0},
+        {"stamp_ahead_us_max": -1},
+        {"election_timeout_us": 1},
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))[:5]):
+        QuasiGenuineOptions(**options)
+
+
+# -- copies and garbage ------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_two_groups_order_is_delivered_once() -> None:
+    world = cluster()
+    message = world.message(0, 1)
+    for p in (0, 3):
+        world.engines[p].submit(message)
+        world._run(p)
+    world.settle()
+    assert [world.delivered(p) for p in range(6)] == [[message.id]] * 6
+    assert [world.protocol(p).base.numbers for p in (0, 3)] == [{0: 1, 1: 1}] * 2
+
+
+def test_a_delivered_message_is_not_ordered_again() -> None:
+    world = cluster()
+    message = world.message(0, 1)
+    for _ in range(2):
+        world.engines[1].submit(message)
+        world._run(1)
+        world.settle()
+    assert world.protocol(0).base.numbers == {0: 1, 1: 1}
+
+
+def left(world: Lockstep) -> list[tuple[int, int, int]]:
+    described = [world.protocol(p).describe() for p in world.topology.processes if p not in world.down]
+    return [(d["kept"], d["outgoing"], d["pending"]) for d in described]
+
+
+def test_instances_and_messages_go_once_quorums_have_them() -> None:
+    world = cluster(groups=3)
+    for _ in range(30):
+        world.submit(0, 0, 1)
+        world.submit(7, 1, 2)
+    world.settle()
+    world.advance(3 * SECOND)
+    assert left(world) == [(0, 0, 0)] * 9
+
+
+def test_a_dead_member_does_not_stop_garbage_collection() -> None:
+    world = cluster()
+    world.crash(5)
+    world.crash(2)
+    for _ in range(30):
+        world.submit(0, 0, 1)
+    world.advance(3 * SECOND)
+    assert left(world) == [(0, 0, 0)] * 4
+
+
+def test_what_is_kept_on_disk_does_not_grow() -> None:
+    topology = Topology.grid(2, 3)
+
+    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application, None]:
+        options = QuasiGenuineOptions(clock="hybrid", dedup_window_us=SECOND)
+        return QuasiGenuine(pid, topology, options, rng), Application(), None
+
+    values: dict[ProcessId, dict[bytes, bytes]] = {p: {} for p in topology.processes}
+    world = World(topology, make, 1, on_batch=lambda node, batch: apply_changes(values[node.pid], batch.changes))
+    world.start()
+    sizes = []
+    for number in range(6):
+        for bits in range(100):
+            world.submit(bits % 6, AppMessage(new_message_id(world.now, number << 20 | bits), (0, 1), b"x", bits % 6))
+            world.run_for(20_000)
+        world.run_for(6 * SECOND)
+        sizes.append(max(len(v) for v in values.values()))
+    assert max(sizes[2:]) <= sizes[0] + 110, sizes
+    assert all(LAST_KEY in v for v in values.values())
+
+
+def apply_changes(values: dict[bytes, bytes], changes: list[tuple[bytes, bytes | None]]) -> None:
+    for key, value in changes:
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+
+
+# -- under faults ------------------------------------------------------------------------------------------------------
+
+
+class Fifo(Checker):
+    """FIFO order of each sender's life, for messages that were multicast once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: dict[tuple[ProcessId, int], list[AppMessage]] = {}
+        self.times: dict[MessageId, int] = {}
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        self.sent.setdefault((node.pid, node.life), []).append(message)
+        self.times[message.id] = self.times.get(message.id, 0) + 1
+
+    def inverted(self, log: list[MessageId], group: int) -> list[tuple[MessageId, MessageId]]:
+        places = {message_id: place for place, message_id in reversed(list(enumerate(log)))}
+        found = []
+        for messages in self.sent.values():
+            mine = [m.id for m in messages if group in m.destinations]
+            for i, later in enumerate(mine):
+                if self.times[later] == 1 and later in places:
+                    found += [(e, later) for e in mine[:i] if places.get(e, len(log)) > places[later]]
+        return found
+
+
+@pytest.mark.parametrize("seed", range(500, 512))
+def test_a_senders_messages_are_delivered_in_their_order_under_faults(seed: int) -> None:
+    run = Run(QuasiGenuine, seed, Settings(options={"dedup_window_us": "0"}))
+    fifo = Fifo()
+    attach(run.world, fifo)
+    assert run.execute().violations == []
+    for group, log in run.properties.logs.items():
+        assert fifo.inverted([entry[0] for entry in log], group) == []
+
+
+def test_a_null_message_is_its_stamp() -> None:
+    assert Null((5, 0)) == Null((5, 0)) != Null((5, 1))
