@@ -1,8 +1,8 @@
 """Two schedules in which atomic multicast alone, or signals sent too early, are not strictly serializable.
 
 Both rest on one thing: a group's leader learns late how high another group has stamped a message, and meanwhile stamps
-something of its own lower. Clocks: the late one's is behind. Links: everything takes 1 ms, but what the slow leader
-sends to the late one takes 100 ms.
+something of its own lower. Clocks: the late one's is behind. Links: everything takes 1 ms, but what the slow group
+sends to the late one's leader takes 100 ms (all of it: in PrimCast followers tell their group's stamps, too).
 
 two-groups. t3 writes to A and B; A stamps it high, and B does not hear of it. A has B's stamp and delivers t3. A client
 reads t3's write at A (t1), and then reads at B (t2), which B orders before t3: t1 -> t2 in real time, but t2 < t3 < t1.
@@ -51,7 +51,7 @@ class Step(msgspec.Struct, frozen=True):
 
 class Schedule(msgspec.Struct, frozen=True):
     """A key is named by the letter of its shard. background: sent 5 ms apart; client: one after the other, 20 ms later.
-    slow, late: what the leader of `slow` sends to that of `late` takes LATE_US; the clocks of `slow` are ahead."""
+    slow, late: what `slow` sends to the leader of `late` takes LATE_US; the clocks of `slow` are ahead."""
 
     shards: int
     slow: GroupId
@@ -107,8 +107,8 @@ class _Player:
             self.cluster.world.node(pid).offset_us = AHEAD_US
 
     def _delay(self, sender: int, receiver: int, message: Any) -> int:
-        slow, late = self._leaders[self.schedule.slow], self._leaders[self.schedule.late]
-        return LATE_US if (sender, receiver) == (slow, late) else DELAY_US
+        slow = self.cluster.topology.groups[self.schedule.slow]
+        return LATE_US if sender in slow and receiver == self._leaders[self.schedule.late] else DELAY_US
 
     def _key(self, letter: str) -> bytes:
         shard = "abc".index(letter)
