@@ -137,7 +137,7 @@ class Network:
         self.frames_sent += 1
         delay = None
         if self.script is not None:
-            message = link.receiver.decode(frame)
+            message = link.sender.decode(frame)
             delay = self.script(link.sender.pid, link.receiver.pid, message)
         arrival = self.world.now + (self.delay(link) if delay is None else delay)
         if arrival < link.last_arrival:
