@@ -407,7 +407,7 @@ def test_a_copy_that_comes_after_its_id_was_forgotten_is_delivered_again_alike_e
 
 
 def test_a_large_state_changes_primaries_in_portions() -> None:
-    world = cluster(groups=1, replicas=5)
+    world = cluster(groups=1, replicas=5, retry_us=60 * SECOND)
     world.cut = {(p, q) for p in range(1, 5) for q in range(5) if p != q}
     for n in range(12):
         message = world.message(0)
