@@ -275,10 +275,7 @@ class QuasiGenuine(MulticastProtocol):
         self._acks: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
         self._casts: deque[Cast] = deque()
         self._cast_ids: set[MessageId] = set()
-        self._cast_number = 0
-        self._cast_at = 0
-        self._stamp = 0
-        self._epoch = 0
+        self._cast_number = self._cast_at = self._stamp = self._epoch = 0
         self._ready = False
         self._ballot = Ballot(0, 0)
         self._led: Ballot | None = None
@@ -326,8 +323,9 @@ class QuasiGenuine(MulticastProtocol):
         out.send_durable((self.self_id,), Ready())
         self._after_paxos(now, out)
         self.channels[self.group].acked = self.base.instance
-        for group in self.channels:
-            self._send_ack(group, self.topology.groups[group], out)
+        if not saved.first:
+            for group in self.channels:
+                self._send_ack(group, self.topology.groups[group], out)
         self._raise_floor(out)
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
