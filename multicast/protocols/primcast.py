@@ -55,8 +55,8 @@ Deviations from the algorithms, with reasons:
    its own word when it comes back through that lane. A restarted process is PROMISED until a primary or a quorum of
    ACCEPTs proves its epoch, and never leads in an epoch from before.
 11. Repair. A process with an undelivered message of T tells its acknowledgement again to those whose own it lacks, and
-   they answer; a follower hands a START that nobody proposed to its primary; the sender repeats START until it knows of
-   the delivery.
+   they answer, at the beginning of an epoch and periodically; a follower hands a START that nobody proposed to its
+   primary; the sender repeats START until it knows of the delivery.
 
 Orderings relied on: FIFO from a primary to a follower between NEW-STATE and proposals; whatever is lost with a link is
 found by place, position or time.
@@ -358,7 +358,6 @@ class PrimCast(MulticastProtocol):
         self._retries: OrderedDict[MessageId, int] = OrderedDict()
         self._submitted: dict[MessageId, AppMessage] = {}
         self._submission_retries: deque[tuple[int, MessageId]] = deque()
-        self._recovered = False
         self._sweep_at = 0
         self._wake = 0
 
@@ -380,7 +379,6 @@ class PrimCast(MulticastProtocol):
         if _EPOCHS_KEY in values:
             self.promised, self.joined = _decode_epochs(values[_EPOCHS_KEY])
             self._highest = self.leaders[self.group] = self._accepted_epoch = self.promised
-            self._recovered = True
             if self.joined.leader == self.self_id:
                 self._timer.restart(now, 0.1)
         else:
@@ -1031,11 +1029,9 @@ class PrimCast(MulticastProtocol):
                 held = entry.acks.get((self.group, entry.epoch))
                 if held is None or self.self_id not in held[1]:
                     self._acknowledge(entry)
-        if self._recovered:
-            self._recovered = False
-            self._told_clock = 0
-            self._retries = OrderedDict.fromkeys(self._retries, 0)
-            self._wake = now
+        self._told_clock = 0
+        self._retries = OrderedDict.fromkeys(self._retries, 0)
+        self._wake = now
 
     def _learn_leader(self, group: GroupId, epoch: Ballot) -> None:
         if epoch.leader not in self.topology.groups[group]:
