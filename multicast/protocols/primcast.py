@@ -346,6 +346,7 @@ class PrimCast(MulticastProtocol):
         self._leader_report = (0, 0)
         self._leader_before = (0, 0)
         self._stuck = False
+        self._peers = deque(p for p in self.members if p != self_id)
         self._highest = self.promised
         self._timer = LeaderTimer(self.options.election_timeout_us, rng)
         self._votes: dict[ProcessId, Promise] | None = None
@@ -811,8 +812,11 @@ class PrimCast(MulticastProtocol):
             return
         if entry.epoch is None or known.final <= self.log.timestamp:
             self._forget(entry, out)
-        elif self.topology.group_of[sender] == self.group:
+        elif sender in self.members:
             out.catch_up(sender)
+        elif len(self.members) > 1:
+            self._peers.rotate(-1)  # one of them has delivered it, too
+            out.catch_up(self._peers[0])
 
     def _forget(self, entry: _Entry, out: Outbox) -> None:
         """Whatever this undelivered message was, nobody needs it here."""
@@ -1141,10 +1145,9 @@ class PrimCast(MulticastProtocol):
         if self.status is PRIMARY:
             if now >= self._next_heartbeat:
                 self._next_heartbeat = now + self.options.heartbeat_us
-                peers = [p for p in self.members if p != self.self_id]
-                if peers:
+                if self._peers:
                     beat = Heartbeat(self.joined, self._told_clock, self.length, self.log.position)
-                    out.send_durable(peers, beat)
+                    out.send_durable(tuple(self._peers), beat)
             wakes.append(self._next_heartbeat)
         elif self._votes is not None:
             self._compute_state(now, out)

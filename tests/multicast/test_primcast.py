@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from multicast.parts.delivered import Known
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
 from multicast.protocols.primcast import Ack, Bump, NewEpoch, PrimCast, Start, Want
 from multicast.types import AppMessage, Ballot, Topology
@@ -452,3 +453,16 @@ def test_what_no_correct_peer_sends_is_refused() -> None:
         world.protocol(0).on_message(3, Bump(Ballot(1, 3), 5, 0), world.now, out)
     with pytest.raises(PeerError, match="somebody else's epoch"):
         world.protocol(0).on_message(1, NewEpoch(Ballot(7, 2)), world.now, out)
+
+
+def test_a_primary_that_hears_from_another_group_that_its_message_is_settled_catches_up() -> None:
+    world = cluster(retry_us=20 * SECOND)
+    world.cut = {(p, 0) for p in (3, 4, 5)}
+    m = world.submit(0, 0, 1)
+    world.advance(SECOND)
+    assert world.delivered(0) == [] and world.delivered(1) == world.delivered(5) == [m]
+    assert world.protocol(1).describe()["entries"] == 0
+    out = Outbox()
+    world.protocol(0).on_message(4, Known(m, world.protocol(4).log.known(m)[0]), world.now, out)
+    world.protocol(0).on_message(4, Known(m, world.protocol(4).log.known(m)[0]), world.now, out)
+    assert sorted(out.catch_ups) == [1, 2]
