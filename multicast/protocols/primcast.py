@@ -49,8 +49,12 @@ Deviations from the algorithms, with reasons:
    then it leaves T. Safe, because by 7 every later primary of any of these groups has delivered it. A process whose T
    was replaced or refilled by one without m must not deliver beyond m's position on its own: states carry the `reach`,
    the highest position of what was dropped, and up to that it installs.
-9. A late copy of m, after its id was forgotten, is stamped anew; groups that still know m join in when they see that
-   stamp, which is beyond m's final timestamp by twice the window, so that the second delivery is *expired* everywhere.
+9. A late copy of m, after its id was forgotten, is stamped anew; a group that still knows m joins in when such a stamp
+   is decided, which is beyond m's final timestamp by twice the window, so that the second delivery is *expired*
+   everywhere. Old acknowledgements may still be on the way to a process that has forgotten them. So stamps that are
+   more than twice the window below another of the same message are void: they never make a final timestamp together. A
+   group whose own stamp has become void (another was down for so long) begins a new epoch, whose candidate, having
+   caught up, knows whether m was delivered, and else leaves it out of T, to be stamped anew.
 10. Crash-recovery: what a process acknowledges, promises, accepts or tells of its clock is on disk before; it counts
    its own word when it comes back through that lane. A restarted process is PROMISED until a primary or a quorum of
    ACCEPTs proves its epoch, and never leads in an epoch from before.
@@ -508,6 +512,8 @@ class PrimCast(MulticastProtocol):
             entry = self.entries.get(message_id)
             if entry is None or entry.message is None or entry.epoch is not None or self.group in entry.locals:
                 continue
+            if not entry.locals and self.log.known(message_id) is not None:
+                continue  # a late copy, but nobody is known to have forgotten the message
             vote = Vote(message_id, self.length, self.clock.stamp(now), self.joined)
             self._place(entry, vote, now, out)
             self._extend(self.length + 1, vote.ts)
@@ -568,7 +574,8 @@ class PrimCast(MulticastProtocol):
             self._want_later(entry, now)
         elif group not in entry.message.destinations:
             return
-        if group in entry.locals:
+        decided = entry.locals.get(group, -1)
+        if decided == vote.ts:
             return
         key = self._ack_key(group, vote.epoch)
         held = entry.acks.get(key)
@@ -576,8 +583,10 @@ class PrimCast(MulticastProtocol):
             held = entry.acks[key] = (vote.ts, set())
         if held[0] == vote.ts:
             held[1].add(sender)
-            if len(held[1]) >= self.topology.quorum(group):
+            if len(held[1]) >= self.topology.quorum(group) and decided < vote.ts:
                 entry.locals[group] = vote.ts
+                if self.status is PRIMARY and entry.epoch is None:
+                    self._proposable.append(vote.id)
                 self._refresh(entry, now)
 
     def _ack_key(self, group: GroupId, epoch: Ballot) -> tuple[GroupId, Ballot]:
@@ -589,6 +598,7 @@ class PrimCast(MulticastProtocol):
         message = entry.message
         if entry.position or message is None:
             return
+        self._remove_void(entry)
         if all(g in entry.locals for g in message.destinations):
             entry.final = max(Timestamp(entry.locals[g], g) for g in message.destinations)
             self._queue.commit(entry.id, entry.final)
@@ -598,6 +608,24 @@ class PrimCast(MulticastProtocol):
                 lowest = max(lowest, Timestamp(ts, group))
             self._queue.propose(entry.id, lowest)
             self._retry_later(entry, now)
+
+    def _remove_void(self, entry: _Entry) -> None:
+        """Deviation 9."""
+        window: int = 2 * self.options.dedup_window_us
+        if window and entry.locals:
+            least = max(entry.ts, *entry.locals.values()) - window
+            void = [g for g, ts in entry.locals.items() if ts < least]
+            for group in void:
+                del entry.locals[group]
+            if void and entry.final is not None:
+                entry.final = None
+                self._queue.remove(entry.id)
+
+    def _is_void(self, message_id: MessageId, ts: int) -> bool:
+        """Whether the own group's stamp of a message in T is (deviation 9)."""
+        window: int = 2 * self.options.dedup_window_us
+        entry = self.entries.get(message_id)
+        return window > 0 and entry is not None and any(ts < other - window for other in entry.locals.values())
 
     def _reply(self, sender: ProcessId, votes: list[Vote], out: Outbox) -> None:
         """Deviation 11: what this process has acknowledged, once more."""
@@ -903,7 +931,8 @@ class PrimCast(MulticastProtocol):
         latest = self._choose(votes)
         self._advance_clock(max(vote.clock for vote in votes.values()))
         self.reach = max(self.reach, *(vote.reach for vote in votes.values()))
-        self._adopt(latest.entries, latest.length, now, out)
+        states = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
+        self._adopt(states, latest.length, now, out)
         self._reports_of_epoch()
         self._send_new_state(tuple(p for p in self.members if p != self.self_id), out)
         self._send_accept(out)
@@ -1186,17 +1215,21 @@ class PrimCast(MulticastProtocol):
         """Deviation 11."""
         period: int = self.options.retry_us
         asked: dict[tuple[ProcessId, ...], list[Vote]] = {}
+        void = False
         for message_id in self._due(self._retries, now - period):
             entry = self.entries.get(message_id)
             if entry is None or entry.message is None or entry.position:
                 continue
             self._retries[message_id] = now
+            void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
             if entry.epoch is not None and self.status in (PRIMARY, FOLLOWER):
                 if not (missing := self._missing(entry)):
                     continue
                 asked.setdefault(missing, []).append(self._vote(entry))
             elif entry.epoch is None and self.status is FOLLOWER:
                 out.send((self.joined.leader,), Start(entry.message))
+        if void and self.status is PRIMARY:
+            self._stand(now, out)
         self._stuck = self._stuck or bool(asked)
         for to, votes in asked.items():
             for first in range(0, len(votes), _ASK_IDS_MAX):
