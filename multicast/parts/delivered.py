@@ -193,7 +193,10 @@ class DeliveredLog:
         queue = self._not_stable
         while queue and queue[0][0] <= position:
             mark = queue.popleft()[1]
-        return self.report(self._self_id, mark, out)
+        settled = self.report(self._self_id, mark, out)
+        if self._unsettled:  # what is delivered late may be settled already
+            settled += self._settle(self._topology.group_of[self._self_id], out)
+        return settled
 
     def report(self, process: ProcessId, watermark: Timestamp, out: Outbox) -> list[MessageId]:
         """A process has told its watermark. Returns newly settled messages."""
@@ -286,5 +289,5 @@ class DeliveredLog:
                     self._overdue.add(message_id)
 
     def _forget(self, message_id: MessageId, out: Outbox) -> None:
-        del self._known[message_id]
-        out.delete(KNOWN_PREFIX + message_id)
+        if self._known.pop(message_id, None) is not None:  # an id that was delivered twice comes here twice
+            out.delete(KNOWN_PREFIX + message_id)

@@ -955,6 +955,10 @@ class QuasiGenuine(MulticastProtocol):
 
     # -- for people ---------------------------------------------------------------------------------------------------
 
+    def strict_groups_max(self) -> int | None:
+        everybody = len(self.topology.groups) - 1
+        return None if all(len(senders) == everybody for senders in self.senders_to.values()) else 1
+
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self._leaders[group]
 

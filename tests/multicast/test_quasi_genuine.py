@@ -281,6 +281,8 @@ def test_without_the_bound_a_fast_clock_holds_everybody_up() -> None:
 
 def test_only_groups_that_may_send_can_block() -> None:
     world = cluster(groups=3, senders="0<1 1<0 2<")
+    assert world.protocol(0).strict_groups_max() == 1
+    assert cluster(groups=3).protocol(0).strict_groups_max() is None
     for p in (6, 7, 8):
         world.crash(p)
     m = world.submit(0, 0, 1)
