@@ -599,11 +599,7 @@ class PrimCast(MulticastProtocol):
         if entry.position or message is None:
             return
         self._remove_void(entry)
-        if self._is_void(entry, entry.ts):
-            self._queue.remove(entry.id)
-            self._queue.propose(entry.id, Timestamp(entry.ts, self.group))
-            self._retry_later(entry, now)
-        elif all(g in entry.locals for g in message.destinations):
+        if all(g in entry.locals for g in message.destinations):
             entry.final = max(Timestamp(entry.locals[g], g) for g in message.destinations)
             self._queue.commit(entry.id, entry.final)
         elif entry.epoch is not None:
@@ -625,13 +621,11 @@ class PrimCast(MulticastProtocol):
                 entry.final = None
                 self._queue.remove(entry.id)
 
-    def _is_void(self, entry: _Entry | None, ts: int) -> bool:
-        """Whether the own group's stamp of a message in T is void. It goes on blocking what is above it, since somebody
-        may have delivered the message at it: then its delivery is installed here."""
+    def _is_void(self, message_id: MessageId, ts: int) -> bool:
+        """Whether the own group's stamp of a message in T is (deviation 9)."""
         window: int = 2 * self.options.dedup_window_us
-        if not window or entry is None or not ts:
-            return False
-        return any(ts < other - window for other in entry.locals.values())
+        entry = self.entries.get(message_id)
+        return window > 0 and entry is not None and any(ts < other - window for other in entry.locals.values())
 
     def _reply(self, sender: ProcessId, votes: list[Vote], out: Outbox) -> None:
         """Deviation 11: what this process has acknowledged, once more."""
@@ -937,7 +931,7 @@ class PrimCast(MulticastProtocol):
         latest = self._choose(votes)
         self._advance_clock(max(vote.clock for vote in votes.values()))
         self.reach = max(self.reach, *(vote.reach for vote in votes.values()))
-        states = [s for s in latest.entries if not self._is_void(self.entries.get(s.message.id), s.ts)]
+        states = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
         self._adopt(states, latest.length, now, out)
         self._reports_of_epoch()
         self._send_new_state(tuple(p for p in self.members if p != self.self_id), out)
@@ -1227,7 +1221,7 @@ class PrimCast(MulticastProtocol):
             if entry is None or entry.message is None or entry.position:
                 continue
             self._retries[message_id] = now
-            void = void or self._is_void(entry, entry.ts)
+            void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
             if entry.epoch is not None and self.status in (PRIMARY, FOLLOWER):
                 if not (missing := self._missing(entry)):
                     continue
