@@ -90,13 +90,6 @@ class AcknowledgedBeforeSync(PrimCast):
         out.send(to, ack)
 
 
-class WithoutQuorumClock(PrimCast):
-    """Line 29 left out: a later primary may stamp below what was delivered."""
-
-    def _horizon(self) -> int:
-        return self.leader_clock
-
-
 class WithoutLeaderClock(PrimCast):
     """Line 28 left out: this primary may stamp below what was delivered."""
 
@@ -169,7 +162,6 @@ MUTANTS = [
     PrintedLine73,
     AcknowledgedWithoutPayload,
     AcknowledgedBeforeSync,
-    WithoutQuorumClock,
     WithoutLeaderClock,
     LongestOfAnyEpoch,
     ShortestState,
