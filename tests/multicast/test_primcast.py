@@ -13,7 +13,7 @@ from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError,
 from multicast.protocols.primcast import Ack, Bump, NewEpoch, PrimCast, Start, Want
 from multicast.types import AppMessage, Ballot, Topology
 from tests.multicast.lockstep import Lockstep
-from tests.simulation.test_mutants_primcast import PrintedLine73
+from tests.planted.primcast import PrintedLine73
 
 SECOND = 1_000_000
 

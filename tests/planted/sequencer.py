@@ -1,18 +1,13 @@
-"""Bugs planted in the sequencer, each of one method, and after how many seeds the checkers find it."""
+"""Bugs planted in the sequencer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from multicast.protocol import MulticastProtocol, Outbox, Saved
+from multicast.protocol import Outbox, Saved
 from multicast.protocols.sequencer import Missing, Ordered, Sequencer
-from multicast.simulation.runner import Settings, run_seed
 from multicast.types import AppMessage, ProcessId
-
-SEEDS_MAX = 200
-FAULTS = Settings(profile="faults")
+from tests.planted import Planted
 
 
 class ToldBeforeSync(Sequencer):
@@ -57,25 +52,10 @@ class ForgetsItsLog(Sequencer):
         super().on_start(saved, now, out)
 
 
-MUTANTS = [ToldBeforeSync, CopiesEntered, GapsAccepted, NothingMissing, ForgetsItsLog]
-
-
-def _seeds_until_found(protocol: type[MulticastProtocol]) -> tuple[int, str] | None:
-    for seed in range(SEEDS_MAX):
-        outcome = run_seed(protocol, seed, FAULTS)
-        if outcome.violations:
-            return seed + 1, outcome.violations[0][0]
-    return None
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
-def test_a_planted_bug_is_found(mutant: type[MulticastProtocol], capsys: pytest.CaptureFixture[str]) -> None:
-    found = _seeds_until_found(mutant)
-    assert found, f"{mutant.__name__} survived {SEEDS_MAX} seeds: {mutant.__doc__}"
-    with capsys.disabled():
-        print(f"\n{mutant.__name__}: found after {found[0]} seeds by {found[1]}", end=" ")
-
-
-def test_without_a_planted_bug_nothing_is_found() -> None:
-    failed = {seed: run_seed(Sequencer, seed, FAULTS).violations for seed in range(20)}
-    assert not any(failed.values()), failed
+PLANTED = (
+    Planted(ToldBeforeSync, first_seed=1),
+    Planted(CopiesEntered, first_seed=1),
+    Planted(GapsAccepted, first_seed=5),
+    Planted(NothingMissing, first_seed=1),
+    Planted(ForgetsItsLog),
+)

@@ -1,0 +1,104 @@
+"""`run`: seeds, under faults or calm."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from multicast.protocol import MulticastProtocol
+from multicast.simulation.cli import (
+    GROUPS_MAX,
+    MESSAGES_MAX,
+    REPLICAS_MAX,
+    BadUsage,
+    JsonOption,
+    OptionOption,
+    ProtocolOption,
+    bounded,
+    check,
+    console,
+    option_pairs,
+    progress,
+    protocols,
+    seed_range,
+    write_json,
+)
+from multicast.simulation.runner import PROFILES, Settings, Summary, run_seed
+
+_FAILURES_SHOWN = 3
+
+
+def command(
+    protocol: ProtocolOption,
+    seeds: Annotated[str, typer.Option(metavar="FROM:TO", help="Which seeds; TO is not included.")] = "0:100",
+    profile: Annotated[str, typer.Option(help="calm: no faults; faults: drawn from each seed.")] = "faults",
+    groups: Annotated[int | None, typer.Option(help="How many groups; else drawn.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Processes per group; else drawn.")] = None,
+    messages: Annotated[int | None, typer.Option(help="Messages per run; else drawn.")] = None,
+    option: OptionOption = None,
+    json_file: JsonOption = None,
+) -> None:
+    """Run seeds and check every property of atomic multicast. Exit status 1 on any violation."""
+    if profile not in PROFILES:
+        raise BadUsage(f"--profile is one of {', '.join(PROFILES)}, not {profile!r}")
+    bounded("groups", groups, GROUPS_MAX)
+    bounded("replicas", replicas, REPLICAS_MAX)
+    bounded("messages", messages, MESSAGES_MAX)
+    settings = Settings(
+        profile=profile, groups=groups, replicas=replicas, messages=messages, options=option_pairs(option)
+    )
+    wanted, chosen = seed_range(seeds), protocols(protocol)
+    for one in chosen:
+        check(one, settings)
+    summaries = [Summary(one.specification.name, settings) for one in chosen]
+    interrupted = False
+    try:
+        for one, summary in zip(chosen, summaries, strict=True):
+            _run_seeds(one, wanted, settings, summary)
+    except KeyboardInterrupt:
+        interrupted = True
+        console.print("interrupted; so far:")
+    write_json(json_file, [s.to_json() for s in summaries] if len(summaries) > 1 else summaries[0].to_json())
+    for summary in summaries:
+        _print_summary(summary)
+    if interrupted:
+        raise typer.Exit(130)
+    if any(s.failures for s in summaries):
+        raise typer.Exit(1)
+
+
+def _run_seeds(protocol: type[MulticastProtocol], seeds: range, settings: Settings, summary: Summary) -> None:
+    with progress() as bar:
+        task = bar.add_task(protocol.specification.name, total=len(seeds))
+        for seed in seeds:
+            outcome = run_seed(protocol, seed, settings)
+            summary.add(outcome)
+            if outcome.violations:
+                kinds = sorted({checker for checker, _ in outcome.violations})
+                console.print(f"seed {seed}: {', '.join(kinds)}: {outcome.violations[0][1]}", markup=False)
+                console.print(f"  replay: {settings.replay(summary.protocol, seed)}", markup=False)
+                if len(seeds) == 1:
+                    for checker, text in outcome.violations:
+                        console.print(f"  {checker}: {text}", markup=False)
+            if len(seeds) == 1:
+                console.print(f"seed {seed}: {outcome.topology}, trace digest {outcome.digest}", markup=False)
+            bar.advance(task)
+
+
+def _print_summary(summary: Summary) -> None:
+    result = summary.to_json()
+    faults = ", ".join(f"{kind} {count}" for kind, count in result["faults"].items()) or "none"
+    console.print(
+        f"{summary.protocol}: {summary.seeds} seeds, {result['simulated_seconds']:.1f} simulated seconds,"
+        f" {summary.messages} messages, {summary.deliveries} deliveries, {summary.events} protocol events"
+        f" ({summary.events_per_second}/s), foreign processes per message {result['foreign_per_message']}",
+        markup=False,
+    )
+    console.print(f"  faults: {faults}", markup=False)
+    failed = len(summary.failures)
+    console.print(
+        f"  violations: {len(result['violations'])} in {failed} seeds" if failed else "  violations: none", markup=False
+    )
+    for outcome in summary.failures[:_FAILURES_SHOWN]:
+        console.print(f"  replay: {summary.settings.replay(summary.protocol, outcome.seed)}", markup=False)

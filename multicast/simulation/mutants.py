@@ -1,0 +1,91 @@
+"""Planted bugs: finding them on disk, and after how many seeds the checkers find them in a run.
+
+A package of bugs (`tests.planted` here) has a module per protocol, or per part that protocols share. Its `PLANTED` is a
+sequence of objects with the attributes of `Bug`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from multicast.protocol import MulticastProtocol
+from multicast.simulation.runner import Settings, run_seed
+
+SEEDS_MAX = 200
+"""Within how many seeds a bug must be found."""
+
+
+class BadPackage(ValueError):
+    """There are no bugs in this package; the text says why."""
+
+
+class Bug(Protocol):
+    """protocol: with the bug. settings: of the runs that shall show it. first_seed: one that found it some time.
+    shows: the line or erratum of the paper that it stands for."""
+
+    @property
+    def protocol(self) -> type[MulticastProtocol]: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def first_seed(self) -> int: ...
+    @property
+    def shows(self) -> str: ...
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """seeds: how many were needed, None if none of them showed it. seed, checker: the one that did, and which checker.
+    wall_s: processor time. about: first sentence of the bug's docstring."""
+
+    module: str
+    bug: str
+    about: str
+    shows: str
+    seeds: int | None
+    seed: int | None
+    checker: str
+    wall_s: float
+
+
+def load(package: str) -> dict[str, tuple[Bug, ...]]:
+    """module name -> its bugs. BadPackage if it cannot be imported or is none."""
+    try:
+        root = importlib.import_module(package)
+    except ImportError as error:
+        raise BadPackage(f"cannot import {package!r}: {error}; run it where that package is importable") from None
+    if not hasattr(root, "__path__"):
+        raise BadPackage(f"{package!r} is a module, not a package of modules with PLANTED")
+    bugs: dict[str, tuple[Bug, ...]] = {}
+    for info in pkgutil.iter_modules(root.__path__):
+        try:
+            module = importlib.import_module(f"{package}.{info.name}")
+        except ImportError as error:
+            raise BadPackage(f"cannot import {package}.{info.name}: {error}") from None
+        if hasattr(module, "PLANTED"):
+            bugs[info.name] = tuple(module.PLANTED)
+    if not bugs:
+        raise BadPackage(f"no module of {package!r} has PLANTED")
+    return bugs
+
+
+def search(module: str, bug: Bug, seeds: Iterable[int]) -> Found:
+    """Run seeds until one shows the bug."""
+    started = time.process_time()
+    about = " ".join((bug.protocol.__doc__ or "").split()).partition(". ")[0].rstrip(".")
+    found = Found(
+        module=module, bug=bug.protocol.__name__, about=about, shows=bug.shows, seeds=None, seed=None, checker="",
+        wall_s=0.0,
+    )  # fmt: skip
+    for count, seed in enumerate(seeds, 1):
+        outcome = run_seed(bug.protocol, seed, bug.settings)
+        if outcome.violations:
+            found.seeds, found.seed, found.checker = count, seed, outcome.violations[0][0]
+            break
+    found.wall_s = round(time.process_time() - started, 3)
+    return found

@@ -1,0 +1,75 @@
+"""Bugs planted in the Paxos part, shown by a protocol that uses it."""
+
+from __future__ import annotations
+
+from multicast.parts.paxos import Accepted, Paxos, Promise, Values
+from multicast.protocol import MulticastProtocol, Outbox
+from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.types import Ballot
+from tests.planted import Planted
+
+
+class PromiseNotSaved(Paxos):
+    """A promise is given, and forgotten at a crash."""
+
+    def _save_promise(self, out: Outbox) -> None:
+        pass
+
+
+class AcceptedNotSaved(Paxos):
+    """Acceptances are only in memory."""
+
+    def _save_entry(self, instance: int, out: Outbox) -> None:
+        pass
+
+
+class AcceptedBeforeSync(Paxos):
+    """An acceptance is told before it is on disk."""
+
+    def _send_accepted(self, message: Accepted, out: Outbox) -> None:
+        out.send(self.members, message)
+
+
+class OneIsEnough(Paxos):
+    """Chosen without a quorum."""
+
+    def _is_chosen(self, voters: set[int]) -> bool:
+        return len(voters) >= max(1, self.quorum - 1)
+
+
+class BallotsMixed(Paxos):
+    """Acceptances of different ballots count together."""
+
+    def _on_accepted(self, sender: int, accepted: Accepted) -> None:
+        super()._on_accepted(sender, Accepted(Ballot(1, self.members[0]), accepted.instances))
+
+
+class PromisesIgnored(Paxos):
+    """A new leader begins with nothing that was accepted before."""
+
+    def _choose(self, votes: list[Promise]) -> dict[int, tuple[Ballot, Values]]:
+        return {}
+
+
+class LowestBallotChosen(Paxos):
+    """A new leader proposes what was accepted in the lowest ballot."""
+
+    def _choose(self, votes: list[Promise]) -> dict[int, tuple[Ballot, Values]]:
+        for vote in votes:
+            vote.accepted = [(k, Ballot(-b.number, b.leader), values) for k, b, values in vote.accepted]
+        return super()._choose(votes)
+
+
+def _with(part: type[Paxos]) -> type[MulticastProtocol]:
+    return type(part.__name__, (QuasiGenuine,), {"paxos_class": part, "__doc__": part.__doc__, "__module__": __name__})
+
+
+PLANTED = (
+    Planted(_with(PromiseNotSaved), first_seed=5),
+    Planted(_with(AcceptedNotSaved)),
+    Planted(_with(AcceptedBeforeSync), first_seed=19),
+    Planted(_with(OneIsEnough), first_seed=2),
+    Planted(_with(BallotsMixed), first_seed=6),
+    Planted(_with(PromisesIgnored), first_seed=2),
+    Planted(_with(LowestBallotChosen), first_seed=17),
+)

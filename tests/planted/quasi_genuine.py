@@ -1,0 +1,108 @@
+"""Bugs planted in the quasi-genuine protocol. Lines are those of its Algorithms 1 to 3.
+
+The printed rules that the notes call wrong are among them: kept here, they fail; the mended ones do not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of
+from multicast.protocol import Outbox
+from multicast.protocols.quasi_genuine import Barrier, Base, QuasiGenuine
+from multicast.types import GroupId, Timestamp
+from tests.planted import Planted
+
+
+class NoOwnBarrier(QuasiGenuine):
+    """Line 40 as printed: sendersTo(G) without G itself."""
+
+    def _lowest_barrier(self) -> Stamp:
+        others = [channel.barrier for group, channel in self.channels.items() if group != self.group]
+        return min(others, default=(1 << 62, 0))
+
+
+class StrictBarrier(QuasiGenuine):
+    """Line 40 as printed: a barrier must be beyond the message, so that a message blocks itself."""
+
+    def _passed(self, timestamp: Timestamp) -> bool:
+        return stamp_of(timestamp) < self._floor
+
+
+class OnlyRestampedInserted(QuasiGenuine):
+    """Lines 29-37 as printed, indentation and all: only a message that is stamped anew is kept and forwarded."""
+
+    def _next_stamp(self, stamp: Stamp) -> Stamp:
+        following = super()._next_stamp(stamp)
+        return following if following != stamp else NEVER
+
+    def _receive(self, group: GroupId, number: int, item: Any) -> None:
+        if item.stamp != NEVER:
+            super()._receive(group, number, item)
+
+
+class StampKept(QuasiGenuine):
+    """Line 30 left out: what is decided too late keeps its stamp."""
+
+    def _next_stamp(self, stamp: Stamp) -> Stamp:
+        return stamp
+
+
+class BarrierPassesMessages(QuasiGenuine):
+    """A barrier counts although messages that precede it were lost."""
+
+    def _covers(self, channel: Channel, upto: int) -> bool:
+        return True
+
+
+class ReceivedNotSaved(QuasiGenuine):
+    """What is acknowledged is only in memory."""
+
+    def _save_channel(self, group: GroupId, channel: Channel, out: Outbox) -> None:
+        channel.unsaved.clear()
+
+
+class BarrierAtProposal(QuasiGenuine):
+    """A requested barrier is given before the null message is decided."""
+
+    def _want(self, group: GroupId, stamp: Stamp) -> None:
+        super()._want(group, stamp)
+        self._early_barriers[group] = stamp
+
+    def _answer_wants(self, out: Outbox) -> None:
+        for group, stamp in self._early_barriers.items():
+            if group != self.group:
+                out.send(self.topology.groups[group], Barrier(stamp, self.base.numbers.get(group, 0)))
+        self._early_barriers.clear()
+        super()._answer_wants(out)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._early_barriers: dict[GroupId, Stamp] = {}
+
+
+class DroppedTooEarly(QuasiGenuine):
+    """Instances are dropped although destinations do not have their messages."""
+
+    def _quorum_has(self, group: GroupId) -> int:
+        return 1 << 60
+
+
+class BaseNotSaved(QuasiGenuine):
+    """Instances are dropped, and what they amounted to is forgotten at a crash."""
+
+    def _save_base(self, base: Base, out: Outbox) -> None:
+        pass
+
+
+PLANTED = (
+    Planted(NoOwnBarrier, shows="line 40"),
+    Planted(StrictBarrier, shows="line 40"),
+    Planted(OnlyRestampedInserted, shows="lines 29-37"),
+    Planted(StampKept, shows="line 30"),
+    Planted(BarrierPassesMessages, first_seed=2),
+    Planted(ReceivedNotSaved),
+    Planted(BarrierAtProposal, first_seed=2),
+    Planted(DroppedTooEarly, first_seed=2),
+    Planted(BaseNotSaved),
+)

@@ -1,0 +1,62 @@
+"""Bugs planted in Skeen's protocol. Lines are those of Fig. 1 of the White-Box paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multicast.protocol import Outbox
+from multicast.protocols.skeen import Propose, Skeen
+from multicast.types import GroupId, ProcessId
+from tests.planted import Planted
+
+
+class ClockNotAdvanced(Skeen):
+    """Fig. 1, line 15 left out."""
+
+    def _advance_clock(self, to: int) -> None:
+        pass
+
+
+class ProposedBeforeSync(Skeen):
+    """A stamp is told before it is on disk."""
+
+    def _propose(self, entry: Any, to: tuple[ProcessId, ...], again: bool, out: Outbox) -> None:
+        out.send(to, Propose(entry.message, entry.stamps[self.group], again))
+
+
+class Impatient(Skeen):
+    """Delivers at its own stamp, without the others'."""
+
+    def _commit_if_complete(self, message_id: bytes, entry: Any) -> None:
+        self._queue.commit(message_id, entry.stamps[self.group])
+
+
+class ForgetsStamps(Skeen):
+    """Stamps are only in memory."""
+
+    def _save(self, entry: Any, out: Outbox) -> None:
+        pass
+
+
+class TellsEverybody(Skeen):
+    """Sends proposals to all groups: not genuine."""
+
+    def _propose(self, entry: Any, to: tuple[ProcessId, ...], again: bool, out: Outbox) -> None:
+        strangers = [p for p in self.topology.processes if p not in to]
+        super()._propose(entry, to, again, out)
+        if strangers:
+            super()._propose(entry, tuple(strangers), again, out)
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        groups: tuple[GroupId, ...] = message.message.destinations if hasattr(message, "message") else (self.group,)
+        if self.group in groups:
+            super().on_message(sender, message, now, out)
+
+
+PLANTED = (
+    Planted(ClockNotAdvanced, first_seed=1, shows="Fig. 1, line 15"),
+    Planted(ProposedBeforeSync, first_seed=1),
+    Planted(Impatient),
+    Planted(ForgetsStamps, first_seed=1),
+    Planted(TellsEverybody, first_seed=1),
+)
