@@ -89,11 +89,14 @@ class Saved(msgspec.Struct):
 
     values: every key that it had put and not deleted. position: its last final delivery, 0 before the first.
     first: nothing was ever written here; this is the first life of the process.
+    lost: nothing is here, though the process took part before: its disk is gone, and with it what it has promised.
+        Then it is not first. It must put something at once, so that a later life knows it: `lost` is said once.
     """
 
     values: dict[bytes, bytes]
     position: int = 0
     first: bool = True
+    lost: bool = False
 
 
 class Outbox:
