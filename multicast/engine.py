@@ -110,10 +110,13 @@ class Engine:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def recover(self, checkpoint: Checkpoint | None, tail: Iterable[tuple[int, Any]], now: int) -> Batch:
+    def recover(
+        self, checkpoint: Checkpoint | None, tail: Iterable[tuple[int, Any]], now: int, lost: bool = False
+    ) -> Batch:
         """The first call. `tail`: (journal offset at its end, record) of all from `checkpoint.offset` on, in order,
         up to the last BatchEnd; the application already holds the outcomes of the first `checkpoint.position`
-        deliveries. Returns the first batch.
+        deliveries. lost: this process took part before, and its disk is gone; ignored if there is something on the
+        disk. Returns the first batch.
         """
         values = dict(checkpoint.values) if checkpoint else {}
         done = checkpoint.position if checkpoint else 0
@@ -164,7 +167,7 @@ class Engine:
                 now,
             )
         )
-        self.protocol.on_start(Saved(values, self.position, first), now, self._out)
+        self.protocol.on_start(Saved(values, self.position, first and not lost, first and lost), now, self._out)
         self._drain(now)
         self.application.on_start(now, self._app_out)
         self._drain(now)

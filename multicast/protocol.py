@@ -41,7 +41,11 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dedup_window_us: how long after its creation an id may be delivered with effect, microseconds; 0: for ever, and
         then ids are remembered for ever too. Needs UUIDv7 ids and the hybrid clock.
     pending_max: undelivered messages at one process beyond which `on_submit` raises Overloaded.
+    drawn: (no option) the values from which the simulator draws an option for a random run. It draws the clock, the
+        window and the pace of every `*_us` by itself.
     """
+
+    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
     clock: str = "logical"
     dedup_window_us: int = 0
@@ -55,6 +59,12 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if self.dedup_window_us and self.clock != "hybrid":
             raise ValueError("dedup_window_us needs clock 'hybrid': ids carry wall-clock times")
 
+    @classmethod
+    def draw(cls, rng: random.Random, topology: Topology) -> dict[str, Any]:
+        """Option values for a random run; what is not in it keeps its default. For values that depend on the topology
+        or on each other, extend it."""
+        return {name: rng.choice(values) for name, values in cls.drawn.items()}
+
 
 class Specification(msgspec.Struct, frozen=True, kw_only=True):
     """What hosts, tests and people may know of a protocol without knowing the protocol.
@@ -64,7 +74,9 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     options: its `Options` subclass. messages: every message type it sends, each with its own integer tag.
     housekeeping: those of them that do not order messages (heartbeats, garbage collection); not counted per multicast.
     fault_tolerant: a minority of every group may crash. False: one process per group, and it must come back.
+    survives_lost_disk: a process whose disk was lost comes back as a member (`Saved.lost`), one per group at a time.
     genuine: only the sender and the destinations of a message take part in ordering it.
+    fifo: what a process multicasts in one life is delivered in the order in which it did so, wherever both are.
     stages: which stages it delivers.
     strict_groups_max: with how many groups delivery alone is strictly serializable, with default options; None: with
         any number. `MulticastProtocol.strict_groups_max` says it for the options at hand.
@@ -78,7 +90,9 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[type, ...]
     housekeeping: tuple[type, ...] = ()
     fault_tolerant: bool
+    survives_lost_disk: bool = False
     genuine: bool
+    fifo: bool = False
     stages: tuple[int, ...] = (FINAL,)
     strict_groups_max: int | None = 1
     latency: tuple[int, int] | None = None
@@ -189,6 +203,10 @@ class MulticastProtocol:
     def strict_groups_max(self) -> int | None:
         """With how many groups delivery alone is strictly serializable under these options; None: with any number."""
         return self.specification.strict_groups_max
+
+    def is_member(self) -> bool:
+        """False from `Saved.lost` until this process has been readmitted."""
+        return True
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         """Best guess of the process through which `group` is reached soonest; None if nobody is known."""

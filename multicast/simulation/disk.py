@@ -1,12 +1,15 @@
 """A disk in memory that tells what was synced from what was only written.
 
-A crash of the process alone keeps what was written (the operating system still has it). A loss of power keeps what
-was synced and, of the bytes after that, a random prefix: none, some (a torn batch) or all (the crash came between the
-sync and its return). Files written by `write_small` are not durable: power may bring back an older content.
+A crash of the process alone keeps what was written: the operating system still has it, but a later loss of power may
+take it all the same. A loss of power keeps what was synced and, of the bytes after that, a random prefix: none, some (a
+torn batch, sometimes with zeros where the rest should be) or all (the crash came between the sync and its return).
+Files written by `write_small` are not durable: power may bring back an older content. A sync may fail; then what it
+should have saved is as good as after a loss of power.
 """
 
 from __future__ import annotations
 
+import errno
 import random
 
 
@@ -21,11 +24,15 @@ class _File:
 
 
 class SimulatedDisk:
-    """The flat directory of one process (`multicast.journal.Disk`). Outlives the process."""
+    """The flat directory of one process (`multicast.journal.Disk`). Outlives the process.
+
+    failing: every sync raises OSError, until the process has died of it.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
         self.bytes_lost = 0
+        self.failing = False
 
     def list(self) -> list[str]:
         return sorted(self._files)
@@ -46,6 +53,8 @@ class SimulatedDisk:
 
     def sync(self, name: str) -> None:
         file = self._file(name)
+        if self.failing:
+            raise OSError(errno.EIO, "the disk fails", name)
         file.synced = len(file.data)
 
     def truncate(self, name: str, size: int) -> None:
@@ -70,15 +79,18 @@ class SimulatedDisk:
         """Bytes that a loss of power may take."""
         return sum(len(f.data) - f.synced for f in self._files.values() if not f.small)
 
-    def crash(self, rng: random.Random, power: bool) -> None:
-        """The process died; with `power`, the machine did. What is left now is durable."""
+    def crash(self, rng: random.Random, power: bool, torn: bool = False) -> None:
+        """The process died; with `power`, the machine did, and what is left now is durable. torn: some, but not all, of
+        what was written and not synced is left."""
+        self.failing = False
+        if not power:
+            return
         for name in sorted(self._files):
             file = self._files[name]
-            if power:
-                self._lose(name, file, rng)
+            self._lose(name, file, rng, torn)
             file.synced = len(file.data)
 
-    def _lose(self, name: str, file: _File, rng: random.Random) -> None:
+    def _lose(self, name: str, file: _File, rng: random.Random, torn: bool) -> None:
         if file.small:
             if rng.random() < 0.5:
                 file.data = bytearray(file.older)
@@ -87,8 +99,14 @@ class SimulatedDisk:
             return
         loose = len(file.data) - file.synced
         if loose:
-            kept = rng.choice((0, loose, rng.randrange(loose + 1)))
+            kept, zeros = 0, 0
+            if not torn:
+                kept = rng.choice((0, loose, rng.randrange(loose + 1)))
+            elif loose > 1:
+                kept = rng.randrange(1, loose)
+                zeros = rng.randrange(loose - kept + 1) if rng.random() < 0.3 else 0
             del file.data[file.synced + kept :]
+            file.data += bytes(zeros)
             self.bytes_lost += loose - kept
             if not file.data and file.synced == 0 and rng.random() < 0.5:
                 del self._files[name]

@@ -22,7 +22,9 @@ Use:
     world.at(time_us, callback), world.after(us, callback)
     world.run_for(us), world.run_until(time_us), world.run_while(condition, limit_us) -> bool
     world.crash(pid), world.restart(pid), world.crash_in_sync(pid, then), world.pause(pid, us),
-    world.jump_clock(pid, us), world.slow_disk(pid, us or 0)
+    world.jump_clock(pid, us), world.slow_disk(pid, us or 0), world.fail_sync(pid, then)
+    world.lose_disk(pid)                           # a crash; at the restart the disk is a new one, and so must be
+                                                   # whatever else the process keeps: World(..., on_lost_disk=f)
     world.network.block([(a, b), ...]), .unblock([...]), .reset(a, b), .slow(a, b, extra_us)
     world.heal()                                   # no faults any more, everybody up
     world.node(pid).engine, .up, .clock()
@@ -62,20 +64,24 @@ MakeProcess = Callable[
     [ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application, Checkpoint | None]
 ]
 
+_DYING_US = 1_000
+"""So long a process may go on after a sync has failed."""
+
 _ARRIVAL = struct.Struct(">QII")
 
 
 class Node:
     """One process and its host, over all its lives.
 
-    life: 1 for the first, also the incarnation. offset_us: its clock against the world's. touched: frames taken since
-    the last batch, link -> sequence number. wake_at: the instant, of its own clock, at which it wants to run.
+    life: 1 for the first, also the incarnation. lost: its first disk is gone. offset_us: its clock against the
+    world's. touched: frames taken since the last batch, link -> sequence number. wake_at: the instant, of its own
+    clock, at which it wants to run.
     """
 
     __slots__ = (
-        "application", "backlog", "disk", "due", "engine", "flushed_position", "fsync_extra_us", "in_sync", "journal",
-        "last_clock", "life", "links", "offset_us", "paused", "pid", "protocol", "queue", "replaying", "timer_at",
-        "tokens", "touched", "up", "wake_at", "world", "writing",
+        "application", "backlog", "disk", "due", "engine", "failed_sync", "flushed_position", "fsync_extra_us",
+        "in_sync", "journal", "last_clock", "life", "links", "lost", "offset_us", "paused", "pid", "protocol", "queue",
+        "replaying", "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
     )  # fmt: skip
 
     def __init__(self, world: World, pid: ProcessId):
@@ -83,11 +89,12 @@ class Node:
         self.pid = pid
         self.disk = SimulatedDisk()
         self.life = 0
-        self.up = self.paused = self.due = self.writing = self.replaying = False
+        self.up = self.paused = self.due = self.writing = self.replaying = self.lost = False
         self.offset_us = 0
         self.last_clock = 0
         self.fsync_extra_us = 0
         self.in_sync: Callable[[], None] | None = None
+        self.failed_sync: Callable[[], None] | None = None
         self.flushed_position = 0
         self.links: dict[ProcessId, Link] = {}
         self.engine: Engine
@@ -136,6 +143,7 @@ class World:
         script: Script | None = None,
         on_batch: Callable[[Node, Batch], None] | None = None,
         on_flushed: Callable[[Node, int], None] | None = None,
+        on_lost_disk: Callable[[Node], None] | None = None,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
     ):
         self.topology = topology
@@ -147,6 +155,7 @@ class World:
         self.events = 0
         self.on_batch = on_batch
         self.on_flushed = on_flushed
+        self.on_lost_disk = on_lost_disk
         self.segment_bytes_max = segment_bytes_max
         self._make_process = make_process
         self._rng = random.Random(f"{seed}/world")
@@ -229,7 +238,7 @@ class World:
         for observer in self.observers:
             observer.on_life(node)
         tail = node.journal.tail(checkpoint.offset if checkpoint else 0)
-        batch = node.engine.recover(checkpoint, tail, node.clock())
+        batch = node.engine.recover(checkpoint, tail, node.clock(), node.lost)
         if node.engine.position < node.flushed_position:
             self.report(
                 "durability",
@@ -240,14 +249,15 @@ class World:
         if not node.engine.idle:
             self._due(node)
 
-    def crash(self, pid: ProcessId, power: bool = True) -> None:
-        """The process dies; with `power` its machine does, and what was not synced may be lost."""
+    def crash(self, pid: ProcessId, power: bool = True, torn: bool = False) -> None:
+        """The process dies; with `power` its machine does, and what was not synced may be lost. torn: a part of it is,
+        and a part is not."""
         node = self.nodes[pid]
         if not node.up:
             return
         self._trace(f"crash {pid} {power}")
         node.up = False
-        node.disk.crash(self._rng, power)
+        node.disk.crash(self._rng, power, torn)
         abandoned = list(node.tokens.values())
         node._forget()
         self.network.died(node)
@@ -255,6 +265,19 @@ class World:
             observer.on_crash(node)
         for callback in abandoned:
             self.schedule(self.now, callback, None)
+
+    def lose_disk(self, pid: ProcessId) -> None:
+        """The process dies, and its next life finds an empty disk."""
+        node = self.nodes[pid]
+        if not node.up:
+            return
+        self.crash(pid)
+        self._trace(f"lost disk {pid}")
+        node.disk = SimulatedDisk()
+        node.lost = True
+        node.flushed_position = 0
+        if self.on_lost_disk is not None:
+            self.on_lost_disk(node)
 
     def restart(self, pid: ProcessId) -> None:
         """A new life, from what is on the disk."""
@@ -395,9 +418,13 @@ class World:
         """Append every batch that waits, and sync them as one."""
         batches, node.queue = node.queue, []
         data = b"".join(item[2] for item in batches)
-        if data:
-            node.journal.append(data)
         node.writing = True
+        if data:
+            try:
+                node.journal.append(data)
+            except OSError:
+                self._sync_failed(node)
+                return
         least, most = self.conditions.fsync_us
         duration = node.fsync_extra_us + (self._rng.randint(least, most) if most > least else most)
         if node.in_sync is not None:
@@ -414,7 +441,11 @@ class World:
         if node.paused:
             node.backlog.append((self._synced, (node, life, batches)))
             return
-        node.journal.sync()
+        try:
+            node.journal.sync()
+        except OSError:
+            self._sync_failed(node)
+            return
         node.writing = False
         number, node.flushed_position = batches[-1][0], batches[-1][1]
         self._send(node, node.engine.flushed(number))
@@ -427,6 +458,17 @@ class World:
             self._write(node)
         if not node.engine.idle:
             self._due(node)
+
+    def _sync_failed(self, node: Node) -> None:
+        """As in the live host: nothing more is written, and what waits for the disk never leaves; soon it is dead."""
+        self.schedule(self.now + self._rng.randint(0, _DYING_US), self._die_of_disk, node, node.life)
+
+    def _die_of_disk(self, node: Node, life: int) -> None:
+        if node.life == life and node.up:
+            self.crash(node.pid)
+            then, node.failed_sync = node.failed_sync, None
+            if then is not None:
+                then()
 
     def _set_timer(self, node: Node) -> None:
         """Wake the process when its own clock shows `wake_at`; at most one timer per process is pending."""
@@ -486,6 +528,14 @@ class World:
         """Call `then` at a random instant while this process's next sync is under way."""
         self.nodes[pid].in_sync = then
 
+    def fail_sync(self, pid: ProcessId, then: Callable[[], None]) -> None:
+        """This process's next sync fails, and it dies of that; what was not synced is as after a loss of power. `then`
+        is called when it is dead."""
+        node = self.nodes[pid]
+        if node.up:
+            node.disk.failing = True
+            node.failed_sync = then
+
     def heal(self) -> None:
         """Everybody is up and running, every link works and is as fast as usual. Clocks stay as they are."""
         self._trace("heal")
@@ -494,6 +544,7 @@ class World:
         for node in self.nodes.values():
             node.fsync_extra_us = 0
             node.in_sync = None
+            node.disk.failing = False
             if not node.up:
                 self.restart(node.pid)
             elif node.paused:

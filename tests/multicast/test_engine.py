@@ -315,6 +315,19 @@ def test_the_last_batch_says_that_the_life_ended_in_good_order(bench: Bench) -> 
 # -- the next life ----------------------------------------------------------------------------------------------------
 
 
+def test_a_lost_disk_is_told_once_and_only_if_nothing_is_there() -> None:
+    def saved(journal: list[tuple[int, Any]], lost: bool) -> tuple[bool, bool]:
+        bench = Bench()
+        bench.engine.recover(None, journal, NOW, lost)
+        assert bench.protocol.saved is not None
+        return bench.protocol.saved.first, bench.protocol.saved.lost
+
+    marker = [(10, records.Put(b"lost", b"")), (20, records.BatchEnd(1))]
+    assert saved([], False) == (True, False)
+    assert saved([], True) == (False, True)
+    assert saved(marker, True) == (False, False)
+
+
 def test_a_first_life_is_told_so_and_says_who_it_is() -> None:
     bench = Bench()
     batch = bench.start()
