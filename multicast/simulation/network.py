@@ -28,12 +28,21 @@ FOREVER = 1 << 62
 Script = Callable[[ProcessId, ProcessId, Any], int | None]
 
 
+class Cpu(msgspec.Struct, kw_only=True, frozen=True):
+    """What computing costs, in microseconds: a batch as such, each input of it, each message that it sends to another
+    process. One process has one processor; what it sends leaves when the batch is done."""
+
+    batch_us: float
+    input_us: float
+    send_us: float
+
+
 class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     """What network, disk and host are like without faults. Ranges are (least, most), drawn evenly; microseconds.
 
     delay_us: of a message. late_probability, late_us: some are that much later. fsync_us: how long a sync takes.
     batch_us: how long inputs wait to be joined into one batch (0: those of one instant are). reconnect_us: pause before
-    dialling again. acknowledge_frames: a link acknowledges every so many frames.
+    dialling again. acknowledge_frames: a link acknowledges every so many frames. cpu: None: computing takes no time.
     """
 
     delay_us: tuple[int, int] = (300, 1_500)
@@ -43,6 +52,7 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     batch_us: tuple[int, int] = (0, 0)
     reconnect_us: tuple[int, int] = (20_000, 100_000)
     acknowledge_frames: int = 64
+    cpu: Cpu | None = None
 
     def benign(self) -> Conditions:
         """The same, but nothing takes much longer than usual: what a healed world is like."""
@@ -68,6 +78,7 @@ class Link:
         "accepted",
         "blocked",
         "cut_at",
+        "deviation",
         "dial",
         "extra_us",
         "last_arrival",
@@ -90,6 +101,7 @@ class Link:
         self.open = False
         self.blocked = False
         self.extra_us = 0
+        self.deviation = 0.0
         self.last_arrival = 0
         self.told = 0
 
@@ -139,7 +151,8 @@ class Network:
         if self.script is not None:
             message = link.sender.decode(frame)
             delay = self.script(link.sender.pid, link.receiver.pid, message)
-        arrival = self.world.now + (self.delay(link) if delay is None else delay)
+        leaves = self.world.now if self.conditions.cpu is None else max(self.world.now, int(link.sender.busy_until))
+        arrival = leaves + (self.delay(link) if delay is None else delay)
         if arrival < link.last_arrival:
             arrival = link.last_arrival
         link.last_arrival = arrival
@@ -150,6 +163,8 @@ class Network:
         conditions = self.conditions
         least, most = conditions.delay_us
         value = least + link.extra_us
+        if link.deviation:
+            value = max(least, int(self._rng.gauss(value, link.deviation * value)))
         if most > least:
             value += int(self._random() * (most - least + 1))
         if conditions.late_probability and self._random() < conditions.late_probability:
@@ -290,12 +305,15 @@ class Network:
         for pair in pairs:
             self._links[pair].blocked = False
 
-    def slow(self, a: ProcessId, b: ProcessId, extra_us: int) -> None:
-        """Every message from a to b takes so much longer; 0 ends it."""
+    def slow(self, a: ProcessId, b: ProcessId, extra_us: int, deviation: float = 0.0) -> None:
+        """Every message from a to b takes so much longer; 0 ends it. deviation: standard deviation of the whole delay,
+        as a share of it."""
         self._links[a, b].extra_us = extra_us
+        self._links[a, b].deviation = deviation
 
     def heal(self) -> None:
         """No fault is left on any link."""
         for link in self._links.values():
             link.blocked = False
             link.extra_us = 0
+            link.deviation = 0.0

@@ -45,6 +45,7 @@ import random
 import struct
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,14 @@ class Node:
 
     life: 1 for the first, also the incarnation. lost: its first disk is gone. offset_us: its clock against the
     world's. touched: frames taken since the last batch, link -> sequence number. wake_at: the instant, of its own
-    clock, at which it wants to run.
+    clock, at which it wants to run. busy_until: when its processor is done with what it has begun; inputs: taken since
+    the last batch (`Cpu`).
     """
 
     __slots__ = (
-        "application", "backlog", "disk", "due", "engine", "failed_sync", "flushed_position", "fsync_extra_us",
-        "in_sync", "journal", "last_clock", "life", "links", "lost", "offset_us", "paused", "pid", "protocol", "queue",
-        "replaying", "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
+        "application", "backlog", "busy_until", "disk", "due", "engine", "failed_sync", "flushed_position",
+        "fsync_extra_us", "in_sync", "inputs", "journal", "last_clock", "life", "links", "lost", "offset_us", "paused",
+        "pid", "protocol", "queue", "replaying", "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
     )  # fmt: skip
 
     def __init__(self, world: World, pid: ProcessId):
@@ -112,6 +114,8 @@ class Node:
         self.due = self.writing = self.paused = False
         self.wake_at: int | None = None
         self.timer_at = FOREVER
+        self.busy_until = 0.0
+        self.inputs = 0
 
     def clock(self) -> int:
         """This process's clock, microseconds since 1970. Within one life it never goes back."""
@@ -313,6 +317,7 @@ class World:
         if not node.up:
             return False
         node.engine.submit(message)
+        node.inputs += 1
         self._due(node)
         return True
 
@@ -325,6 +330,7 @@ class World:
         self._token += 1
         node.tokens[self._token] = callback
         node.engine.request(self._token, request)
+        node.inputs += 1
         self._due(node)
 
     def arrived(self, node: Node, link: Link, frame: bytes) -> None:
@@ -334,6 +340,7 @@ class World:
         self._digest.update(frame)
         node.touched[sender] = (link, (session.incarnation, session.epoch), session.seen)
         node.engine.receive(sender, frame)
+        node.inputs += 1
         if frame[0] == wire.PROTOCOL:
             self.events += 1
         if not node.due:
@@ -352,7 +359,9 @@ class World:
             return
         node.due = True
         least, most = self.conditions.batch_us
-        if most:
+        if node.busy_until > self.now:
+            self.schedule(ceil(node.busy_until), self._run_due, node, node.life)
+        elif most:
             self.schedule(self.now + self._rng.randint(least, most), self._run_due, node, node.life)
         else:
             self._ready.append(node)
@@ -370,8 +379,11 @@ class World:
 
     def _run(self, node: Node) -> None:
         """One batch; more of them while flushes that take no time bring back messages to oneself."""
-        engine = node.engine
+        engine, cpu = node.engine, self.conditions.cpu
         while True:
+            if cpu is not None:
+                node.busy_until = max(self.now, node.busy_until) + cpu.batch_us + node.inputs * cpu.input_us
+                node.inputs = 0
             touched = node.touched
             if touched:
                 node.touched = {}
@@ -407,8 +419,10 @@ class World:
             self._set_timer(node)
 
     def _send(self, node: Node, sends: list[tuple[tuple[ProcessId, ...], bytes]]) -> None:
-        links, network = node.links, self.network
+        links, network, cpu = node.links, self.network, self.conditions.cpu
         for to, frame in sends:
+            if cpu is not None:
+                node.busy_until = max(self.now, node.busy_until) + len(to) * cpu.send_us
             for observer in self.observers:
                 observer.on_frame(node.pid, to, frame)
             for peer in to:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from multicast.journal import Journal
@@ -16,7 +17,7 @@ from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol
 from multicast.records import BatchEnd, Put, encode_record
 from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.disk import SimulatedDisk
-from multicast.simulation.network import Conditions
+from multicast.simulation.network import Conditions, Cpu
 from multicast.simulation.runner import Settings, run_seed
 from multicast.simulation.world import CLUSTER, World
 from multicast.types import AppMessage, ProcessId, Topology, new_message_id
@@ -297,3 +298,21 @@ def test_dumped_journals_are_those_of_a_live_cluster(tmp_path: Path) -> None:
     deliveries, more = journal.read_deliveries(1)
     assert [d.position for d, _ in deliveries] == list(range(1, 21))
     assert not more
+
+
+def test_a_processor_does_one_thing_after_the_other() -> None:
+    """Ten messages in a batch cost their processor 1 ms each, and leave together after that."""
+    cpu = Cpu(batch_us=0, input_us=1_000, send_us=0)
+    world = _world(conditions=msgspec.structs.replace(Conditions.exact(100), cpu=cpu))
+    world.start()
+    world.run_for(1_000)
+    start = world.now
+    for number in range(10):
+        world.submit(0, _message(world, number, 0))
+    world.run_while(lambda: min(_positions(world)) < 10, 1_000_000, 100)
+    assert world.now - start >= 10_000 + 100
+    free = _world(conditions=Conditions.exact(100))
+    free.start()
+    for number in range(10):
+        free.submit(0, _message(free, number, 0))
+    assert free.run_while(lambda: min(_positions(free)) < 10, 1_000, 100)
