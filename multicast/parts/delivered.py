@@ -5,8 +5,8 @@ timestamp up to which it durably holds all outcomes (`Stable`). A group's waterm
 has reached. A message is *settled* when the watermark of every destination group has passed it: then every future
 leader of any of them either has delivered it or catches up past it before leading, so nobody will ask for it, and its
 payload and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the
-watermark has passed the message's own timestamp by twice the deduplication window. Without a window ids are known for
-ever.
+watermark has passed the message's own timestamp (and its creation) by twice the deduplication window. Without a window
+ids are known for ever.
 
 A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so if the message
 is delivered once more, it is delivered *expired*, without effect. Groups forget at slightly different times: one that
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from multicast.protocol import Outbox
-from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 LAST_KEY = b"D"
 KNOWN_PREFIX = b"d"
@@ -158,13 +158,16 @@ class DeliveredLog:
             out.put(LAST_KEY, _encode(self.timestamp, self.position))
 
     def _remember(self, message_id: MessageId, timestamp: Timestamp, position: int) -> None:
-        again = message_id in self._known
         self._known[message_id] = (timestamp, position)
-        if again:
-            self._settled_known.discard(message_id)
-            self._overdue.add(message_id)
-        elif self._window_us:
-            self._buckets.setdefault(timestamp.time // _BUCKET_US, []).append(message_id)
+        self._settled_known.discard(message_id)
+        self._overdue.discard(message_id)
+        if self._window_us:
+            self._buckets.setdefault(self._bucket(message_id, timestamp), []).append(message_id)
+
+    @staticmethod
+    def _bucket(message_id: MessageId, timestamp: Timestamp) -> int:
+        """From when on an id is remembered: from its delivery, or its creation by a clock that was ahead."""
+        return max(timestamp.time, created_us(message_id)) // _BUCKET_US
 
     def _track(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp) -> None:
         queue = self._unsettled.get(groups)
@@ -212,26 +215,33 @@ class DeliveredLog:
         return self._settle(group, out)
 
     def _settle(self, group: GroupId, out: Outbox) -> list[MessageId]:
-        settled: list[MessageId] = []
+        settled: list[tuple[Timestamp, MessageId]] = []
         for groups, queue in list(self._unsettled.items()):
             if group not in groups:
                 continue
             mark = min(self._group_marks[g] for g in groups)
             while queue and queue[0][0] <= mark:
-                settled.append(queue.popleft()[1])
+                settled.append(queue.popleft())
             if not queue:
                 del self._unsettled[groups]
         if settled:
             self._unsettled_count -= len(settled)
             self._ask_at = 0
-        for message_id in settled:
+        for timestamp, message_id in settled:
             out.settled(message_id)
+            known = self._known.get(message_id)
+            if known is None or known[0] != timestamp:
+                continue  # a later copy of it has been delivered since
             if message_id in self._overdue:
                 self._overdue.discard(message_id)
                 self._forget(message_id, out)
             elif self._window_us:
                 self._settled_known.add(message_id)
-        return settled
+        return [message_id for _, message_id in settled]
+
+    def is_settled(self, groups: tuple[GroupId, ...], timestamp: Timestamp) -> bool:
+        """Whether what was delivered at `timestamp` in these groups is."""
+        return timestamp <= min(self._group_marks[g] for g in groups)
 
     def forget_reports(self, peer: ProcessId) -> None:
         """The link to `peer` lost its memory: tell its group again."""
@@ -282,6 +292,9 @@ class DeliveredLog:
         old: Iterable[int] = sorted(bucket for bucket in self._buckets if bucket < limit)
         for bucket in old:
             for message_id in self._buckets.pop(bucket):
+                known = self._known.get(message_id)
+                if known is not None and known[1] and self._bucket(message_id, known[0]) > bucket:
+                    continue  # a later copy of it has been delivered since
                 if message_id in self._settled_known:
                     self._settled_known.discard(message_id)
                     self._forget(message_id, out)

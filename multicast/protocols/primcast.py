@@ -49,12 +49,16 @@ Deviations from the algorithms, with reasons:
    then it leaves T. Safe, because by 7 every later primary of any of these groups has delivered it. A process whose T
    was replaced or refilled by one without m must not deliver beyond m's position on its own: states carry the `reach`,
    the highest position of what was dropped, and up to that it installs.
-9. A late copy of m, after its id was forgotten, is stamped anew; a group that still knows m joins in when such a stamp
-   is decided, which is beyond m's final timestamp by twice the window, so that the second delivery is *expired*
-   everywhere. Old acknowledgements may still be on the way to a process that has forgotten them. So stamps that are
-   more than twice the window below another of the same message are void: they never make a final timestamp together. A
-   group whose own stamp has become void (another was down for so long) begins a new epoch, whose candidate, having
-   caught up, knows whether m was delivered, and else leaves it out of T, to be stamped anew.
+9. Late copies. After m's id was forgotten a copy of it is stamped anew; stamps of different copies must not make one
+   timestamp. A stamp later than m's creation plus the window is *late*: whatever the others say, m will have no effect.
+   So a group delivers what it has stamped late at its own stamp, alone, and what it has stamped in time only with
+   stamps in time. (a) A group decides m in time at most once, and never after it decided it late: it stamps nothing
+   that it knows as delivered, forgets m when its deliveries (so its clock) are beyond "in time", and a later primary
+   keeps what was decided. So stamps in time are all of one copy, and old acknowledgements do no harm. (b) Where one
+   group stamped in time and another decided late, m is *void*: the group begins a new epoch, whose candidate, having
+   caught up, leaves m out of T if it was not delivered, to be stamped anew, late. This is safe: were m decided in time
+   in all groups, the first group that decided it late did so after it had forgotten it, so m was settled, and the
+   candidate, who has all that a quorum delivered, has it. Until then a void stamp blocks what is above it.
 10. Crash-recovery: what a process acknowledges, promises, accepts or tells of its clock is on disk before; it counts
    its own word when it comes back through that lane. A restarted process is PROMISED until a primary or a quorum of
    ACCEPTs proves its epoch, and never leads in an epoch from before.
@@ -70,6 +74,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from hashlib import blake2b
 from heapq import heappop
 from typing import Any, NamedTuple
@@ -79,9 +84,10 @@ import msgspec
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.pending import PendingQueue
+from multicast.parts.portions import Assembly, portions
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 PRIMARY, FOLLOWER, CANDIDATE, PROMISED = "primary", "follower", "candidate", "promised"
 
@@ -93,7 +99,7 @@ _ABANDONED_RETRIES = 20
 _PROPOSALS_MAX = 100_000
 _FUTURE_MAX = 16
 _ASK_IDS_MAX = 10_000
-_PORTION_BYTES = 4 * 1024 * 1024
+_NEVER = 1 << 63
 
 
 class Vote(NamedTuple):
@@ -245,15 +251,13 @@ class PrimCastOptions(Options, kw_only=True, forbid_unknown_fields=True):
 class _Entry:
     """A message that is not settled.
 
-    epoch, place, ts: as in T; None, -1 and 0 if it is not there. acks: (group, epoch) -> (stamp, who acknowledged it).
-    locals: group -> decided stamp. final: set once all are decided. heard: who acknowledged it last, to be asked for
-    the payload. position: of its delivery here, 0 before. renewed: how many earlier deliveries of its id are not
-    settled yet (deviation 9).
+    epoch, place, ts: as in T; None, -1 and 0 if it is not there. acks: (group, epoch, stamp) -> who acknowledged it.
+    locals: group -> lowest decided stamp; of the own group that in T. final: once all that it needs are decided.
+    heard: who acknowledged it last, to be asked for the payload. position: of its delivery here, 0 before.
     """
 
     __slots__ = (
-        "acks", "digest", "epoch", "final", "heard", "id", "locals", "message", "place", "position", "renewed",
-        "seen_at", "ts",
+        "acks", "digest", "epoch", "final", "heard", "id", "locals", "message", "place", "position", "seen_at", "ts",
     )  # fmt: skip
 
     def __init__(self, message_id: MessageId, now: int):
@@ -263,12 +267,11 @@ class _Entry:
         self.epoch: Ballot | None = None
         self.place = -1
         self.ts = 0
-        self.acks: dict[tuple[GroupId, Ballot], tuple[int, set[ProcessId]]] = {}
+        self.acks: dict[tuple[GroupId, Ballot, int], set[ProcessId]] = {}
         self.locals: dict[GroupId, int] = {}
         self.final: Timestamp | None = None
         self.heard: ProcessId | None = None
         self.position = 0
-        self.renewed = 0
         self.seen_at = now
 
     def take(self, message: AppMessage) -> None:
@@ -278,6 +281,12 @@ class _Entry:
     def state(self) -> EntryState:
         assert self.message is not None and self.epoch is not None
         return EntryState(self.message, self.place, self.epoch, self.ts)
+
+
+def _portions(entries: Iterable[_Entry]) -> list[list[EntryState]]:
+    """Those of these entries that are in T."""
+    states = (e.state() for e in entries if e.epoch is not None and e.message is not None)
+    return portions(states, lambda state: len(state.message.payload))
 
 
 def _digest(message: AppMessage) -> bytes:
@@ -354,7 +363,7 @@ class PrimCast(MulticastProtocol):
         self._highest = self.promised
         self._timer = LeaderTimer(self.options.election_timeout_us, rng)
         self._votes: dict[ProcessId, Promise] | None = None
-        self._portions: dict[ProcessId, list[EntryState]] = {}
+        self._assembly: Assembly[EntryState] = Assembly()
         self._accepted: set[ProcessId] = set()
         self._accepted_epoch = self.promised
         self._promised_at = 0
@@ -410,7 +419,7 @@ class PrimCast(MulticastProtocol):
         entry = self.entries.get(message_id)
         if entry is None or entry.message is None or entry.ts > delivered_at.time:
             return None
-        return entry.message.destinations
+        return self._needs(entry.message, delivered_at.time)
 
     def _save_epochs(self, out: Outbox) -> None:
         out.put(_EPOCHS_KEY, _encode((self.promised, self.joined)))
@@ -436,7 +445,7 @@ class PrimCast(MulticastProtocol):
         elif kind is Stable:
             self._drop(self.log.on_stable_message(sender, message, out), out)
         elif kind is Known:
-            self._on_known(sender, message, out)
+            self._on_known(sender, message, now, out)
         elif kind is Want:
             self._on_want(sender, message, out)
         elif self.topology.group_of[sender] != self.group:
@@ -482,7 +491,7 @@ class PrimCast(MulticastProtocol):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         entry = self.entries.get(message.id)
         known = self.log.known(message.id)
-        if (entry is None and known is not None) or (entry is not None and entry.position):
+        if known is not None or (entry is not None and entry.position):
             if known is not None and self.status is PRIMARY and sender != self.self_id:
                 out.send((sender,), Known(message.id, known[0]))
             return
@@ -510,10 +519,10 @@ class PrimCast(MulticastProtocol):
         ids, self._proposable = self._proposable, []
         for message_id in ids:
             entry = self.entries.get(message_id)
-            if entry is None or entry.message is None or entry.epoch is not None or self.group in entry.locals:
+            if entry is None or entry.message is None or entry.epoch is not None:
                 continue
-            if not entry.locals and self.log.known(message_id) is not None:
-                continue  # a late copy, but nobody is known to have forgotten the message
+            if self.log.known(message_id) is not None:
+                continue  # what is known as delivered is never stamped (deviation 9)
             vote = Vote(message_id, self.length, self.clock.stamp(now), self.joined)
             self._place(entry, vote, now, out)
             self._extend(self.length + 1, vote.ts)
@@ -522,6 +531,9 @@ class PrimCast(MulticastProtocol):
     def _place(self, entry: _Entry, vote: Vote, now: int, out: Outbox) -> None:
         """Put a message into T: lines 38 and 43."""
         entry.place, entry.epoch, entry.ts = vote.place, vote.epoch, vote.ts
+        entry.locals.pop(self.group, None)
+        if len(entry.acks.get(self._ack_key(self.group, vote.epoch, vote.ts), ())) >= self.quorum:
+            entry.locals[self.group] = vote.ts
         if vote.place >= 0:
             self._t[vote.place] = entry
         self._save_entry(entry, out)
@@ -566,7 +578,8 @@ class PrimCast(MulticastProtocol):
 
     def _on_vote(self, sender: ProcessId, group: GroupId, vote: Vote, now: int) -> None:
         """Line 9, incrementally."""
-        if self._is_past(vote.id, vote.ts):
+        own = group == self.group
+        if self._is_past(vote.id, vote.ts) or (not own and self.log.known(vote.id) is not None):
             return
         entry = self._pending(vote.id, now)
         if entry.message is None:
@@ -574,58 +587,34 @@ class PrimCast(MulticastProtocol):
             self._want_later(entry, now)
         elif group not in entry.message.destinations:
             return
-        decided = entry.locals.get(group, -1)
-        if decided == vote.ts:
+        if entry.locals.get(group, _NEVER) <= vote.ts:
             return
-        key = self._ack_key(group, vote.epoch)
+        key = self._ack_key(group, vote.epoch, vote.ts)
         held = entry.acks.get(key)
-        if held is None or held[0] < vote.ts:
-            held = entry.acks[key] = (vote.ts, set())
-        if held[0] == vote.ts:
-            held[1].add(sender)
-            if len(held[1]) >= self.topology.quorum(group) and decided < vote.ts:
-                entry.locals[group] = vote.ts
-                if self.status is PRIMARY and entry.epoch is None:
-                    self._proposable.append(vote.id)
-                self._refresh(entry, now)
+        if held is None:
+            held = entry.acks[key] = set()
+        held.add(sender)
+        if len(held) >= self.topology.quorum(group) and (not own or entry.ts == vote.ts):
+            entry.locals[group] = vote.ts
+            self._refresh(entry, now)
 
-    def _ack_key(self, group: GroupId, epoch: Ballot) -> tuple[GroupId, Ballot]:
+    def _ack_key(self, group: GroupId, epoch: Ballot, ts: int) -> tuple[GroupId, Ballot, int]:
         """Line 10: acknowledgements count together if they are of one epoch."""
-        return group, epoch
+        return group, epoch, ts
 
     def _refresh(self, entry: _Entry, now: int) -> None:
         """Lines 12 and 19: what is known of m's final timestamp has changed."""
-        message = entry.message
-        if entry.position or message is None:
+        if entry.position or entry.message is None or entry.epoch is None:
             return
-        self._remove_void(entry)
-        if all(g in entry.locals for g in message.destinations):
-            entry.final = max(Timestamp(entry.locals[g], g) for g in message.destinations)
+        needs = self._needs(entry.message, entry.ts)
+        limit = self._limit(entry.id) if len(needs) > 1 else _NEVER - 1
+        known = [Timestamp(entry.locals[g], g) for g in needs if entry.locals.get(g, _NEVER) <= limit]
+        if len(known) == len(needs):
+            entry.final = max(known)
             self._queue.commit(entry.id, entry.final)
-        elif entry.epoch is not None:
-            lowest = Timestamp(entry.ts, self.group)
-            for group, ts in entry.locals.items():
-                lowest = max(lowest, Timestamp(ts, group))
-            self._queue.propose(entry.id, lowest)
+        else:
+            self._queue.propose(entry.id, max([Timestamp(entry.ts, self.group), *known]))
             self._retry_later(entry, now)
-
-    def _remove_void(self, entry: _Entry) -> None:
-        """Deviation 9."""
-        window: int = 2 * self.options.dedup_window_us
-        if window and entry.locals:
-            least = max(entry.ts, *entry.locals.values()) - window
-            void = [g for g, ts in entry.locals.items() if ts < least]
-            for group in void:
-                del entry.locals[group]
-            if void and entry.final is not None:
-                entry.final = None
-                self._queue.remove(entry.id)
-
-    def _is_void(self, message_id: MessageId, ts: int) -> bool:
-        """Whether the own group's stamp of a message in T is (deviation 9)."""
-        window: int = 2 * self.options.dedup_window_us
-        entry = self.entries.get(message_id)
-        return window > 0 and entry is not None and any(ts < other - window for other in entry.locals.values())
 
     def _reply(self, sender: ProcessId, votes: list[Vote], out: Outbox) -> None:
         """Deviation 11: what this process has acknowledged, once more."""
@@ -751,8 +740,8 @@ class PrimCast(MulticastProtocol):
         while (due := self._queue.pop_up_to(horizon)) is not None:
             final, message_id = due
             entry = self.entries[message_id]
-            if final <= self.log.timestamp:
-                self._forget(entry, out)
+            if self.options.dedup_window_us and final <= self.log.timestamp:
+                self._forget(entry, out)  # this process has delivered it and forgotten that
                 continue
             message = entry.message
             if entry.epoch is None or message is None or entry.ts != entry.locals[self.group]:
@@ -768,7 +757,7 @@ class PrimCast(MulticastProtocol):
     def _delivered(self, entry: _Entry, message: AppMessage, final: Timestamp, out: Outbox) -> None:
         """Common to a delivery and an installation."""
         entry.final = final
-        entry.position = self.log.add(entry.id, message.destinations, final, out)
+        entry.position = self.log.add(entry.id, self._needs(message, final.time), final, out)
         entry.acks.clear()
         entry.locals.clear()
         self._stuck = False
@@ -782,9 +771,9 @@ class PrimCast(MulticastProtocol):
     ) -> None:
         entry = self.entries.get(message.id)
         self._advance_clock(timestamp.time)
-        if entry is not None and not entry.position and self._is_new_copy(entry.ts, timestamp):
-            entry.renewed += 1
-            self.log.add(message.id, message.destinations, timestamp, out)
+        if entry is not None and not entry.position and entry.ts > timestamp.time:
+            self.log.add(message.id, self._needs(message, timestamp.time), timestamp, out)  # T has a later copy
+            self.reach = max(self.reach, position)
         else:
             entry = self._pending(message.id, now)
             self._queue.remove(message.id)
@@ -797,10 +786,27 @@ class PrimCast(MulticastProtocol):
         if self._votes is not None:
             self._compute_state(now, out)
 
-    # -- late copies, what is lost ------------------------------------------------------------------------------------
+    # -- late copies, what is lost (deviation 9) ----------------------------------------------------------------------
+
+    def _limit(self, message_id: MessageId) -> int:
+        """The last stamp of this message that is not late."""
+        window: int = self.options.dedup_window_us
+        return created_us(message_id) + window if window else _NEVER - 1
+
+    def _needs(self, message: AppMessage, ts: int) -> tuple[GroupId, ...]:
+        """The groups whose stamps make the final timestamp where the own one is `ts`."""
+        return message.destinations if ts <= self._limit(message.id) else (self.group,)
+
+    def _is_void(self, message_id: MessageId, ts: int) -> bool:
+        """Whether another group has decided the message late, while the own stamp was in time."""
+        entry = self.entries.get(message_id)
+        if entry is None or not self.options.dedup_window_us:
+            return False
+        limit = self._limit(message_id)
+        return ts <= limit and any(other > limit for group, other in entry.locals.items() if group != self.group)
 
     def _is_new_copy(self, ts: int, final: Timestamp) -> bool:
-        """Deviation 9: whether a stamp is of a copy of m from after others forgot its delivery at `final`."""
+        """Whether a stamp of the own group is from after it forgot the delivery at `final`."""
         window: int = self.options.dedup_window_us
         return window > 0 and ts > final.time + 2 * window
 
@@ -820,27 +826,34 @@ class PrimCast(MulticastProtocol):
             self._t[place] = entry
 
     def _pending(self, message_id: MessageId, now: int) -> _Entry:
-        """The entry of a message that is not delivered; a new one also if an earlier copy of it was (deviation 9)."""
+        """The entry of a message that is not delivered; a new one also if an earlier copy of it was. (Then that one is
+        settled: the group stamps again only what it has forgotten.)"""
         old = self.entries.get(message_id)
         if old is not None and not old.position:
             return old
         entry = self.entries[message_id] = _Entry(message_id, now)
         if old is not None:
-            entry.renewed = old.renewed + 1
+            self.reach = max(self.reach, old.position)
             self._t.pop(old.place, None)
             if old.message is not None:
                 entry.take(old.message)
         return entry
 
-    def _on_known(self, sender: ProcessId, known: Known, out: Outbox) -> None:
-        """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it."""
+    def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
+        """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it; or
+        that other group has decided it late."""
         self._submitted.pop(known.id, None)
         entry = self.entries.get(known.id)
-        if entry is None or entry.position or self._is_new_copy(entry.ts, known.final):
+        group = self.topology.group_of[sender]
+        if entry is None or entry.position or entry.ts > known.final.time:
             return
-        if entry.epoch is None or known.final <= self.log.timestamp:
+        if group != self.group and known.final.time > self._limit(known.id) and entry.message is not None:
+            self._advance_clock(known.final.time)
+            entry.locals.setdefault(group, known.final.time)
+            self._refresh(entry, now)
+        elif entry.epoch is None or known.final <= self.log.timestamp:
             self._forget(entry, out)
-        elif sender in self.members:
+        elif group == self.group:
             out.catch_up(sender)
         elif len(self.members) > 1:
             self._peers.rotate(-1)  # one of them has delivered it, too
@@ -851,8 +864,7 @@ class PrimCast(MulticastProtocol):
         self._queue.remove(entry.id)
         self._t.pop(entry.place, None)
         del self.entries[entry.id]
-        if entry.epoch is not None:
-            out.delete(_ENTRY_PREFIX + entry.id)
+        out.delete(_ENTRY_PREFIX + entry.id)
 
     def _want_later(self, entry: _Entry, now: int) -> None:
         if entry.id not in self._wanted:
@@ -890,16 +902,16 @@ class PrimCast(MulticastProtocol):
         self._promised_at = now
         self._timer.restart(now)
         self._votes = {} if mine else None
-        self._portions.clear()
+        self._assembly.clear()
         self._proposable.clear()
         self._proposals.clear()
         self._save_epochs(out)
         self._save_state(out)
-        portions = self._state_portions(list(self.entries.values()))
-        for part, entries in enumerate(portions):
+        parts = _portions(self.entries.values())
+        for part, entries in enumerate(parts):
             promise = Promise(
                 epoch, self.joined, self.clock.value, self.length, self.log.position, self.reach, entries, part,
-                len(portions),
+                len(parts),
             )  # fmt: skip
             out.send_durable((epoch.leader,), promise)
 
@@ -907,7 +919,7 @@ class PrimCast(MulticastProtocol):
         """Line 65; a process that promises late gets the present state."""
         if promise.epoch != self.promised or self.status not in (CANDIDATE, PRIMARY):
             return
-        entries = self._assemble(sender, promise.part, promise.parts, promise.entries)
+        entries = self._assembly.add(sender, promise.part, promise.parts, promise.entries)
         if entries is None:
             return
         promise.entries = entries
@@ -942,36 +954,10 @@ class PrimCast(MulticastProtocol):
         return max(votes.values(), key=lambda vote: (vote.joined, vote.length))
 
     def _send_new_state(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        portions = self._state_portions(list(self.entries.values()))
-        for part, entries in enumerate(portions):
-            state = NewState(self.joined, self.clock.value, self.length, self.reach, entries, part, len(portions))
+        parts = _portions(self.entries.values())
+        for part, entries in enumerate(parts):
+            state = NewState(self.joined, self.clock.value, self.length, self.reach, entries, part, len(parts))
             out.send(to, state)
-
-    @staticmethod
-    def _state_portions(chosen: list[_Entry]) -> list[list[EntryState]]:
-        """Those of these entries that are in T, in lists of limited size; at least one."""
-        portions: list[list[EntryState]] = [[]]
-        size = 0
-        for entry in chosen:
-            if entry.epoch is not None and entry.message is not None:
-                if size > _PORTION_BYTES:
-                    portions.append([])
-                    size = 0
-                portions[-1].append(entry.state())
-                size += len(entry.message.payload) + 100
-        return portions
-
-    def _assemble(
-        self, sender: ProcessId, part: int, parts: int, entries: list[EntryState]
-    ) -> list[EntryState] | None:
-        """All entries, once the last portion of them is there. One that was lost makes the rest worthless."""
-        if part == 0:
-            self._portions[sender] = []
-        held = self._portions.get(sender)
-        if held is None:
-            return None
-        held += entries
-        return self._portions.pop(sender) if part == parts - 1 else None
 
     def _adopt(self, states: list[EntryState], length: int, now: int, out: Outbox) -> None:
         """Lines 71 and 72: this T, but what was delivered here stays."""
@@ -985,14 +971,12 @@ class PrimCast(MulticastProtocol):
         for entry in list(self.entries.values()):
             entry.place = -1
             if not entry.position and entry.epoch is not None:
-                entry.epoch, entry.ts = None, 0
+                entry.epoch, entry.ts, entry.final = None, 0, None
+                entry.locals.pop(self.group, None)
                 if entry.id not in given:
                     out.delete(_ENTRY_PREFIX + entry.id)
         for state in states:
             self._take(state, now, out)
-        for entry in self.entries.values():
-            if entry.epoch is None:
-                self._refresh(entry, now)
         self.leader_clock, self._leader_report = 0, (0, 0)
         self._leader_before = (0, 0)
         self._save_epochs(out)
@@ -1013,7 +997,7 @@ class PrimCast(MulticastProtocol):
             return
         if sender != state.epoch.leader:
             raise PeerError("NEW-STATE of somebody else's epoch")
-        entries = self._assemble(sender, state.part, state.parts, state.entries)
+        entries = self._assembly.add(sender, state.part, state.parts, state.entries)
         if entries is None:
             return
         self._advance_clock(state.clock)
@@ -1058,10 +1042,10 @@ class PrimCast(MulticastProtocol):
         else:
             return
         for entry in self.entries.values():
-            if entry.epoch is not None and not entry.position:
-                held = entry.acks.get((self.group, entry.epoch))
-                if held is None or self.self_id not in held[1]:
-                    self._acknowledge(entry)
+            if entry.epoch is None or entry.position:
+                continue
+            if self.self_id not in entry.acks.get((self.group, entry.epoch, entry.ts), ()):
+                self._acknowledge(entry)
         self._told_clock = 0
         self._retries = OrderedDict.fromkeys(self._retries, 0)
         self._wake = now
@@ -1106,10 +1090,10 @@ class PrimCast(MulticastProtocol):
             chosen = sorted((e for i, e in self._t.items() if i >= fetch.length), key=lambda e: e.place)
         else:
             chosen = [self._t[i] for i in range(fetch.length, self.length) if i in self._t]
-        portions = self._state_portions(chosen)
-        for part, entries in enumerate(portions):
+        parts = _portions(chosen)
+        for part, entries in enumerate(parts):
             refill = Refill(
-                self.joined, fetch.length, self._told_clock, self.length, self.reach, entries, part, len(portions)
+                self.joined, fetch.length, self._told_clock, self.length, self.reach, entries, part, len(parts)
             )
             out.send_durable((sender,), refill)
 
@@ -1117,7 +1101,7 @@ class PrimCast(MulticastProtocol):
         """Deviation 4."""
         if not refill.epoch == self.joined == self.promised or sender != refill.epoch.leader:
             return
-        entries = self._assemble(sender, refill.part, refill.parts, refill.entries)
+        entries = self._assembly.add(sender, refill.part, refill.parts, refill.entries)
         if entries is None or refill.first > self.length or refill.length <= self.length:
             return
         self._confirm(now)
@@ -1144,17 +1128,19 @@ class PrimCast(MulticastProtocol):
             entry = self.entries.get(message_id)
             if entry is None:
                 continue
-            if entry.renewed:
-                entry.renewed -= 1
-            elif entry.position:
+            if entry.position and self._is_settled(entry):
                 self.reach = max(self.reach, entry.position)
                 self._t.pop(entry.place, None)
                 del self.entries[message_id]
                 out.delete(_ENTRY_PREFIX + message_id)
 
+    def _is_settled(self, entry: _Entry) -> bool:
+        assert entry.message is not None and entry.final is not None
+        return self.log.is_settled(self._needs(entry.message, entry.final.time), entry.final)
+
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
-        self._portions.pop(peer, None)
+        self._assembly.forget(peer)
         if self.status is PRIMARY:
             self._next_heartbeat = min(self._next_heartbeat, now)
             self._wake_by(now)
@@ -1240,9 +1226,9 @@ class PrimCast(MulticastProtocol):
         """Whose acknowledgements, or clocks, this process lacks to deliver it; none if it waits for another message."""
         assert entry.message is not None
         missing: list[ProcessId] = []
-        for group in entry.message.destinations:
+        for group in self._needs(entry.message, entry.ts):
             if group not in entry.locals:
-                has = {p for (g, _), (_, processes) in entry.acks.items() if g == group for p in processes}
+                has = {p for (g, *_), processes in entry.acks.items() if g == group for p in processes}
                 missing += [p for p in self.topology.groups[group] if p not in has]
         if entry.final is not None and entry.final.time > self._horizon():
             missing += [p for p in self.members if p != self.self_id]
@@ -1262,7 +1248,7 @@ class PrimCast(MulticastProtocol):
         """Forget what was only ever heard of (those who want it delivered tell it again)."""
         before = now - _ABANDONED_RETRIES * self.options.retry_us
         for entry in [e for e in self.entries.values() if e.seen_at < before]:
-            if entry.message is None and entry.epoch is None:
+            if entry.epoch is None and (entry.message is None or self.log.known(entry.id) is not None):
                 self._forget(entry, out)
 
     # -- for people ---------------------------------------------------------------------------------------------------
@@ -1288,7 +1274,7 @@ class PrimCast(MulticastProtocol):
     def fingerprint(self) -> object:
         entries = tuple(
             (i, e.epoch, e.place, e.ts, e.final, e.position, tuple(sorted(e.locals.items())),
-             tuple(sorted((k, ts, tuple(sorted(ps))) for k, (ts, ps) in e.acks.items())))
+             tuple(sorted((k, tuple(sorted(ps))) for k, ps in e.acks.items())))
             for i, e in sorted(self.entries.items())
         )  # fmt: skip
         clocks = (self.clock.value, self.leader_clock, tuple(sorted(self._clocks.items())))

@@ -11,8 +11,8 @@ import pytest
 from multicast.parts.delivered import Known
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
 from multicast.protocols.primcast import Ack, Bump, NewEpoch, PrimCast, Start, Want
-from multicast.types import AppMessage, Ballot, Topology
-from tests.multicast.lockstep import Lockstep
+from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
+from tests.multicast.lockstep import START_US, Lockstep
 from tests.planted.primcast import PrintedLine73
 
 SECOND = 1_000_000
@@ -24,6 +24,11 @@ def cluster(
     world = Lockstep(Topology.grid(groups, replicas), protocol, **options)
     world.settle()
     return world
+
+
+def recorded(world: Lockstep, process: int) -> list[tuple[int, MessageId, Timestamp]]:
+    """What this process has delivered: position, id, timestamp."""
+    return world.engines[process].application.delivered  # type: ignore[attr-defined, no-any-return]
 
 
 def watch(world: Lockstep, kind: type) -> list[tuple[int, int]]:
@@ -390,7 +395,7 @@ def test_ids_are_forgotten_after_twice_the_window() -> None:
     assert all(len(world.protocol(p).log._known) <= 50 for p in range(6))
 
 
-def test_a_copy_that_comes_after_its_id_was_forgotten_is_delivered_again_alike_everywhere() -> None:
+def test_a_copy_that_comes_after_its_id_was_forgotten_is_delivered_again_where_it_was() -> None:
     world = cluster(clock="hybrid", dedup_window_us=SECOND)
     old = world.message(0, 1)
     world.engines[0].submit(old)
@@ -404,7 +409,27 @@ def test_a_copy_that_comes_after_its_id_was_forgotten_is_delivered_again_alike_e
     world.engines[1].submit(old)
     world._run(1)
     world.advance(5 * SECOND)
-    assert [world.delivered(p).count(old.id) for p in range(6)] == [2] * 6
+    assert [world.delivered(p).count(old.id) for p in range(6)] == [2] * 3 + [1] * 3
+    again = {at for p in range(3) for _, i, at in recorded(world, p) if i == old.id and at.time > START_US + SECOND}
+    assert len(again) == 1
+
+
+def test_what_one_group_stamps_in_time_and_another_late_is_delivered_late_by_each_alone() -> None:
+    world = cluster(clock="hybrid", dedup_window_us=SECOND)
+    world.cut = {(p, q) for p in range(6) for q in range(6) if p // 3 != q // 3}
+    m = world.submit(0, 0, 1)
+    before = [world.protocol(p).joined for p in range(6)]
+    for _ in range(3):
+        other = world.submit(0, 0)
+        world.advance(SECOND)
+    assert world.delivered(0) == []
+    world.cut = set()
+    world.advance(10 * SECOND)
+    assert [world.delivered(p).count(m) for p in range(6)] == [1] * 6
+    assert world.delivered(0)[-1] == m and other in world.delivered(0)
+    stamps = [at for p in range(6) for _, i, at in recorded(world, p) if i == m]
+    assert len(set(stamps)) == 2 and min(stamps).time > START_US + SECOND
+    assert world.protocol(0).joined > before[0] and world.protocol(3).joined == before[3]
 
 
 def test_a_large_state_changes_primaries_in_portions() -> None:

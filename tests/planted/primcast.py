@@ -7,7 +7,7 @@ from typing import Any
 from multicast.protocol import Outbox
 from multicast.protocols.primcast import PROMISED, Ack, PrimCast
 from multicast.simulation.runner import Settings
-from multicast.types import Ballot, GroupId, ProcessId
+from multicast.types import Ballot, GroupId, MessageId, ProcessId
 from tests.planted import Planted
 
 SPARSE = Settings(
@@ -18,6 +18,15 @@ SPARSE = Settings(
     options={"clock": "logical", "election_timeout_us": "100000", "heartbeat_us": "50000"},
 )
 """Few messages and many elections: what blocks one message shows only if no later one frees it."""
+FORGETFUL = Settings(profile="faults", options={"clock": "hybrid", "dedup_window_us": "1000000"})
+"""Ids are forgotten after two seconds: late copies come in time to be ordered again."""
+ELECTIONS = Settings(
+    profile="faults",
+    groups=3,
+    replicas=5,
+    options={"clock": "logical", "election_timeout_us": "100000", "heartbeat_us": "50000"},
+)
+"""Many elections among five, and stamps that real time does not raise: a quorum's clocks matter when a primary dies."""
 
 
 class PrintedLine42(PrimCast):
@@ -87,6 +96,13 @@ class AcknowledgedBeforeSync(PrimCast):
         out.send(to, ack)
 
 
+class WithoutQuorumClock(PrimCast):
+    """Line 29 left out: a later primary may stamp below what was delivered."""
+
+    def _horizon(self) -> int:
+        return self.leader_clock
+
+
 class WithoutLeaderClock(PrimCast):
     """Line 28 left out: this primary may stamp below what was delivered."""
 
@@ -113,8 +129,8 @@ class EpochsMixed(PrimCast):
     """Line 10 without "one epoch": acknowledgements of a stamp in different epochs count together, and it is the first
     that counts."""
 
-    def _ack_key(self, group: GroupId, epoch: Ballot) -> tuple[GroupId, Ballot]:
-        return group, Ballot(0, 0)
+    def _ack_key(self, group: GroupId, epoch: Ballot, ts: int) -> tuple[GroupId, Ballot, int]:
+        return group, Ballot(0, 0), 0
 
 
 class ClockNotRaised(PrimCast):
@@ -154,11 +170,19 @@ class ReachIgnored(PrimCast):
         self.reach = reach
 
 
+class CopiesMixed(PrimCast):
+    """Stamps of a forgotten copy of a message and of a late one make one final timestamp (deviation 9)."""
+
+    def _limit(self, message_id: MessageId) -> int:
+        return 1 << 62
+
+
 PLANTED = (
     Planted(PrintedLine42, first_seed=3, shows="line 42"),
     Planted(PrintedLine73, SPARSE, first_seed=44, shows="line 73"),
     Planted(AcknowledgedWithoutPayload),
     Planted(AcknowledgedBeforeSync, first_seed=7),
+    Planted(WithoutQuorumClock, ELECTIONS, shows="line 29"),
     Planted(WithoutLeaderClock, shows="line 28"),
     Planted(LongestOfAnyEpoch, first_seed=112, shows="line 66"),
     Planted(ShortestState, first_seed=4, shows="line 67"),
@@ -168,4 +192,5 @@ PLANTED = (
     Planted(PromisesNotSaved, first_seed=8),
     Planted(EntriesNotSaved),
     Planted(ReachIgnored),
+    Planted(CopiesMixed, FORGETFUL),
 )
