@@ -182,7 +182,7 @@ PLANTED = (
     Planted(PrintedLine73, SPARSE, first_seed=44, shows="line 73"),
     Planted(AcknowledgedWithoutPayload),
     Planted(AcknowledgedBeforeSync, first_seed=7),
-    Planted(WithoutQuorumClock, ELECTIONS, shows="line 29"),
+    Planted(WithoutQuorumClock, ELECTIONS, first_seed=4, shows="line 29"),
     Planted(WithoutLeaderClock, shows="line 28"),
     Planted(LongestOfAnyEpoch, first_seed=112, shows="line 66"),
     Planted(ShortestState, first_seed=4, shows="line 67"),
@@ -192,5 +192,5 @@ PLANTED = (
     Planted(PromisesNotSaved, first_seed=8),
     Planted(EntriesNotSaved),
     Planted(ReachIgnored),
-    Planted(CopiesMixed, FORGETFUL),
+    Planted(CopiesMixed, FORGETFUL, first_seed=7),
 )
