@@ -8,10 +8,10 @@ accepted (Promise). With a quorum of promises, its own among them, it leads: it 
 instance that is not decided, what was accepted in the highest ballot, an empty batch where nothing was.
 
     message    from -> to               durable before it leaves
-    Prepare    candidate -> members     -
+    Prepare    candidate -> members     the ballot for which it stands
     Promise    member -> candidate      the promised ballot (accepted batches are on disk already)
     Accept     leader -> members        -  (the leader's own promise is on disk: it led only after that came back)
-    Accepted   member -> members        the accepted batches
+    Accepted   member -> members        the accepted batches (and to `learners`, if there are any)
     Nack       member -> candidate      -  (a higher ballot exists)
     Heartbeat  leader -> members        -
     Fetch      member -> member         -
@@ -23,8 +23,9 @@ value decided repeats it until he sees it decided. `truncate` drops instances th
 that asks for dropped ones learns so (`stranded_below`), and must be given the user's state by other means and then
 `jump`. The first ballot belongs to the first member and needs no promises: nothing can have been accepted below it.
 
-Durable: `x` + instance -> ballot and batch; `xp` -> the promised ballot; `xd` -> up to where all is decided, and the
-lowest instance that is kept. Not every decision is durable where it was learned: what is lost is learned again.
+Durable: `x` + instance -> ballot and batch; `xp` -> the promised ballot; `xs` -> the ballot for which this process
+stood; `xd` -> up to where all is decided, and the lowest instance that is kept. Not every decision is durable where it
+was learned: what is lost is learned again.
 
 Orderings relied on: none for safety. FIFO links make a missing Accept rare; it is fetched.
 """
@@ -45,6 +46,7 @@ from multicast.types import Ballot, ProcessId
 
 PREFIX = b"x"
 _PROMISED_KEY = b"xp"
+_STOOD_KEY = b"xs"
 _DECIDED_KEY = b"xd"
 _FIRST_NUMBER = 1
 _BATCH_BYTES = 1024 * 1024
@@ -138,6 +140,9 @@ class Paxos:
     decided: all instances up to here are decided and were or will be taken. low: the lowest instance that is kept.
     stranded_below: 0, or some member has dropped all instances below this one and this process lacks some of them.
     stranded_at: that member.
+    learners: processes outside the group that hear of acceptances, too.
+    proposals: None, or a list to which a leader adds each (instance, values) that it proposes, in order; emptied when
+    it is deposed.
     """
 
     def __init__(
@@ -160,6 +165,8 @@ class Paxos:
         self.low = 1
         self.stranded_below = 0
         self.stranded_at = self_id
+        self.learners: tuple[ProcessId, ...] = ()
+        self.proposals: list[tuple[int, Values]] | None = None
         self._others = tuple(p for p in members if p != self_id)
         self._entries: dict[int, tuple[Ballot, Values]] = {}
         self._taken: list[tuple[int, Values]] = []
@@ -194,6 +201,8 @@ class Paxos:
         self._seen = self.decided
         if _PROMISED_KEY in values:
             self.promised = self._highest = _decode_ballot(values[_PROMISED_KEY])
+            if _STOOD_KEY in values:
+                self._highest = max(self._highest, _decode_ballot(values[_STOOD_KEY]))
             self._timer.restart(now, 0.1 if self.promised.leader == self.self_id else 1.0)
             return
         self._save_promise(out)
@@ -304,9 +313,11 @@ class Paxos:
 
     def _send_accept(self, instance: int, values: Values, out: Outbox) -> None:
         out.send(self.members, Accept(self.promised, instance, values, self.decided))
+        if self.proposals is not None:
+            self.proposals.append((instance, values))
 
     def _send_accepted(self, message: Accepted, out: Outbox) -> None:
-        out.send_durable(self.members, message)
+        out.send_durable(self.members + self.learners, message)
 
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Phase 2a arrives at an acceptor."""
@@ -432,7 +443,8 @@ class Paxos:
     def _stand(self, now: int, out: Outbox) -> None:
         ballot = Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id)
         self._timer.restart(now)
-        out.send(self.members, Prepare(ballot, self.decided + 1))
+        out.put(_STOOD_KEY, _encode(ballot))
+        out.send_durable(self.members, Prepare(ballot, self.decided + 1))
 
     def _on_prepare(self, sender: ProcessId, prepare: Prepare, now: int, out: Outbox) -> None:
         """Phase 1a arrives at an acceptor."""
@@ -452,6 +464,8 @@ class Paxos:
         self._highest = max(self._highest, ballot)
         self.status = FOLLOWER
         self._queue.clear()
+        if self.proposals:
+            self.proposals.clear()
         self._votes.clear()
         self._assembly.clear()
         self._timer.restart(now)

@@ -12,7 +12,9 @@ with m, from all groups that could block m) or when it was silent for a while ("
     message    from -> to                                       durable before it leaves
     Cast       sender -> leader of its group                    the sender's epoch
     Paxos*     inside a group (parts.paxos)                     see there
+    Early      sender -> members of destinations and blockers   the sender's epoch (`optimistic`)
     Ordered    leader -> members of a destination               -  (what is decided is on a quorum's disks)
+    Proposed   leader -> members of a destination               -  (`direct_learners`; counts with acceptors' votes)
     Barrier    leader -> members of a destination               -  (the same)
     Want       leader -> members of a blocking group            -
     Ask        member -> a member of a source group             -
@@ -63,6 +65,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
@@ -71,15 +74,28 @@ import msgspec
 from multicast.parts import barriers, paxos
 from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of, timestamp_of
 from multicast.parts.delivered import Stable
-from multicast.parts.paxos import Paxos
+from multicast.parts.early import EarlyDeliveries
+from multicast.parts.learner import RemoteLearner
+from multicast.parts.paxos import Accepted, Paxos
 from multicast.parts.portions import Assembly, portions
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import (
+    OPTIMISTIC,
+    AppMessage,
+    Ballot,
+    GroupId,
+    MessageId,
+    ProcessId,
+    Timestamp,
+    Topology,
+    created_us,
+)
 
 _BASE_KEY, _EPOCH_KEY = b"s", b"e"
 _CHANNEL_PREFIX, _ITEM_PREFIX, _DELIVERED_PREFIX = b"c", b"i", b"m"
 _RESENT_MAX = 1_000
 _HELD_MAX = 10_000
+_PARALLEL_MAX = 64
 
 
 class Cast(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -113,6 +129,27 @@ class Ordered(msgspec.Struct, array_like=True, tag=3, gc=False):
     first: int
     items: list[Item]
     barrier: Stamp
+    wants: list[tuple[GroupId, Stamp]]
+
+
+class Proposed(msgspec.Struct, array_like=True, tag=13, gc=False):
+    """What this instance means for the receiver's group if it is decided in this ballot. decided: up to where the
+    leader knows all instances to be decided as it proposed them."""
+
+    ballot: Ballot
+    instance: int
+    decided: int
+    ordered: Ordered
+
+
+class Early(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """A cast, to its destinations: expect this message at that stamp. To a blocking group: no message. wants: as in
+    `Ordered`."""
+
+    epoch: int
+    number: int
+    rtc: int
+    message: AppMessage | None
     wants: list[tuple[GroupId, Stamp]]
 
 
@@ -192,9 +229,12 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
     liveness: "request" (Algorithm 3) or "periodic" (Algorithm 2). barrier_threshold_us: silence after which a group
     sends a barrier, if periodic. senders: who may send to whom, e.g. "0<1,2 1<0 2<" (to 0: 1 and 2; to 1: 0; to 2:
     nobody else); empty: all to all; a forbidden message is refused. stamp_ahead_us_max: how far a stamp may be ahead
-    of the leader's clock. instances_max: consensus instances under way at once in a group (1: as published; more:
-    Section 3.3). heartbeat_us, election_timeout_us: of a group's leader. retry_us: after which time what seems lost is
-    repeated. stability_us: how often receipts and watermarks are told.
+    of the leader's clock. instances_max: consensus instances under way at once in a group; 1 as published.
+    parallel_consensus: Section 3.3: as many as 64 (or instances_max, if that is more). optimistic: Section 3.2: deliver
+    early, too; wait_us: then w(p), which should exceed every message's delay plus the difference of any two clocks.
+    direct_learners: Section 3.4: acceptors tell other groups, too. heartbeat_us, election_timeout_us: of a group's
+    leader. retry_us: after which time what seems lost is repeated. stability_us: how often receipts and watermarks are
+    told.
     """
 
     liveness: str = "request"
@@ -202,6 +242,10 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
     senders: str = ""
     stamp_ahead_us_max: int = 1_000_000
     instances_max: int = 1
+    parallel_consensus: bool = False
+    optimistic: bool = False
+    wait_us: int = 20_000
+    direct_learners: bool = False
     heartbeat_us: int = 100_000
     election_timeout_us: int = 1_000_000
     retry_us: int = 500_000
@@ -213,12 +257,15 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"liveness is 'request' or 'periodic', not {self.liveness!r}")
         if min(self.heartbeat_us, self.retry_us, self.stability_us, self.barrier_threshold_us, self.instances_max) < 1:
             raise ValueError("heartbeat, retry, stability, barrier_threshold (_us) and instances_max are at least 1")
-        if self.stamp_ahead_us_max < 0:
-            raise ValueError("stamp_ahead_us_max must be at least 0")
+        if min(self.stamp_ahead_us_max, self.wait_us) < 0:
+            raise ValueError("stamp_ahead_us_max and wait_us must be at least 0")
         if self.election_timeout_us < 2 * self.heartbeat_us:
             raise ValueError("election_timeout_us must be at least twice heartbeat_us")
         barriers.parse_senders(self.senders)
 
+
+_Due = tuple[Stamp, int, ProcessId, int, int, bytes]
+"""A value that waits to be proposed, in the order of stamps and of `_sort_key`."""
 
 _Record = tuple[Base, Timestamp | None]
 """An instance that is kept: the base after it; the timestamp of its last message for the own group."""
@@ -247,7 +294,10 @@ class QuasiGenuine(MulticastProtocol):
         summary="Quasi-genuine barriers: every group promises past each message; strictly serializable as it is",
         paper="A Quasi-Genuine FIFO Total Order Multicast Primitive, 2011 (draft)",
         options=QuasiGenuineOptions,
-        messages=(Cast, Ordered, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.MESSAGES),
+        messages=(
+            Cast, Early, Ordered, Proposed, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable,
+            *paxos.MESSAGES,
+        ),
         housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.HOUSEKEEPING),
         fault_tolerant=True,
         genuine=False,
@@ -263,13 +313,24 @@ class QuasiGenuine(MulticastProtocol):
         self.senders_to = barriers.senders_to(topology, o.senders)
         self.log = barriers.CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
         times = (o.heartbeat_us, o.election_timeout_us)
-        self.paxos = self.paxos_class(self_id, self.members, rng, *times, o.instances_max)
+        parallel = max(_PARALLEL_MAX, o.instances_max) if o.parallel_consensus else o.instances_max
+        self.paxos = self.paxos_class(self_id, self.members, rng, *times, parallel)
         self.base = Base()
         self._kept_base = Base()
         self.channels = {g: Channel() for g in (self.group, *self.senders_to[self.group])}
         self.waiting = barriers.WaitingMessages()
         self._floor: Stamp = NEVER
         self._receivers = tuple(g for g in topology.groups if self.group in self.senders_to[g])
+        self._wait_us: int = o.wait_us if o.optimistic else 0
+        self.early = EarlyDeliveries(o.wait_us, o.pending_max)
+        self._due: list[_Due] = []
+        self.learners: dict[GroupId, RemoteLearner[Ordered]] = {}
+        self._ahead_base: Base | None = None
+        self._announced: deque[tuple[int, list[bytes]]] = deque()
+        if o.direct_learners:
+            self.paxos.learners = topology.members(self._receivers)
+            self.paxos.proposals = []
+            self.learners = {g: RemoteLearner(topology.quorum(g)) for g in self.senders_to[self.group]}
         self._outgoing: dict[GroupId, deque[Item]] = {g: deque() for g in self._receivers}
         self._records: deque[_Record] = deque()
         self._acks: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
@@ -333,7 +394,9 @@ class QuasiGenuine(MulticastProtocol):
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         kind = type(message)
         group = self.topology.group_of[sender]
-        if kind in paxos.MESSAGES:
+        if group != self.group and kind in (Accepted, Proposed):
+            self._learn(sender, group, message, now, out)
+        elif kind in paxos.MESSAGES:
             self.paxos.on_message(sender, message, now, out)
             self._after_paxos(now, out)
         elif kind is Stable:
@@ -345,6 +408,8 @@ class QuasiGenuine(MulticastProtocol):
             self._on_ask(sender, message, now, out)
         elif kind is Want:
             self._on_wants(message.wants, now, out)
+        elif kind is Early:
+            self._on_early(sender, message, now, out)
         elif kind in (Ordered, Barrier, Repair):
             if group == self.group or group not in self.channels:
                 raise PeerError(f"{kind.__name__} from group {group}, which may not send to group {self.group}")
@@ -360,6 +425,8 @@ class QuasiGenuine(MulticastProtocol):
         else:
             self._ready = True
             self._send_casts(self._casts, now, out)
+            for cast in self._casts:
+                self._send_early(cast, out)
 
     # -- multicast ----------------------------------------------------------------------------------------------------
 
@@ -383,6 +450,7 @@ class QuasiGenuine(MulticastProtocol):
         self._cast_ids.add(message.id)
         if self._ready:
             out.send((self.paxos.promised.leader,), cast)
+            self._send_early(cast, out)
 
     def _send_casts(self, casts: Any, now: int, out: Outbox) -> None:
         """Again, in order."""
@@ -399,11 +467,53 @@ class QuasiGenuine(MulticastProtocol):
             if self.paxos.promised.leader == self.self_id and len(self._held) < _HELD_MAX:
                 self._held.append(cast)
             return
-        expected = self.base.casts if self.paxos.idle else self._expected
+        expected = self.base.casts if self.paxos.idle and not self._due else self._expected
         if _follows(expected.get(sender), cast):
             self._expected[sender] = (cast.epoch, cast.number)
             rtc = min(cast.rtc, now + self.options.stamp_ahead_us_max)
-            self.paxos.propose(_encode(Cast(sender, cast.epoch, cast.number, rtc, cast.message)))
+            value = Cast(sender, cast.epoch, cast.number, rtc, cast.message)
+            self._propose(((rtc, 0), 0, sender, cast.epoch, cast.number, _encode(value)))
+
+    def _propose(self, due: _Due) -> None:
+        """Line 25; optimistically, what is stamped lower may still be on its way (deviation 13)."""
+        if self._wait_us:
+            heappush(self._due, due)
+        else:
+            self.paxos.propose(due[-1])
+
+    def _propose_due(self, now: int) -> None:
+        due = self._due
+        while due and due[0][0][0] + self._wait_us <= now:
+            self.paxos.propose(heappop(due)[-1])
+
+    # -- optimistic delivery ------------------------------------------------------------------------------------------
+
+    def _send_early(self, cast: Cast, out: Outbox) -> None:
+        """Section 3.2: the message to its destinations, and the requests for barriers, before its stamp is decided."""
+        if not self.options.optimistic:
+            return
+        message, rtc = cast.message, cast.rtc
+        stamps = dict.fromkeys(message.destinations, (rtc, 0))
+        wants = self._wants(stamps) if self.options.liveness == "request" else {}
+        for group in message.destinations:
+            early = Early(cast.epoch, cast.number, rtc, message, wants.pop(group, []))
+            out.send(self.topology.groups[group], early)
+        for group, waiting in wants.items():
+            out.send(self.topology.groups[group], Early(cast.epoch, cast.number, rtc, None, waiting))
+
+    def _on_early(self, sender: ProcessId, early: Early, now: int, out: Outbox) -> None:
+        message, group = early.message, self.topology.group_of[sender]
+        if message is not None and group not in self.channels:
+            raise PeerError(f"Early from group {group}, which may not send to group {self.group}")
+        if message is not None and self.options.optimistic and self.log.known(message.id) is None:
+            place = (early.rtc, group, sender, early.epoch, early.number)
+            self.early.expect(place, message)
+        if early.rtc <= now + self.options.stamp_ahead_us_max:
+            self._on_wants(early.wants, now, out)
+
+    def _deliver_early(self, now: int, out: Outbox) -> None:
+        for (rtc, group, *_), message in self.early.due(now):
+            out.deliver(message, timestamp_of((rtc, 0), group), OPTIMISTIC)
 
     # -- the group's log ----------------------------------------------------------------------------------------------
 
@@ -414,6 +524,8 @@ class QuasiGenuine(MulticastProtocol):
             self._ballot = part.promised
             self._leaders[self.group] = part.promised.leader
             self._held.clear()
+            self._due.clear()
+            self._ahead_base = None
             self._send_casts(self._casts, now, out)
         decided = part.take()
         if decided:
@@ -432,6 +544,9 @@ class QuasiGenuine(MulticastProtocol):
         self._wanted.clear()
         self._hints.clear()
         self._null = NEVER
+        if self.options.direct_learners:
+            self._ahead_base = self.base.copy()
+            self._announced.clear()
         self._told = dict.fromkeys((self.group, *self._receivers), now)
         for group in self._receivers:
             if self._quorum_has(group) < self.base.numbers.get(group, 0):
@@ -447,32 +562,43 @@ class QuasiGenuine(MulticastProtocol):
         base = self.base
         base.instance += 1
         assert base.instance == instance, "instances are taken in order"
-        sent: dict[GroupId, list[Item]] = {}
+        sent, requested = self._apply(base, values)
         own: Timestamp | None = None
+        for group, items in sent.items():
+            if group == self.group:
+                for number, item in enumerate(items, base.numbers[group] + 1 - len(items)):
+                    own = timestamp_of(item.stamp, group)
+                    self._receive(group, number, item)
+            else:
+                self._outgoing[group] += items
+        self._records.append((base.copy(), own))
+        self._forget_casts(now)
+        if self.paxos.leading:
+            self._forward(sent, requested, self._was_announced(instance, values), now, out)
+
+    def _apply(self, base: Base, values: list[bytes]) -> tuple[dict[GroupId, list[Item]], dict[GroupId, Stamp]]:
+        """What a batch does to a log. Returns what is new for each group, and the stamps up to which it needs barriers
+        that its sender has not requested already."""
+        sent: dict[GroupId, list[Item]] = {}
+        requested: dict[GroupId, Stamp] = {}
         for stamp, value in sorted(map(_in_order, map(_decode_value, values)), key=_sort_key):
             if type(value) is Null:
                 base.last = max(base.last, stamp)
             if isinstance(value, Null) or not _follows(base.casts.get(value.sender), value):
                 continue
             base.casts[value.sender] = (value.epoch, value.number)
-            item = Item(self._next_stamp(stamp), value.message)
+            item = Item(self._next_stamp(base, stamp), value.message)
             base.last = max(base.last, item.stamp)
             for group in value.message.destinations:
                 sent.setdefault(group, []).append(item)
                 base.numbers[group] = base.numbers.get(group, 0) + 1
-                if group == self.group:
-                    own = timestamp_of(item.stamp, group)
-                    self._receive(group, base.numbers[group], item)
-                else:
-                    self._outgoing[group].append(item)
-        self._records.append((base.copy(), own))
-        self._forget_casts(now)
-        if self.paxos.leading:
-            self._forward(sent, now, out)
+                if not self.options.optimistic or item.stamp != stamp:
+                    requested[group] = item.stamp
+        return sent, requested
 
-    def _next_stamp(self, stamp: Stamp) -> Stamp:
+    def _next_stamp(self, base: Base, stamp: Stamp) -> Stamp:
         """Lines 29-30."""
-        last = self.base.last
+        last = base.last
         return stamp if stamp > last else (last[0], last[1] + 1)
 
     def _forget_casts(self, now: int) -> None:
@@ -483,20 +609,18 @@ class QuasiGenuine(MulticastProtocol):
             self._cast_ids.discard(casts.popleft().message.id)
             self._cast_at = now
 
-    def _forward(self, sent: dict[GroupId, list[Item]], now: int, out: Outbox) -> None:
+    def _forward(
+        self, sent: dict[GroupId, list[Item]], requested: dict[GroupId, Stamp], announced: bool, now: int, out: Outbox
+    ) -> None:
         """Lines 34-37: decided messages to their destinations, requests to those who may block them, and barriers to
-        those who wait for one."""
-        last = self.base.last
-        wants = self._wants(sent) if self.options.liveness == "request" else {}
+        those who wait for one. announced: it was told with the proposal, to all who can learn it."""
+        wants = self._wants(requested) if self.options.liveness == "request" else {}
         for group in self._receivers:
-            members = self.topology.groups[group]
-            items = sent.get(group)
-            if items:
-                first = self.base.numbers[group] - len(items) + 1
-                out.send(members, Ordered(first, items, last, wants.pop(group, [])))
-                if self._wanted.get(group, last) <= last:
-                    self._wanted.pop(group, None)
-                self._told[group] = max(self._told.get(group, 0), last[0])
+            waiting = wants.pop(group, [])
+            if not announced and group in sent:
+                out.send(self.topology.groups[group], self._ordered(group, self.base, sent[group], waiting))
+            elif not announced and waiting:
+                out.send(self.topology.groups[group], Want(waiting))
         for group, waiting in wants.items():
             out.send(self.topology.groups[group], Want(waiting))
         self._answer_wants(out)
@@ -504,15 +628,74 @@ class QuasiGenuine(MulticastProtocol):
             self._hint_at = now + self.options.retry_us
             self._wake_by(self._hint_at)
 
-    def _wants(self, sent: dict[GroupId, list[Item]]) -> dict[GroupId, list[tuple[GroupId, Stamp]]]:
+    def _ordered(
+        self, group: GroupId, base: Base, items: list[Item], wants: list[tuple[GroupId, Stamp]]
+    ) -> Ordered:
+        """To be sent to a group: it is a barrier, too."""
+        first = base.numbers.get(group, 0) - len(items) + 1
+        if self._wanted.get(group, base.last) <= base.last:
+            self._wanted.pop(group, None)
+        self._told[group] = max(self._told.get(group, 0), base.last[0])
+        return Ordered(first, items, base.last, wants)
+
+    def _wants(self, requested: dict[GroupId, Stamp]) -> dict[GroupId, list[tuple[GroupId, Stamp]]]:
         """Blocking group -> the destinations that need its barrier, and up to where."""
         wants: dict[GroupId, list[tuple[GroupId, Stamp]]] = {}
-        for group, items in sorted(sent.items()):
-            stamp = items[-1].stamp
+        for group, stamp in sorted(requested.items()):
             for blocker in (group, *self.senders_to[group]):
                 if blocker != self.group:
                     wants.setdefault(blocker, []).append((group, stamp))
         return wants
+
+    # -- direct learners (Section 3.4) --------------------------------------------------------------------------------
+
+    def _announce(self, out: Outbox) -> None:
+        """At the leader: tell other groups what the instances just proposed will mean for them."""
+        proposals = self.paxos.proposals
+        if not proposals:
+            return
+        base = self._ahead_base
+        for instance, values in proposals:
+            if base is None or base.instance + 1 != instance:
+                self._ahead_base = base = None
+                break
+            self._announced.append((instance, values))
+            base.instance = instance
+            sent, requested = self._apply(base, values)
+            wants = self._wants(requested) if self.options.liveness == "request" else {}
+            for group in self._receivers:
+                items, waiting = sent.get(group, []), wants.get(group, [])
+                if items or waiting or self._wanted.get(group, (base.last[0] + 1, 0)) <= base.last:
+                    ordered = self._ordered(group, base, items, waiting)
+                    proposed = Proposed(self.paxos.promised, instance, self.base.instance, ordered)
+                    out.send(self.topology.groups[group], proposed)
+        proposals.clear()
+
+    def _was_announced(self, instance: int, values: list[bytes]) -> bool:
+        """Whether this decision is what this leader announced. Once it is not, a higher ballot has begun."""
+        while self._announced and self._announced[0][0] < instance:
+            self._announced.popleft()
+        if self._ahead_base is None or not self._announced:
+            self._ahead_base = None
+            return False
+        same = self._announced.popleft() == (instance, values)
+        if not same:
+            self._ahead_base = None
+        return same
+
+    def _learn(self, sender: ProcessId, group: GroupId, message: Any, now: int, out: Outbox) -> None:
+        """An acceptor or the leader of another group tells."""
+        learner = self.learners.get(group)
+        if learner is None:
+            raise PeerError(f"{type(message).__name__} from group {group}, which this process does not learn from")
+        if type(message) is Accepted:
+            learned = learner.accepted(sender, message.ballot, message.instances)
+        elif message.ballot.leader != sender:
+            raise PeerError("a proposal in somebody else's ballot")
+        else:
+            learned = learner.tell(message.ballot, message.instance, message.decided, message.ordered)
+        for ordered in learned:
+            self._on_channel(learner.ballot.leader, group, ordered, now, out)
 
     # -- barriers -----------------------------------------------------------------------------------------------------
 
@@ -530,7 +713,7 @@ class QuasiGenuine(MulticastProtocol):
         self._wanted[group] = max(stamp, self._wanted.get(group, stamp))
         if stamp > max(self.base.last, self._null):
             self._null = stamp
-            self.paxos.propose(_encode(Null(stamp)))
+            self._propose((stamp, 1, 0, 0, 0, _encode(Null(stamp))))
 
     def _answer_wants(self, out: Outbox) -> None:
         for group, stamp in list(self._wanted.items()):
@@ -642,6 +825,7 @@ class QuasiGenuine(MulticastProtocol):
 
     def _delivered(self, message: AppMessage, timestamp: Timestamp, out: Outbox) -> None:
         """Common to a delivery and an installation."""
+        self.early.final(message.id)
         self.log.add(message.id, message.destinations, timestamp, out)
         out.put(_DELIVERED_PREFIX + message.id, _encode(message.destinations))
 
@@ -903,8 +1087,15 @@ class QuasiGenuine(MulticastProtocol):
             self._send_barrier(group, (peer,), out)
 
     def end_batch(self, now: int, out: Outbox) -> None:
-        self.paxos.end_batch(now, out)
+        self._end_paxos_batch(now, out)
         self.log.end_batch(out)
+
+    def _end_paxos_batch(self, now: int, out: Outbox) -> None:
+        if self._due:
+            self._propose_due(now)
+        self.paxos.end_batch(now, out)
+        if self.paxos.proposals:
+            self._announce(out)
 
     def _wake_by(self, at: int) -> None:
         if at < self._wake:
@@ -922,14 +1113,23 @@ class QuasiGenuine(MulticastProtocol):
             wakes.append(log_wake)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
-            self.paxos.end_batch(now, out)
+            self._end_paxos_batch(now, out)
         wakes.append(self._wake)
+        if self._due:
+            wakes.append(self._due[0][0][0] + self._wait_us)
+        if (early := self.early.wake_at) is not None:
+            if early <= now:
+                self._deliver_early(now, out)
+                early = self.early.wake_at
+            if early is not None:
+                wakes.append(early)
         return min(wakes)
 
     def _run_timers(self, now: int, out: Outbox) -> int:
         period: int = self.options.retry_us
         wakes: list[int | None] = [now + 20 * period]
         wakes += [self._ask_if_blocked(now, out), self._catch_up_if_behind(now, out)]
+        self.early.forget(now - 20 * period)
         if self._casts:
             if now - self._cast_at >= period:
                 self._send_casts(list(islice(self._casts, _RESENT_MAX)), now, out)
