@@ -54,6 +54,18 @@ def senders_to(topology: Topology, text: str) -> dict[GroupId, tuple[GroupId, ..
     return {g: given.get(g, ()) for g in groups}
 
 
+def all_promise(senders_to: dict[GroupId, tuple[GroupId, ...]]) -> bool:
+    """Whether each delivery waits for the promise of every group whose messages could be ordered against it: of all
+    that are joined with its own by messages to several groups, directly or by way of others."""
+    joined = {group: {group} for group in senders_to}
+    for source in senders_to:
+        receivers = [g for g, senders in senders_to.items() if g == source or source in senders]
+        union = set().union(*(joined[g] for g in receivers))
+        for group in union:
+            joined[group] = union
+    return all(joined[group] <= {group, *senders} for group, senders in senders_to.items())
+
+
 class CopiesLog(DeliveredLog):
     """Deliveries of which two may be of one id: a copy that is stamped very late is delivered again, expired, maybe
     before the first delivery is settled. Whichever is settled first lets the id be forgotten."""

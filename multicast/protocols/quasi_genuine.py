@@ -30,6 +30,24 @@ for the null, δ for its barrier: 3δ + 2T = 7δ, at every replica of each desti
 other than its own and the source. A sender that leads saves the first δ. Where only the own group's barrier is lacking
 (two groups, a message from the other one) the last δ is saved, and followers may learn their own null one δ earlier.
 
+Options of the paper. Each is correct whatever clocks and delays do; all figures below are with T = 2δ.
+- `optimistic` (Section 3.2). The sender also sends m to its destinations (Early), and the requests for its barriers to
+  all who may block it, at once. w(p) is `wait_us`, the same at every process: assumption A2 holds while every message
+  takes less than w minus how far the receiver's clock is ahead of the sender's (w itself, if stamps differ). A
+  destination delivers m, stage OPTIMISTIC, once its clock has reached m's stamp plus w: w after multicast(m), or when m
+  arrives if that is later. Before that the leader of the source group does not propose m, nor does a blocking group's
+  leader propose the null that m asks for, and both propose in the order of stamps. So under A2 no stamp changes, and
+  the early order is the final one (but for messages with stamps equal to the microsecond). Mistakes are counted:
+  `describe()["mistakes"]`, of `["early"]` early deliveries.
+  Final: w + T + δ alone; w + 2T + δ if an instance is just under way, which is the published 2w + 2T where w = δ. If
+  A2 does not hold and m is stamped anew, barriers are requested once more, when that is decided: 3δ + 4T at worst, if
+  delays keep to w = δ and it is a clock that is off: the published 2w + 4T + δ.
+- `parallel_consensus` (Section 3.3, which assumes `optimistic`): an instance does not wait for the one before it to be
+  decided. Then w + T + δ, always, under A2; 2w + 2T + δ (w = δ) otherwise.
+- `direct_learners` (Section 3.4): saves the δ from a decision to its destinations and to who waits for its barrier:
+  δ + 2T instead of 3δ + 2T; w + T instead of w + T + δ. The leader sends what an instance will mean for another group
+  (Proposed) along with its Accept, every acceptor sends Accepted to all groups that may be addressed (parts.learner).
+
 Deviations from the algorithms, with reasons:
 1. A group is its own barrier: without that, what it decides later may come before what it has delivered (line 40).
 2. A barrier is compared inclusively, on (rtc, seq): a strict one blocks m on itself.
@@ -54,9 +72,16 @@ Deviations from the algorithms, with reasons:
    a quorum of each destination has those for it and a quorum of the own group has the instance. A process that comes
    later gets a peer's base state, undelivered messages and barriers (State), after the host's catch-up.
 
+12. A leader whose ballot is over forwards nothing any more, but what it has announced to direct learners stays valid:
+   it counts only if acceptors have accepted it in that ballot, and all before it.
+13. Section 3.2 says that under A2 line 30 is never executed, but lets members propose a message when they receive it:
+   one that is stamped lower may arrive later, though in time. Section 3.3's rule, to propose when the clock has passed
+   the stamp plus w, is needed there as well, and for nulls, too.
+
 What is delivered is strictly serializable with any number of groups: when m is delivered, every group has promised to
-order what it is given from now on after m. That needs all groups among the senders of each; with the option `senders` a
-store must signal between groups as for a protocol whose `strict_groups_max` is 1.
+order what it is given from now on after m. That needs all groups among the senders of each, or at least all that common
+messages join, over any number of steps (parts.barriers, `all_promise`); with other `senders` a store must signal
+between groups as for a protocol whose `strict_groups_max` is 1.
 
 Orderings relied on: none for safety; FIFO links make repairs rare.
 """
@@ -67,7 +92,7 @@ import random
 from collections import deque
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -80,6 +105,7 @@ from multicast.parts.paxos import Accepted, Paxos
 from multicast.parts.portions import Assembly, portions
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import (
+    FINAL,
     OPTIMISTIC,
     AppMessage,
     Ballot,
@@ -237,6 +263,14 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
     told.
     """
 
+    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "liveness": ("request", "request", "periodic"),
+        "instances_max": (1, 1, 4),
+        "parallel_consensus": (False, False, True),
+        "optimistic": (False, False, True),
+        "direct_learners": (False, False, True),
+    }
+
     liveness: str = "request"
     barrier_threshold_us: int = 50_000
     senders: str = ""
@@ -262,6 +296,14 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
         if self.election_timeout_us < 2 * self.heartbeat_us:
             raise ValueError("election_timeout_us must be at least twice heartbeat_us")
         barriers.parse_senders(self.senders)
+
+    @classmethod
+    def draw(cls, rng: random.Random, topology: Topology) -> dict[str, Any]:
+        drawn = super().draw(rng, topology)
+        if rng.random() < 0.2:
+            others = {g: [o for o in topology.groups if o != g and rng.random() < 0.6] for g in topology.groups}
+            drawn["senders"] = " ".join(f"{g}<{','.join(map(str, os))}" for g, os in others.items())
+        return drawn
 
 
 _Due = tuple[Stamp, int, ProcessId, int, int, bytes]
@@ -301,6 +343,8 @@ class QuasiGenuine(MulticastProtocol):
         housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.HOUSEKEEPING),
         fault_tolerant=True,
         genuine=False,
+        fifo=True,
+        stages=(OPTIMISTIC, FINAL),
         strict_groups_max=None,
         latency=(7, 7),
     )
@@ -1156,8 +1200,7 @@ class QuasiGenuine(MulticastProtocol):
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def strict_groups_max(self) -> int | None:
-        everybody = len(self.topology.groups) - 1
-        return None if all(len(senders) == everybody for senders in self.senders_to.values()) else 1
+        return None if barriers.all_promise(self.senders_to) else 1
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self._leaders[group]
@@ -1173,6 +1216,8 @@ class QuasiGenuine(MulticastProtocol):
             "submitted": len(self._casts),
             "outgoing": sum(map(len, self._outgoing.values())),
             "unsettled": self.log.unsettled,
+            "early": self.early.early,
+            "mistakes": self.early.mistakes,
         }
 
     def fingerprint(self) -> object:

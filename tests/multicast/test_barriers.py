@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multicast.parts.barriers import Pending, WaitingMessages, parse_senders, senders_to, stamp_of, timestamp_of
+from multicast.parts.barriers import (
+    Pending,
+    WaitingMessages,
+    all_promise,
+    parse_senders,
+    senders_to,
+    stamp_of,
+    timestamp_of,
+)
 from multicast.parts.portions import PORTION_BYTES, Assembly, portions
 from multicast.types import AppMessage, Topology
 
@@ -78,3 +86,21 @@ def test_malformed_senders_are_refused(text: str) -> None:
 def test_senders_of_unknown_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="senders names group 7; the groups are 0, 1"):
         senders_to(Topology.grid(2, 1), "0<7")
+
+
+@pytest.mark.parametrize(
+    ("senders", "promise"),
+    [
+        ("", True),
+        ("0<1 1<0 2<", True),
+        ("0< 1< 2<", True),
+        ("0<1 1< 2<", False),
+        ("0<1 1<0,2 2<1", False),
+        ("0<2 1<2 2<", False),
+        ("0<1,2 1<0,2 2<0,1", True),
+    ],
+)
+def test_delivery_waits_for_all_promises_if_common_messages_join_only_groups_that_may_send_to_each_other(
+    senders: str, promise: bool
+) -> None:
+    assert all_promise(senders_to(Topology.grid(3, 1), senders)) == promise

@@ -32,8 +32,8 @@ class StrictBarrier(QuasiGenuine):
 class OnlyRestampedInserted(QuasiGenuine):
     """Lines 29-37 as printed, indentation and all: only a message that is stamped anew is kept and forwarded."""
 
-    def _next_stamp(self, stamp: Stamp) -> Stamp:
-        following = super()._next_stamp(stamp)
+    def _next_stamp(self, base: Base, stamp: Stamp) -> Stamp:
+        following = super()._next_stamp(base, stamp)
         return following if following != stamp else NEVER
 
     def _receive(self, group: GroupId, number: int, item: Any) -> None:
@@ -44,7 +44,7 @@ class OnlyRestampedInserted(QuasiGenuine):
 class StampKept(QuasiGenuine):
     """Line 30 left out: what is decided too late keeps its stamp."""
 
-    def _next_stamp(self, stamp: Stamp) -> Stamp:
+    def _next_stamp(self, base: Base, stamp: Stamp) -> Stamp:
         return stamp
 
 
