@@ -771,7 +771,7 @@ class PrimCast(MulticastProtocol):
     ) -> None:
         entry = self.entries.get(message.id)
         self._advance_clock(timestamp.time)
-        if entry is not None and not entry.position and entry.ts > timestamp.time:
+        if entry is not None and not entry.position and self._is_new_copy(entry.ts, timestamp):
             self.log.add(message.id, self._needs(message, timestamp.time), timestamp, out)  # T has a later copy
             self.reach = max(self.reach, position)
         else:
@@ -812,16 +812,13 @@ class PrimCast(MulticastProtocol):
 
     def _is_past(self, message_id: MessageId, ts: int) -> bool:
         """Whether the message of this stamp was delivered here, as far as this process can still know."""
-        entry = self.entries.get(message_id)
-        if entry is not None:
-            return entry.final is not None and entry.position > 0 and not self._is_new_copy(ts, entry.final)
         known = self.log.known(message_id)
         return known is not None and not self._is_new_copy(ts, known[0])
 
     def _replace(self, message_id: MessageId, place: int) -> None:
         """A delivered message has this place in T."""
         entry = self.entries.get(message_id)
-        if entry is not None and place >= 0:
+        if entry is not None and entry.position and place >= 0:
             entry.place = place
             self._t[place] = entry
 
@@ -845,7 +842,7 @@ class PrimCast(MulticastProtocol):
         self._submitted.pop(known.id, None)
         entry = self.entries.get(known.id)
         group = self.topology.group_of[sender]
-        if entry is None or entry.position or entry.ts > known.final.time:
+        if entry is None or entry.position or self._is_new_copy(entry.ts, known.final):
             return
         if group != self.group and known.final.time > self._limit(known.id) and entry.message is not None:
             self._advance_clock(known.final.time)
