@@ -170,6 +170,8 @@ class Properties(Checker):
         for pid, node in self.world.nodes.items():
             if not node.up or node.engine.position < len(self.logs[self.topology.group_of[pid]]):
                 return True
+            if not node.protocol.is_member():
+                return True
         return any(self.required(message_id) for message_id in self.missing)
 
     def finish(self) -> None:
@@ -181,6 +183,8 @@ class Properties(Checker):
             position = node.engine.position if node.up else 0
             if position < expected:
                 self.report("liveness", f"process {pid} has {position} deliveries; its group has {expected}")
+            if node.up and not node.protocol.is_member():
+                self.report("liveness", f"process {pid}, whose disk was lost, was not readmitted")
         for message_id, groups in self.missing.items():
             if self.required(message_id):
                 partly = len(groups) < len(self.messages[message_id].destinations)

@@ -8,6 +8,11 @@ direction of some links is dead), `delay` (a process's links are slow for a whil
 in another order; FoundationDB's swizzle-clogging: leaders change and change back). Whoever crashes comes back before
 the run's second phase, or at its beginning.
 
+A part of the runs has faults of disks, too: `torn_tail` (power fails while a sync is under way, and a part of what was
+being written is left), `failing_fsync` (a sync fails, the process dies of it), and for protocols that survive it
+`lost_disk` (power fails, and the process comes back with an empty disk). A process without memory counts as down until
+it has been a member again for so long that this is durable; a group has at most one of them.
+
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
 group is down at once, except when a whole group loses power; safety holds in either case, since promises are on disk.
@@ -31,9 +36,12 @@ KINDS = (
     "slow_fsync", "swizzle",
 )  # fmt: skip
 _WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3, 3)
+DISK_KINDS = ("torn_tail", "failing_fsync", "lost_disk")
 _STORM = ("mid_sync", "pause", "partition", "one_sided", "delay", "slow_fsync", "swizzle")
 _STORM_LASTS_US = 300_000
 _SKEW_US = 50_000
+_READMITTED_US = 2_000_000
+"""So long a process has been a member again before it counts as one: longer than any sync takes."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -102,6 +110,25 @@ def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, proces
     return Fault(kind, at, lasts, (victim,))
 
 
+def draw_disk(
+    rng: random.Random, topology: Topology, span_us: int, survives_lost_disk: bool, storm: bool = False
+) -> list[Fault]:
+    """Faults of disks, in half of all runs, in addition to those of `draw`."""
+    if rng.random() < 0.5:
+        return []
+    kinds = [k for k in DISK_KINDS if (k != "lost_disk" or survives_lost_disk) and rng.random() < 0.7]
+    if not kinds:
+        return []
+    aim = rng.choice((0.0, 0.4, 0.8))
+    faults: list[Fault] = []
+    for _ in range(rng.choice((1, 2, 4, 8))):
+        kind, at = rng.choice(kinds), rng.randrange(span_us)
+        most = _STORM_LASTS_US if storm else rng.choice((20_000, 200_000, 2_000_000))
+        victim = rng.choice(topology.processes)
+        faults.append(Fault(kind, at, rng.randint(most // 10, most), (victim,), aimed=rng.random() < aim))
+    return sorted(faults, key=lambda fault: fault.at_us)
+
+
 def skew(rng: random.Random, world: World) -> None:
     """Clocks that disagree from the start."""
     for node in world.nodes.values():
@@ -115,6 +142,7 @@ class Injector:
         self.counts: dict[str, int] = {}
         self._world = world
         self._over = False
+        self._amnesiacs: dict[ProcessId, tuple[int, int]] = {}
         start = world.now
         for fault in faults:
             world.schedule(start + fault.at_us, self._begin, fault)
@@ -158,6 +186,18 @@ class Injector:
         elif kind == "blackout":
             for pid in fault.processes:
                 world.crash(pid, power=True)
+        elif kind == "torn_tail":
+            world.crash_in_sync(victim, lambda: self._tear(fault))
+            return False
+        elif kind == "failing_fsync":
+            if self._may_die(victim):
+                world.fail_sync(victim, lambda: self._died_of_disk(fault))
+            return False
+        elif kind == "lost_disk":
+            if not node.up or not self._may_lose_disk(victim):
+                return False
+            self._amnesiacs[victim] = (node.life, -1)
+            world.lose_disk(victim)
         elif kind == "pause":
             if not node.up or node.paused:
                 return False
@@ -207,11 +247,29 @@ class Injector:
             world.crash(pid, power=True)
         world.schedule(world.now + fault.lasts_us, self._end, fault)
 
+    def _tear(self, fault: Fault) -> None:
+        """A `torn_tail` has found its moment."""
+        world, victim = self._world, fault.processes[0]
+        if self._over or world.nodes[victim].disk.unsynced < 2 or not self._may_die(victim):
+            return
+        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        world.crash(victim, power=True, torn=True)
+        world.schedule(world.now + fault.lasts_us, self._end, fault)
+
+    def _died_of_disk(self, fault: Fault) -> None:
+        """A `failing_fsync` has killed; nobody may stay dead when faults are over."""
+        world = self._world
+        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        if self._over:
+            world.restart(fault.processes[0])
+        else:
+            world.schedule(world.now + fault.lasts_us, self._end, fault)
+
     def _end(self, fault: Fault) -> None:
         if self._over:
             return
         world, kind = self._world, fault.kind
-        if kind in ("crash", "power", "mid_sync", "blackout"):
+        if kind in ("crash", "power", "mid_sync", "blackout", *DISK_KINDS):
             for pid in fault.processes:
                 world.restart(pid)
         elif kind in ("partition", "one_sided"):
@@ -226,8 +284,31 @@ class Injector:
         topology = self._world.topology
         group = topology.group_of[pid]
         members = topology.groups[group]
-        down = 1 + sum(not self._world.nodes[p].up for p in members)
-        return len(members) == 1 or len(members) - down >= topology.quorum(group)
+        missing = sum(p == pid or not self._world.nodes[p].up or self._is_amnesiac(p) for p in members)
+        return len(members) == 1 or len(members) - missing >= topology.quorum(group)
+
+    def _may_lose_disk(self, pid: ProcessId) -> bool:
+        """Whether all its group remembers, and a minority is down with it."""
+        members = self._world.topology.groups[self._world.topology.group_of[pid]]
+        return len(members) > 1 and self._may_die(pid) and not any(self._is_amnesiac(p) for p in members)
+
+    def _is_amnesiac(self, pid: ProcessId) -> bool:
+        """Whether its disk was lost, and what it has learned since may not be on the new one."""
+        known = self._amnesiacs.get(pid)
+        if known is None:
+            return False
+        node, now = self._world.nodes[pid], self._world.now
+        if not node.up or not node.protocol.is_member():
+            self._amnesiacs[pid] = (node.life, -1)
+            return True
+        life, since = known
+        if life != node.life or since < 0:
+            self._amnesiacs[pid] = (node.life, now)
+            return True
+        if now - since < _READMITTED_US:
+            return True
+        del self._amnesiacs[pid]
+        return False
 
     @staticmethod
     def _pairs(fault: Fault) -> list[tuple[ProcessId, ProcessId]]:

@@ -233,6 +233,10 @@ class Run:
         if faulty:
             faults.skew(self.rng, world)
             self._faults = faults.draw(self.rng, self.topology, self.span_us, self.storm)
+            self._faults += faults.draw_disk(
+                random.Random(f"{self.specification.name}/{self.seed}/disks"), self.topology, self.span_us,
+                self.specification.survives_lost_disk, self.storm,
+            )  # fmt: skip
         world.start()
         self._plan_traffic()
         if faulty:
