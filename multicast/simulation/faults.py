@@ -113,19 +113,25 @@ def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, proces
 def draw_disk(
     rng: random.Random, topology: Topology, span_us: int, survives_lost_disk: bool, storm: bool = False
 ) -> list[Fault]:
-    """Faults of disks, in half of all runs, in addition to those of `draw`."""
-    if rng.random() < 0.5:
+    """Faults of disks, in half of the runs or more, in addition to those of `draw`. When a disk is lost, somebody else
+    of the group is often cut off for longer: then those who still remember are no quorum with whom does not."""
+    if rng.random() < (0.25 if survives_lost_disk else 0.5):
         return []
     kinds = [k for k in DISK_KINDS if (k != "lost_disk" or survives_lost_disk) and rng.random() < 0.7]
-    if not kinds:
-        return []
     aim = rng.choice((0.0, 0.4, 0.8))
     faults: list[Fault] = []
-    for _ in range(rng.choice((1, 2, 4, 8))):
+    for _ in range(rng.choice((1, 2, 4, 8)) if kinds else 0):
         kind, at = rng.choice(kinds), rng.randrange(span_us)
         most = _STORM_LASTS_US if storm else rng.choice((20_000, 200_000, 2_000_000))
-        victim = rng.choice(topology.processes)
-        faults.append(Fault(kind, at, rng.randint(most // 10, most), (victim,), aimed=rng.random() < aim))
+        lasts, victim = rng.randint(most // 10, most), rng.choice(topology.processes)
+        faults.append(Fault(kind, at, lasts, (victim,), aimed=rng.random() < aim))
+        others = [p for p in topology.groups[topology.group_of[victim]] if p != victim]
+        if kind == "lost_disk" and others and rng.random() < 0.5:
+            other = rng.choice(others)
+            rest = tuple(p for p in topology.processes if p != other)
+            begin = max(0, at - rng.randrange(200_000))
+            end = at + lasts + rng.randrange(2_000_000)
+            faults.append(Fault("partition", begin, end - begin, (other,), rest, aimed=rng.random() < 0.5))
     return sorted(faults, key=lambda fault: fault.at_us)
 
 
