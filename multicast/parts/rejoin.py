@@ -143,8 +143,9 @@ class Rejoin:
         self._repeat_at = now
         return True
 
-    def tick(self, reached: int, now: int, out: Outbox) -> int | None:
-        """Repeat what is asked. reached: how much of the history this process has. The next instant, or None."""
+    def tick(self, now: int, out: Outbox) -> int | None:
+        """Repeat what is asked. The next instant, or None. Once `bound` is known, to be called only with the history up
+        to `reach`, and with no state of a ballot above `bound` in hand."""
         if not self.amnesiac:
             return None
         if now >= self._repeat_at:
@@ -153,7 +154,7 @@ class Rejoin:
                 silent = [p for p in self._others if p not in self._answers]
                 if silent:
                     out.send(silent, Returned(self._question, None))
-            elif reached >= self.reach:
+            else:
                 out.send(self._others, Returned(self._question, self.bound))
         return self._repeat_at
 

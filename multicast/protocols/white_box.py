@@ -15,7 +15,7 @@ everything committed that any of a quorum knows, and what was accepted in the la
     Accept         leader -> all processes of destinations      -  (a restarted leader never leads in that ballot again)
     AcceptAck      process -> leaders of destinations           the accepted message, its stamp, the clock
     Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
-    NewLeader      candidate -> own group                       -
+    NewLeader      candidate -> own group                       the candidate's promise
     NewLeaderAck   process -> candidate                         the promised ballot
     NewState       new leader -> own group                      -
     NewStateAck    process -> new leader                        the state and the ballot it joined
@@ -24,6 +24,8 @@ everything committed that any of a quorum knows, and what was accepted in the la
     Heartbeat      leader -> own group                          -
     Known          process -> who repeats m                     -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
+    Returned       process without memory -> own group          -  (parts.rejoin)
+    Highest        process -> who has returned                  -  (parts.rejoin)
 
 Deviations from the figures, with reasons:
 1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it
@@ -50,6 +52,10 @@ Deviations from the figures, with reasons:
 9. Only the own leader's ACCEPT carries the payload.
 10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own
     only when they come back through that lane; a restarted process leads only in a new ballot.
+11. A process whose disk was lost (parts.rejoin) abstains from elections, acknowledges nothing and leads nothing until
+    it has the NEW_STATE of a ballot above all for which it may have voted, and has delivered, from its peers' journals,
+    all that the sender of that state had: entries that are settled are not in it, and by 7 others count on every
+    process of a quorum to have delivered those.
 
 Orderings relied on: FIFO from a leader to its followers (ACCEPT before DELIVER, NEW_STATE before either; DELIVERs and
 heartbeats in order of their positions); a loss is found by position.
@@ -66,12 +72,13 @@ import msgspec
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.pending import PendingQueue
+from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 START, PROPOSED, ACCEPTED, COMMITTED = range(4)
-LEADER, FOLLOWER, RECOVERING = "leader", "follower", "recovering"
+LEADER, FOLLOWER, RECOVERING, REJOINING = "leader", "follower", "recovering", "rejoining"
 
 _ENTRY_PREFIX = b"m"
 _BALLOTS_KEY = b"b"
@@ -148,10 +155,12 @@ class NewLeaderAck(msgspec.Struct, array_like=True, tag=6, gc=False):
 
 
 class NewState(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """The state in which the ballot begins (or, for one who comes late, the leader's present one), in portions."""
+    """The state in which the ballot begins (or, for one who comes late, the leader's present one), in portions.
+    position: the leader's last delivery."""
 
     ballot: Ballot
     clock: int
+    position: int
     entries: list[EntryState]
     part: int
     parts: int
@@ -246,9 +255,11 @@ class WhiteBox(MulticastProtocol):
         options=WhiteBoxOptions,
         messages=(
             Multicast, Accept, AcceptAck, Deliver, NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat,
-            LeaderIs, Known, Stable,
+            LeaderIs, Known, Stable, Returned, Highest,
         ),
-        housekeeping=(NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat, LeaderIs, Known, Stable),
+        housekeeping=(
+            NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat, LeaderIs, Known, Stable, Returned, Highest,
+        ),
         fault_tolerant=True,
         genuine=True,
         strict_groups_max=1,
@@ -270,6 +281,8 @@ class WhiteBox(MulticastProtocol):
         }
         self._highest = first
         self._timer = LeaderTimer(self.options.election_timeout_us, rng)
+        self.rejoin = Rejoin(self_id, self.members, self.options.retry_us, rng)
+        self._held_state: NewState | None = None
         self._votes: dict[ProcessId, NewLeaderAck] | None = None
         self._portions: dict[ProcessId, list[EntryState]] = {}
         self._state_acks: set[ProcessId] = set()
@@ -300,6 +313,9 @@ class WhiteBox(MulticastProtocol):
         self._saved_clock = int.from_bytes(values.get(_CLOCK_KEY, b""), "big")
         self.clock.advance(self._saved_clock)
         self.clock.advance(self.log.timestamp.time)
+        if self.rejoin.restore(saved, now, out):
+            self.promised = self.joined = self._highest = Ballot(0, self.members[0])
+            return
         if _BALLOTS_KEY in values:
             self.promised, self.joined = _decode_ballots(values[_BALLOTS_KEY])
             self._highest = self.leaders[self.group] = self.promised
@@ -361,8 +377,12 @@ class WhiteBox(MulticastProtocol):
             self._on_new_state(sender, message, now, out)
         elif kind is NewStateAck:
             self._on_new_state_ack(sender, message.ballot, now, out)
-        else:
+        elif kind is Nack:
             self._on_nack(message.ballot, now)
+        elif kind is Returned:
+            self._on_returned(sender, message, now, out)
+        else:
+            self._on_highest(sender, message, now, out)
 
     # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
 
@@ -385,7 +405,7 @@ class WhiteBox(MulticastProtocol):
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         if self.status is not LEADER:
-            if self.joined.leader != self.self_id:
+            if self.joined.leader != self.self_id and not self.rejoin.amnesiac:
                 out.send((sender,), LeaderIs(self.joined))
             return
         entry = self.entries.get(message.id)
@@ -606,6 +626,7 @@ class WhiteBox(MulticastProtocol):
                 break
         if self._votes is not None:
             self._compute_state(now, out)
+        self._rejoin_if_caught_up(now, out)
 
     # -- retries and late copies --------------------------------------------------------------------------------------
 
@@ -653,15 +674,17 @@ class WhiteBox(MulticastProtocol):
     # -- leader change (Fig. 4, lines 35-68) --------------------------------------------------------------------------
 
     def _recover(self, now: int, out: Outbox) -> None:
-        """Line 35."""
+        """Line 35. The candidate's own promise comes first: for those who lose their disks (deviation 11)."""
         ballot = Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id)
-        self._timer.restart(now)
-        out.send(self.members, NewLeader(ballot))
+        self._promise(ballot, now, out)
+        out.send_durable([p for p in self.members if p != self.self_id], NewLeader(ballot))
 
     def _on_new_leader(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
         """Lines 37-41."""
         if ballot.leader != sender:
             raise PeerError("NEWLEADER of somebody else's ballot")
+        if self.rejoin.amnesiac:
+            return
         if ballot <= self.promised:
             out.send((sender,), Nack(self.promised))
             return
@@ -724,7 +747,8 @@ class WhiteBox(MulticastProtocol):
     def _send_new_state(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         portions = self._state_portions()
         for part, entries in enumerate(portions):
-            out.send(to, NewState(self.joined, self.clock.value, entries, part, len(portions)))
+            state = NewState(self.joined, self.clock.value, self.log.position, entries, part, len(portions))
+            out.send(to, state)
 
     def _state_portions(self) -> list[list[EntryState]]:
         """What this process tells of its state, in lists of limited size; at least one."""
@@ -801,18 +825,29 @@ class WhiteBox(MulticastProtocol):
 
     def _on_new_state(self, sender: ProcessId, state: NewState, now: int, out: Outbox) -> None:
         """Lines 57-62."""
-        if self.status is not RECOVERING or self.promised != state.ballot or self.joined == state.ballot:
-            return
         if sender != state.ballot.leader:
             raise PeerError("NEW_STATE of somebody else's ballot")
-        entries = self._assemble(sender, state)
+        if self.rejoin.amnesiac:
+            expected = self.rejoin.may_join(state.ballot)
+        else:
+            expected = self.status is RECOVERING and self.promised == state.ballot != self.joined
+        entries = self._assemble(sender, state) if expected else None
         if entries is None:
             return
+        state.entries = entries
+        if self.rejoin.amnesiac:
+            if self._held_state is None or state.ballot >= self._held_state.ballot:
+                self._held_state = state
+            self._rejoin_if_caught_up(now, out)
+        else:
+            self._join(state, now, out)
+
+    def _join(self, state: NewState, now: int, out: Outbox) -> None:
         self.clock.advance(state.clock)
-        self._adopt(state.ballot, entries, now, out)
+        self._adopt(state.ballot, state.entries, now, out)
         self.status = FOLLOWER
         self._timer.restart(now)
-        out.send_durable((sender,), NewStateAck(state.ballot))
+        out.send_durable((state.ballot.leader,), NewStateAck(state.ballot))
         for entry in list(self.entries.values()):
             self._accept_if_complete_after_join(entry, out)
 
@@ -858,7 +893,11 @@ class WhiteBox(MulticastProtocol):
         ballot = heartbeat.ballot
         if ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
-        if ballot < self.promised:
+        if self.rejoin.amnesiac:
+            self._learn_leader(self.group, ballot)
+            if heartbeat.position > self.log.position:
+                out.catch_up(sender)
+        elif ballot < self.promised:
             out.send((sender,), Nack(self.promised))
         elif self.status is FOLLOWER and ballot == self.joined:
             self._timer.heard(now)
@@ -867,6 +906,44 @@ class WhiteBox(MulticastProtocol):
         elif ballot.leader != self.self_id:
             # A leader that this process missed the election of, or whose NEW_STATE was lost: vote late, get its state.
             self._promise(ballot, now, out)
+
+    # -- after the loss of a disk (deviation 11) ----------------------------------------------------------------------
+
+    def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
+        highest = max(self.promised, self._highest)
+        bound = self.rejoin.on_returned(sender, returned, highest, self.log.position, out)
+        if bound is None:
+            return
+        self._highest = max(self._highest, bound)
+        if self.status is not LEADER:
+            return
+        if self.joined > bound:
+            self._send_new_state((sender,), out)
+        else:
+            self._recover(now, out)
+
+    def _on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
+        if answer.reached > self.log.position and self.rejoin.amnesiac:
+            out.catch_up(sender)
+        if self.rejoin.on_highest(sender, answer, now):
+            self._wake_by(now)
+
+    def _rejoin_due(self, now: int, out: Outbox) -> int:
+        """Ask the others again, unless only deliveries are missing."""
+        if self.log.position < self.rejoin.reach or self._held_state is not None:
+            out.catch_up(self.rng.choice([p for p in self.members if p != self.self_id]))
+            return now + self.options.retry_us
+        return self.rejoin.tick(now, out) or now + self.options.retry_us
+
+    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
+        state = self._held_state
+        if state is None or self.log.position < max(state.position, self.rejoin.reach):
+            return
+        self._held_state = None
+        self.promised = state.ballot
+        self._highest = max(self._highest, state.ballot)
+        self.rejoin.finish(out)
+        self._join(state, now, out)
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
@@ -908,6 +985,8 @@ class WhiteBox(MulticastProtocol):
                 if self._timer.due(now):
                     self._recover(now, out)
                 wakes.append(self._timer.deadline)
+        elif self.rejoin.amnesiac:
+            wakes.append(self._rejoin_due(now, out))
         else:
             if self._votes is not None:
                 self._compute_state(now, out)
@@ -954,7 +1033,7 @@ class WhiteBox(MulticastProtocol):
         return self.leaders[group].leader
 
     def role(self) -> str:
-        return self.status
+        return REJOINING if self.rejoin.amnesiac else self.status
 
     def describe(self) -> dict[str, Any]:
         return {
