@@ -261,6 +261,7 @@ class WhiteBox(MulticastProtocol):
             NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat, LeaderIs, Known, Stable, Returned, Highest,
         ),
         fault_tolerant=True,
+        survives_lost_disk=True,
         genuine=True,
         strict_groups_max=1,
         latency=(3, 4),
@@ -1028,6 +1029,9 @@ class WhiteBox(MulticastProtocol):
 
     def strict_groups_max(self) -> int | None:
         return 2 if self.options.leaders_in_quorum else 1
+
+    def is_member(self) -> bool:
+        return not self.rejoin.amnesiac
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self.leaders[group].leader
