@@ -931,10 +931,11 @@ class WhiteBox(MulticastProtocol):
 
     def _rejoin_due(self, now: int, out: Outbox) -> int:
         """Ask the others again, unless only deliveries are missing."""
+        wake: int = now + self.options.retry_us
         if self.log.position < self.rejoin.reach or self._held_state is not None:
             out.catch_up(self.rng.choice([p for p in self.members if p != self.self_id]))
-            return now + self.options.retry_us
-        return self.rejoin.tick(now, out) or now + self.options.retry_us
+            return wake
+        return self.rejoin.tick(now, out) or wake
 
     def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
         state = self._held_state
