@@ -7,6 +7,8 @@ messages, agree between groups). An expired delivery has no effect, and may happ
 at another timestamp in each: only inside a group it must be alike. At the end of a run: agreement across groups,
 liveness, and the *global order* once more as a graph of the delivery sequences alone, whatever the timestamps say.
 
+`Fifo` checks the promise of `Specification.fifo` for messages that one process alone has multicast, in one life.
+
 `Genuineness` looks at the frames on the wire, without knowledge of the protocol. A message that orders something is
 about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So
 1. a frame that contains the id of a message passes only between processes that take part in that message;
@@ -220,6 +222,42 @@ class Properties(Checker):
         if done < len(waits):
             stuck = sorted(node.hex() for node, count in waits.items() if count)[:4]
             self.report("global order", f"the groups' delivery orders form a cycle around {', '.join(stuck)}")
+
+
+class Fifo(Checker):
+    """See the module. A message that another process multicast, too (a retry), or the same one in another life, says
+    nothing about its sender's order; nor does one that was delivered too late to have an effect."""
+
+    def __init__(self, properties: Properties):
+        super().__init__()
+        self._properties = properties
+
+    def finish(self) -> None:
+        """Call it at the end of a run."""
+        senders: dict[tuple[ProcessId, int], list[MessageId]] = {}
+        for message_id, submitters in self._properties.submitters.items():
+            if len(set(submitters)) == 1:
+                senders.setdefault(submitters[0], []).append(message_id)
+        for group, log in self._properties.logs.items():
+            late = {message_id for message_id, _, expired in log if expired}
+            places = {message_id: place for place, (message_id, _, _) in enumerate(log)}
+            for (pid, _), sent in senders.items():
+                here = [m for m in sent if m not in late and group in self._properties.messages[m].destinations]
+                self._check(group, pid, here, places)
+
+    def _check(self, group: GroupId, pid: ProcessId, sent: list[MessageId], places: dict[MessageId, int]) -> None:
+        """Whoever is delivered here comes after all that were sent before it."""
+        before = None
+        for message_id in reversed(sent):
+            place = places.get(message_id)
+            if before is not None and (place is None or place > places[before]):
+                what = "does not deliver" if place is None else "delivers later"
+                self.report(
+                    "fifo",
+                    f"group {group} {what} {message_id.hex()}, which process {pid} multicast before {before.hex()}",
+                )
+            if place is not None:
+                before = message_id
 
 
 class Genuineness(Checker):

@@ -15,7 +15,8 @@ from typing import Protocol
 import msgspec
 
 from multicast.protocol import MulticastProtocol
-from multicast.simulation.runner import Settings, run_seed
+from multicast.simulation.runner import Settings
+from multicast.simulation.worlds import run_seed
 
 SEEDS_MAX = 200
 """Within how many seeds a bug must be found."""

@@ -17,7 +17,7 @@ import msgspec
 
 from multicast.protocol import Application, MulticastProtocol, Options
 from multicast.simulation import faults
-from multicast.simulation.checkers import Genuineness, Properties, attach
+from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.network import Conditions
@@ -31,18 +31,19 @@ _QUIET_US = 1_000_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed."""
+    """What the user fixes; None: drawn from the seed. store: replicas of a store run on the protocol (`worlds`)."""
 
     profile: str = "faults"
     groups: int | None = None
     replicas: int | None = None
     messages: int | None = None
     options: dict[str, str] = {}
+    store: bool = False
 
     def replay(self, protocol: str, seed: int) -> str:
         """The command that runs this seed again."""
         words = ["python", "-m", "multicast.simulation", "run", "--protocol", protocol, "--seeds", f"{seed}:{seed + 1}"]
-        words += ["--profile", self.profile]
+        words += ["--profile", self.profile, *(["--store"] if self.store else [])]
         for name, value in (("groups", self.groups), ("replicas", self.replicas), ("messages", self.messages)):
             if value is not None:
                 words += [f"--{name}", str(value)]
@@ -52,7 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a run showed. wall_s: processor time of this process. foreign: see `Genuineness`."""
+    """What a run showed. wall_s: processor time of this process. foreign: see `Genuineness`. options: the protocol's
+    that differ from their defaults."""
 
     protocol: str
     seed: int
@@ -66,6 +68,28 @@ class Outcome(msgspec.Struct, kw_only=True):
     foreign: int
     faults: dict[str, int]
     violations: list[tuple[str, str]]
+    options: dict[str, Any] = {}
+
+
+def changed_options(options: Options) -> dict[str, Any]:
+    """Those that differ from their defaults."""
+    return {
+        field.name: getattr(options, field.name)
+        for field in msgspec.structs.fields(type(options))
+        if getattr(options, field.name) != field.default
+    }
+
+
+def draw_options(
+    protocol: type[MulticastProtocol], rng: random.Random, topology: Topology, given: Mapping[str, str]
+) -> dict[str, str]:
+    """`Options.draw`, as text; nothing if that contradicts what is given."""
+    drawn = {name: str(value) for name, value in protocol.specification.options.draw(rng, topology).items()}
+    try:
+        protocol_options(protocol, {**drawn, **given})
+    except ValueError:
+        return {}
+    return drawn
 
 
 def protocol_options(protocol: type[MulticastProtocol], values: Mapping[str, str]) -> Options:
@@ -101,6 +125,9 @@ class Run:
         attach(
             self.world, self.properties, self.genuineness, *invariant_checkers(self.specification.name, self.topology)
         )
+        self.fifo = Fifo(self.properties) if self.specification.fifo else None
+        if self.fifo is not None:
+            attach(self.world, self.fifo)
         self.injector: faults.Injector | None = None
         self._persistent: list[AppMessage] = []
         self._faults: list[faults.Fault] = []
@@ -121,7 +148,9 @@ class Run:
         window = rng.random() < 0.3
         if window and drawn["clock"] == "hybrid" and self.settings.options.get("clock", "hybrid") == "hybrid":
             drawn["dedup_window_us"] = "4000000"
-        return protocol_options(self.protocol, {**drawn, **self.settings.options})
+        given = {**drawn, **self.settings.options}
+        own = random.Random(f"{self.specification.name}/{self.seed}/options")
+        return protocol_options(self.protocol, {**draw_options(self.protocol, own, self.topology, given), **given})
 
     def _draw_conditions(self, rng: random.Random) -> Conditions:
         most = rng.choice((1_000, 5_000, 50_000))
@@ -225,6 +254,7 @@ class Run:
             foreign=self.genuineness.foreign,
             faults=dict(self.injector.counts) if self.injector else {},
             violations=list(world.violations),
+            options=changed_options(self.options),
         )
 
     def _execute(self) -> None:
@@ -253,6 +283,8 @@ class Run:
             if not self.properties.unfinished():
                 break
         self.properties.finish()
+        if self.fifo is not None:
+            self.fifo.finish()
 
 
 def run_seed(protocol: type[MulticastProtocol], seed: int, settings: Settings | None = None) -> Outcome:
@@ -300,6 +332,7 @@ class Summary:
             "violations": [
                 {
                     "seed": o.seed,
+                    "options": o.options,
                     "checker": checker,
                     "text": text,
                     "replay": self.settings.replay(self.protocol, o.seed),

@@ -10,7 +10,7 @@ from typing import Any
 from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of
 from multicast.protocol import Outbox
 from multicast.protocols.quasi_genuine import Barrier, Base, QuasiGenuine
-from multicast.types import GroupId, Timestamp
+from multicast.types import AppMessage, GroupId, Timestamp
 from tests.planted import Planted
 
 
@@ -95,6 +95,16 @@ class BaseNotSaved(QuasiGenuine):
         pass
 
 
+class StampsFall(QuasiGenuine):
+    """Line 6: a sender's stamps are not rising."""
+
+    def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
+        before = self._cast_number
+        super().on_submit(message, now, out)
+        if self._cast_number > before and self._cast_number % 2 == 0:
+            self._casts[-1].rtc -= 100_000
+
+
 PLANTED = (
     Planted(NoOwnBarrier, shows="line 40"),
     Planted(StrictBarrier, shows="line 40"),
@@ -105,4 +115,5 @@ PLANTED = (
     Planted(BarrierAtProposal, first_seed=2),
     Planted(DroppedTooEarly, first_seed=2),
     Planted(BaseNotSaved),
+    Planted(StampsFall, shows="line 6"),
 )

@@ -73,10 +73,10 @@ def _search(planted: dict[str, tuple[Bug, ...]], seeds_max: int, found: list[Fou
 
 
 def _table(found: list[Found], seeds_max: int) -> Table:
-    table = Table(title=f"Planted bugs, and after how many of {seeds_max} seeds each is found", box=SIMPLE)
+    table = Table(title=f"Planted bugs, and after how many of {seeds_max} seeds each is found", box=SIMPLE, expand=True)
     for heading in ("protocol", "bug", "seeds", "found by", "s"):
         table.add_column(heading, justify="right" if heading in ("seeds", "s") else "left", no_wrap=True)
-    table.add_column("what it does", no_wrap=True, overflow="ellipsis")
+    table.add_column("what it does", no_wrap=True, overflow="ellipsis", ratio=1)
     for one in found:
         seeds = "NOT FOUND" if one.seeds is None else str(one.seeds)
         table.add_row(one.module, one.bug, seeds, one.checker or "-", f"{one.wall_s:.1f}", one.about)

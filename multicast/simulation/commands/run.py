@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,8 @@ from multicast.simulation.cli import (
     seed_range,
     write_json,
 )
-from multicast.simulation.runner import PROFILES, Settings, Summary, run_seed
+from multicast.simulation.runner import PROFILES, Settings, Summary
+from multicast.simulation.worlds import NoWorld, SeedRunner, load, run_seed
 
 _FAILURES_SHOWN = 3
 
@@ -37,20 +38,27 @@ def command(
     replicas: Annotated[int | None, typer.Option(help="Processes per group; else drawn.")] = None,
     messages: Annotated[int | None, typer.Option(help="Messages per run; else drawn.")] = None,
     option: OptionOption = None,
+    store: Annotated[bool, typer.Option("--store", help="Run the replicas of the store on the protocol.")] = False,
     json_file: JsonOption = None,
 ) -> None:
-    """Run seeds and check every property of atomic multicast. Exit status 1 on any violation."""
-    if profile not in PROFILES:
-        raise BadUsage(f"--profile is one of {', '.join(PROFILES)}, not {profile!r}")
+    """Run seeds and check every property of atomic multicast. Exit status 1 on any violation.
+
+    With --store: also exactly-once, strict serializability, and equal state at equal position."""
+    world = _world() if store else None
+    profiles = world.profiles if world else PROFILES
+    if profile not in profiles:
+        raise BadUsage(f"--profile is one of {', '.join(profiles)}, not {profile!r}")
     bounded("groups", groups, GROUPS_MAX)
     bounded("replicas", replicas, REPLICAS_MAX)
     bounded("messages", messages, MESSAGES_MAX)
     settings = Settings(
-        profile=profile, groups=groups, replicas=replicas, messages=messages, options=option_pairs(option)
+        profile=profile, groups=groups, replicas=replicas, messages=messages, options=option_pairs(option), store=store
     )
     wanted, chosen = seed_range(seeds), protocols(protocol)
     for one in chosen:
         check(one, settings)
+        if world is not None:
+            _check_world(world, one, settings)
     summaries = [Summary(one.specification.name, settings) for one in chosen]
     interrupted = False
     try:
@@ -68,6 +76,20 @@ def command(
         raise typer.Exit(1)
 
 
+def _world() -> SeedRunner:
+    try:
+        return load("store")
+    except NoWorld as error:
+        raise BadUsage(f"--store: {error}") from None
+
+
+def _check_world(world: SeedRunner, protocol: type[MulticastProtocol], settings: Settings) -> None:
+    try:
+        world.check(protocol, settings)
+    except ValueError as error:
+        raise BadUsage(f"--store: {error}") from None
+
+
 def _run_seeds(protocol: type[MulticastProtocol], seeds: range, settings: Settings, summary: Summary) -> None:
     with progress() as bar:
         task = bar.add_task(protocol.specification.name, total=len(seeds))
@@ -77,20 +99,27 @@ def _run_seeds(protocol: type[MulticastProtocol], seeds: range, settings: Settin
             if outcome.violations:
                 kinds = sorted({checker for checker, _ in outcome.violations})
                 console.print(f"seed {seed}: {', '.join(kinds)}: {outcome.violations[0][1]}", markup=False)
+                console.print(f"  with {outcome.topology}, {_described(outcome.options)}", markup=False)
                 console.print(f"  replay: {settings.replay(summary.protocol, seed)}", markup=False)
                 if len(seeds) == 1:
                     for checker, text in outcome.violations:
                         console.print(f"  {checker}: {text}", markup=False)
             if len(seeds) == 1:
                 console.print(f"seed {seed}: {outcome.topology}, trace digest {outcome.digest}", markup=False)
+                console.print(f"  options: {_described(outcome.options)}", markup=False)
             bar.advance(task)
+
+
+def _described(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items()) or "all options at their defaults"
 
 
 def _print_summary(summary: Summary) -> None:
     result = summary.to_json()
+    store = " with the store" if summary.settings.store else ""
     faults = ", ".join(f"{kind} {count}" for kind, count in result["faults"].items()) or "none"
     console.print(
-        f"{summary.protocol}: {summary.seeds} seeds, {result['simulated_seconds']:.1f} simulated seconds,"
+        f"{summary.protocol}{store}: {summary.seeds} seeds, {result['simulated_seconds']:.1f} simulated seconds,"
         f" {summary.messages} messages, {summary.deliveries} deliveries, {summary.events} protocol events"
         f" ({summary.events_per_second}/s), foreign processes per message {result['foreign_per_message']}",
         markup=False,
