@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from multicast import registry
 from multicast.protocol import Outbox
 from multicast.protocols.white_box import WhiteBox
+from multicast.simulation import worlds
 from multicast.simulation.latency import rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +40,42 @@ def test_run_reports_what_it_did(tmp_path: Path) -> None:
     assert sum(result["faults"].values()) > 0
 
 
+def test_planted_bugs_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    done = _simulate("mutants", "--protocol", "sequencer", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(path.read_text())
+    assert len(found) >= 3
+    assert all(1 <= one["seeds"] <= 200 and one["checker"] for one in found)
+    assert f"{len(found)} of {len(found)} bugs found" in done.stdout
+
+
+def test_bugs_that_are_too_few_or_not_found_are_a_failure(tmp_path: Path) -> None:
+    package = tmp_path / "planted_elsewhere"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sequencer.py").write_text(
+        "from multicast.protocols.sequencer import Sequencer\n"
+        "from tests.planted import Planted\n"
+        "class NoBug(Sequencer):\n    known = 1\n"
+        "PLANTED = (Planted(NoBug),)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    arguments = ["mutants", "--bugs", "planted_elsewhere", "--protocol", "sequencer", "--seeds-max", "3"]
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "NOT FOUND" in done.stdout
+    assert "sequencer has 1 planted bugs" in done.stdout
+
+
+def test_a_world_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "entry_points", lambda **_: ())
+    with pytest.raises(worlds.NoWorld, match="pip install"):
+        worlds.load("store")
+
+
 def test_one_seed_prints_the_digest_of_its_trace() -> None:
     first, second = (_simulate("run", "--protocol", "white_box", "--seeds", "3:4").stdout for _ in range(2))
     digest = [line for line in first.splitlines() if "trace digest" in line]
@@ -59,6 +97,11 @@ def test_one_seed_prints_the_digest_of_its_trace() -> None:
         (("run", "--protocol", "skeen", "--json", "/no/such/place", "--seeds", "0:1"), "/no/such/place"),
         (("run",), "--protocol"),
         (("walk",), "walk"),
+        (("mutants", "--bugs", "no.such.package"), "cannot import 'no.such.package'"),
+        (("mutants", "--bugs", "json.decoder"), "not a package"),
+        (("mutants", "--bugs", "tests.kvstore"), "has PLANTED"),
+        (("mutants", "--protocol", "nobody"), "no bugs of 'nobody'"),
+        (("mutants", "--seeds-max", "0"), "from 1 to"),
         (("latency", "--protocol", "skeen", "--option", "retry_us=soon"), "retry_us"),
     ],
 )
