@@ -131,12 +131,19 @@ def cluster_init(
     base_port: Annotated[int, typer.Option(help="Replica i: peer port base + i, HTTP port base + 100 + i.")] = 7400,
     host: Annotated[str, typer.Option(help="Address that the replicas listen on.")] = "127.0.0.1",
     durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
+    given: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A cluster.json to take instead of these options.")
+    ] = None,
 ) -> None:
-    """Make DIR with the configuration of a new cluster."""
+    """Make DIR with the configuration of a new cluster, and an empty directory for each of its replicas."""
     from kvstore import config
 
     if (directory / config.CLUSTER_FILE).exists():
         raise UserError(f"{directory / config.CLUSTER_FILE} exists already; nothing was changed")
+    if given is not None:
+        made = config.parse(given.read_bytes(), str(given))
+        _say(f"{config.create(directory, made)}: {len(made.replicas)} replica(s), protocol {made.protocol}")
+        return
     made = config.new_cluster(
         shards=shards,
         replicas=replicas,
@@ -146,8 +153,7 @@ def cluster_init(
         host=host,
         durability=durability,
     )
-    directory.mkdir(parents=True, exist_ok=True)
-    path = config.save(directory, made)
+    path = config.create(directory, made)
     _say(f"{path}: {shards} shard(s) of {replicas} replica(s), protocol {protocol}, durability {durability}")
 
 
@@ -199,11 +205,14 @@ def cluster_down(directory: Directory) -> int:
 def serve_command(
     directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster's directory.")],
     replica: Annotated[int, typer.Option("--replica", metavar="ID", help="Which replica to run.")],
+    lost_disk: Annotated[
+        bool, typer.Option("--lost-disk", help="Once: its directory is gone; it fetches everything from the others.")
+    ] = False,
 ) -> None:
     """Run one replica in this process until SIGTERM or Ctrl-C; it logs JSON lines to standard error."""
     from kvstore.serve import serve
 
-    serve(directory, replica)
+    serve(directory, replica, lost_disk)
 
 
 # -- data -------------------------------------------------------------------------------------------------------------

@@ -85,9 +85,10 @@ def is_ready(replica: ReplicaConfig) -> bool:
         return False
 
 
-def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig) -> Started:
-    """Start one replica as a process. ClusterError for a busy port, ConfigError for another cluster's directory."""
-    home = claim(directory, config, replica.id)
+def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_disk: bool = False) -> Started:
+    """Start one replica as a process. ClusterError for a busy port, ConfigError for a directory that is another
+    cluster's or is gone (lost_disk: see `claim`)."""
+    home = claim(directory, config, replica.id, lost_disk)
     try:
         check_port(replica.host, replica.peer_port, "peer port")
         check_port(replica.host, replica.http_port, "HTTP port")

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from kvstore.config import ClusterConfig, claim
+from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.model import (
     KEY_BYTES_MAX,
@@ -57,7 +57,7 @@ class LiveReplica:
         self.config = config
         self.me = config.replica(replica_id)
         self._random = random.SystemRandom()
-        home = claim(directory, config, replica_id)
+        home = self._home = claim(directory, config, replica_id)
         topology = config.topology()
         protocol_class = registry.load(config.protocol)
         options = config.options()
@@ -67,6 +67,10 @@ class LiveReplica:
         )
         backend = LmdbBackend(home / "data", durability=config.durability)
         self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
+        known = identity(home)
+        self._lost_disk = known.lost_disk
+        if known.started and not known.lost_disk and not self._journal.end and self._store.checkpoint() is None:
+            raise ConfigError(f"{home / 'journal'} is empty: {lost_disk_remedy(directory, config, replica_id)}")
         self._replica = Replica(
             replica_id,
             topology,
@@ -99,7 +103,9 @@ class LiveReplica:
             checkpoint=checkpoint,
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
+            lost=self._lost_disk,
         )
+        mark_started(self._home)
         self.failed = asyncio.get_running_loop().create_future()
         await self._host.start()
         self._host.failed.add_done_callback(self._on_ended)
@@ -153,6 +159,8 @@ class LiveReplica:
             return "this replica is recovering"
         if self._failure:
             return "this replica has failed"
+        if not self._protocol.is_member():
+            return "this replica has lost its disk and is being readmitted: it fetches what it has missed"
         if self._protocol.role() == "recovering":
             return "this replica is recovering: a leader is being agreed on"
         if self._protocol.leader_of(self.me.shard) is None:

@@ -48,11 +48,11 @@ def set_up_logging() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=line)
 
 
-def serve(directory: Path, replica_id: ProcessId) -> None:
-    """Run one replica until SIGTERM or SIGINT. ServeError if it cannot start or fails."""
+def serve(directory: Path, replica_id: ProcessId, lost_disk: bool = False) -> None:
+    """Run one replica until SIGTERM or SIGINT. ServeError if it cannot start or fails. lost_disk: see `claim`."""
     config = load(directory)
     me = config.replica(replica_id)
-    lock = ReplicaLock(claim(directory, config, replica_id))
+    lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     try:
         set_up_logging()
         structlog.contextvars.clear_contextvars()

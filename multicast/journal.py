@@ -36,7 +36,10 @@ _CUT_SHORT = "a record is cut short"
 _MARK = "mark"
 _MARK_BYTES = 12
 _SEGMENT_NAME = re.compile(r"journal-(\d{8})\.seg")
-_REMEDY = "restore this replica's directory from a copy; it must not run without what it has promised"
+_REMEDY = (
+    "it must not run without what it has promised: if this cannot be put right, its disk counts as lost;"
+    " move this replica's directory away and start it once with --lost-disk"
+)
 
 
 class Disk(Protocol):

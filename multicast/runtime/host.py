@@ -46,7 +46,7 @@ class Host:
     incarnation: differs in every life; by default the time. durability: "fsync", or "os": survives the death of the
     process, not of the machine. checkpoint: what lies materialised beside the journal.
     on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
-    on_error(error): once, when the host fails.
+    on_error(error): once, when the host fails. lost: the disk that this process had before is gone (`Saved.lost`).
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Host:
         on_batch: Callable[[Batch], None] | None = None,
         on_flushed: Callable[[int], None] | None = None,
         on_error: Callable[[BaseException], None] | None = None,
+        lost: bool = False,
     ):
         if durability not in ("fsync", "os"):
             raise ValueError(f"durability is 'fsync' or 'os', not {durability!r}")
@@ -80,6 +81,7 @@ class Host:
         self._on_batch = on_batch
         self._on_flushed = on_flushed
         self._on_error = on_error
+        self._lost = lost
         self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail)
         self._links = Links(
             self_id=protocol.self_id,
@@ -120,7 +122,8 @@ class Host:
             self._writer.start()
             self._state = "running"
             offset = self._checkpoint.offset if self._checkpoint else 0
-            self._carry_out(self.engine.recover(self._checkpoint, self.journal.tail(offset), self.now()))
+            tail = self.journal.tail(offset)
+            self._carry_out(self.engine.recover(self._checkpoint, tail, self.now(), self._lost))
             await self._links.start()
         except BaseException:
             self._state = "failed"

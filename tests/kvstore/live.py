@@ -90,8 +90,7 @@ def make_cluster(directory: Path, shards: int, replicas: int, protocol: str, **l
         data = json.loads(config.json_text(made))
         data["limits"] |= limits
         made = config.parse(json.dumps(data).encode(), "test")
-    directory.mkdir(parents=True, exist_ok=True)
-    config.save(directory, made)
+    config.create(directory, made)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,19 +113,51 @@ def test_too_many_replicas_for_the_ports() -> None:
 
 
 def test_the_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    home = config.claim(tmp_path, made(), 1)
-    assert config.claim(tmp_path, made(), 1) == home
+    config.create(tmp_path, made())
+    assert config.claim(tmp_path, made(), 1) == config.replica_directory(tmp_path, 1)
     with pytest.raises(ConfigError, match=f"belongs to cluster {ID}, not to {'f' * 32}"):
         config.claim(tmp_path, made(cluster_id="f" * 32), 1)
 
 
 def test_the_data_of_another_protocol_is_refused(tmp_path: Path) -> None:
-    config.claim(tmp_path, made(replicas=1), 1)
+    config.create(tmp_path, made(replicas=1))
+    config.mark_started(config.claim(tmp_path, made(replicas=1), 1))
     with pytest.raises(ConfigError, match=r"protocol white_box, but cluster\.json says skeen"):
         config.claim(tmp_path, made(replicas=1, protocol="skeen"), 1)
 
 
 def test_the_data_of_another_replica_is_refused(tmp_path: Path) -> None:
-    config.claim(tmp_path, made(), 1).rename(tmp_path / "replicas" / "2")
+    config.create(tmp_path, made())
+    (config.replica_directory(tmp_path, 2) / config.IDENTITY_FILE).unlink()
+    config.claim(tmp_path, made(), 1).rename(config.replica_directory(tmp_path, 2))
     with pytest.raises(ConfigError, match="holds the data of replica 1"):
         config.claim(tmp_path, made(), 2)
+
+
+def test_before_its_first_start_a_replica_may_change_its_protocol(tmp_path: Path) -> None:
+    config.create(tmp_path, made(replicas=1))
+    home = config.claim(tmp_path, made(replicas=1, protocol="skeen"), 1)
+    assert config.identity(home).protocol == "skeen" and not config.identity(home).started
+
+
+def test_a_missing_directory_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    config.create(tmp_path, made())
+    shutil.rmtree(config.replica_directory(tmp_path, 1))
+    with pytest.raises(ConfigError, match=r"is missing or empty: .* --replica 1 --lost-disk$"):
+        config.claim(tmp_path, made(), 1)
+    home = config.claim(tmp_path, made(), 1, lost_disk=True)
+    assert config.identity(home).lost_disk and config.claim(tmp_path, made(), 1) == home
+
+
+@pytest.mark.parametrize(
+    ("cluster", "why"),
+    [
+        (made(replicas=1, protocol="skeen"), "the protocol skeen does not survive the loss of a disk"),
+        (made(replicas=1), "shard 0 has 1 replica"),
+    ],
+)
+def test_who_cannot_come_back_is_told_why(tmp_path: Path, cluster: config.ClusterConfig, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"its data is gone, and it cannot come back without it: {why}"):
+        config.claim(tmp_path, cluster, 0)
+    with pytest.raises(ConfigError, match=f"--lost-disk: {why}"):
+        config.claim(tmp_path, cluster, 0, lost_disk=True)

@@ -168,7 +168,7 @@ def test_damage_before_the_end_is_refused_wherever_it_is(directory: Directory, m
         damaged = bytearray(whole)
         damaged[at] ^= 0x10
         directory.put_back({**files, segment_name(0): bytes(damaged)})
-        with pytest.raises(JournalError, match=r"journal-00000000\.seg, byte \d+: .*restore this replica's directory"):
+        with pytest.raises(JournalError, match=r"journal-00000000\.seg, byte \d+: .*move this replica's directory"):
             directory.open()
         assert directory.segment().read_bytes() == bytes(damaged)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from multicast.protocol import Outbox
-from multicast.protocols.white_box import WhiteBox
+import msgspec
+
+from multicast.parts.rejoin import Returned
+from multicast.protocol import Outbox, Saved
+from multicast.protocols.white_box import NewLeaderAck, WhiteBox
 from multicast.types import Ballot, ProcessId
 from tests.planted import Planted
 
@@ -94,6 +97,133 @@ class RemoteVoteEnough(WhiteBox):
         )
 
 
+class AmnesiacVotes(WhiteBox):
+    """A lost disk is taken for a new one: the process votes and acknowledges at once."""
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        super().on_start(msgspec.structs.replace(saved, lost=False, first=saved.first or saved.lost), now, out)
+
+
+class AmnesiacWaitsForOne(WhiteBox):
+    """An amnesiac takes the first answer for the bound, without hearing all others. (Random runs do not find it: the
+    one that is silent must be the candidate with the forgotten vote. See the staged schedule in tests/multicast.)"""
+
+    def _on_highest(self, sender: ProcessId, answer: Any, now: int, out: Outbox) -> None:
+        if self.rejoin.amnesiac and self.rejoin.bound is None and answer.ballot is not None:
+            self.rejoin.bound, self.rejoin.reach = answer.ballot, answer.reached
+        super()._on_highest(sender, answer, now, out)
+
+
+class AmnesiacJoinsAnyBallot(WhiteBox):
+    """An amnesiac takes the present state of its leader at once, in the ballot in which it may have voted before."""
+
+    def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
+        if self.status == "leader":
+            self._send_new_state((sender,), out)
+        super()._on_returned(sender, returned, now, out)
+
+    def _on_new_state(self, sender: ProcessId, state: Any, now: int, out: Outbox) -> None:
+        if self.rejoin.amnesiac:
+            self.rejoin.bound = Ballot(0, 0)
+        super()._on_new_state(sender, state, now, out)
+
+
+class AmnesiacJoinsBehind(WhiteBox):
+    """An amnesiac acknowledges the new state before it has caught up with what that state leaves out."""
+
+    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
+        if self._held_state is not None:
+            self._held_state.position = self.rejoin.reach = 0
+        super()._rejoin_if_caught_up(now, out)
+
+    def _rejoin_due(self, now: int, out: Outbox) -> int:
+        self.rejoin.reach = 0
+        return super()._rejoin_due(now, out)
+
+
+class StateActedOnTwice(WhiteBox):
+    """Line 42 as printed: the condition holds again with every later NEWLEADER_ACK, and the state is computed anew."""
+
+    def _on_new_leader_ack(self, sender: ProcessId, ack: NewLeaderAck, now: int, out: Outbox) -> None:
+        if self._votes is not None:
+            self._all_votes = self._votes
+        elif ack.ballot == self.promised == self.joined and ack.ballot.leader == self.self_id:
+            self._votes = self._all_votes
+            self.status = "recovering"
+        super()._on_new_leader_ack(sender, ack, now, out)
+
+
+class StaleClock(WhiteBox):
+    """A new leader goes on with its own clock instead of the highest of its voters'."""
+
+    def _on_new_leader_ack(self, sender: ProcessId, ack: NewLeaderAck, now: int, out: Outbox) -> None:
+        ack.clock = 0
+        super()._on_new_leader_ack(sender, ack, now, out)
+
+
+class WithoutOwnAcknowledgement(WhiteBox):
+    """Line 17 without "itself among them": a leader's clock need not have passed what it commits."""
+
+    def _is_committed(self, entry: Any, vector: Any, acknowledged: set[ProcessId]) -> bool:
+        return super()._is_committed(entry, vector, acknowledged | {self.self_id}) and all(
+            sum(p in acknowledged for p in self.topology.groups[g]) >= self.topology.quorum(g)
+            for g in entry.message.destinations
+        )
+
+
+class OwnBallotOnly(WhiteBox):
+    """Line 17 with the own group's ballot compared only: stamps of other groups' deposed leaders count."""
+
+    def _ack_key(self, vector: Any) -> Any:
+        return next(b for b in vector if b.leader in self.members)
+
+    def _is_committed(self, entry: Any, vector: Any, acknowledged: set[ProcessId]) -> bool:
+        held = [entry.accepts.get(g) for g in entry.message.destinations]
+        if any(h is None for h in held):
+            return False
+        return super()._is_committed(entry, tuple(h[0] for h in held if h is not None), acknowledged)
+
+
+class AnyBallotAccepted(WhiteBox):
+    """Line 11 without its condition: an ACCEPT of a ballot of the own group that was deposed is accepted, too."""
+
+    def _accept_if_complete(self, entry: Any, out: Outbox) -> None:
+        joined, held = self.joined, entry.accepts.get(self.group)
+        if held is not None:
+            self.joined = held[0]
+        super()._accept_if_complete(entry, out)
+        self.joined = joined
+
+
+class DuplicateFiltered(WhiteBox):
+    """Line 25 as printed: a DELIVER that is filtered as a duplicate leaves phase and timestamps as they were."""
+
+    def _on_duplicate_deliver(self, entry: Any, deliver: Any, out: Outbox) -> None:
+        pass
+
+
+class NoNegativeAnswer(WhiteBox):
+    """Lines 37 and 11 as printed: who asks in a low ballot hears nothing."""
+
+    def _on_nack(self, ballot: Ballot, now: int) -> None:
+        pass
+
+
+class ClientRetryOnly(WhiteBox):
+    """Lines 32-34 left out: only the sender repeats a message, and it may have crashed."""
+
+    def _retry(self, entry: Any, out: Outbox) -> None:
+        pass
+
+
+class FreedAtDelivery(WhiteBox):
+    """Garbage collection as soon as the own group has delivered."""
+
+    def on_stable(self, position: int, now: int, out: Outbox) -> None:
+        super().on_stable(position, now, out)
+        self._drop([e.id for e in self.entries.values() if 0 < e.position <= position], out)
+
+
 PLANTED = (
     Planted(ClockNotAdvanced, first_seed=1, shows="line 14"),
     Planted(VectorsMixed, first_seed=6, shows="line 17"),
@@ -104,4 +234,17 @@ PLANTED = (
     Planted(BallotsNotSaved, first_seed=1),
     Planted(EntriesNotSaved, first_seed=1),
     Planted(RemoteVoteEnough, first_seed=1, shows="line 17"),
+    Planted(AmnesiacVotes),
+    Planted(AmnesiacWaitsForOne),
+    Planted(AmnesiacJoinsAnyBallot),
+    Planted(AmnesiacJoinsBehind),
+    Planted(StateActedOnTwice),
+    Planted(StaleClock),
+    Planted(WithoutOwnAcknowledgement),
+    Planted(OwnBallotOnly),
+    Planted(AnyBallotAccepted),
+    Planted(DuplicateFiltered, shows="erratum 3, line 25"),
+    Planted(NoNegativeAnswer, shows="erratum 4"),
+    Planted(ClientRetryOnly, shows="erratum 5"),
+    Planted(FreedAtDelivery, shows="erratum 6"),
 )

@@ -1,0 +1,123 @@
+"""A replica whose directory is gone: it does not start as a new one, but comes back when told so, under load."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore import cluster, config
+from kvstore.process import Handle
+from tests.kvstore.live import Replica, make_cluster, wait_until
+
+SHARD = 3
+
+
+class Load:
+    """A thread that writes key after key, through whichever replica answers. acknowledged: what was."""
+
+    def __init__(self, replicas: list[Replica]):
+        self.acknowledged: dict[str, bytes] = {}
+        self._replicas = replicas
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        count = 0
+        while not self._stop.is_set():
+            count += 1
+            key, value = f"k{count}", str(count).encode()
+            try:
+                if self._replicas[count % len(self._replicas)]("PUT", f"/v1/kv/{key}", value).status == 200:
+                    self.acknowledged[key] = value
+            except OSError:
+                self._stop.wait(0.01)
+
+    def wait_for(self, more: int) -> None:
+        target = len(self.acknowledged) + more
+        wait_until(lambda: len(self.acknowledged) >= target, 40)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Of a cluster that is down after the test."""
+    yield tmp_path
+    for replica in config.load(tmp_path).replicas:
+        handle = Handle.of(config.replica_directory(tmp_path, replica.id))
+        if handle is not None:
+            handle.send(signal.SIGKILL)
+            assert handle.wait(10)
+            handle.close()
+
+
+def refusal(directory: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(directory), "--replica", "1", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def kill(started: cluster.Started) -> None:
+    started.process.kill()
+    started.process.wait()
+
+
+def test_a_replica_comes_back_without_its_disk(directory: Path) -> None:
+    """One is killed and loses everything; it comes back under load. Then another dies, and nothing acknowledged is
+    lost."""
+    made = make_cluster(directory, 1, SHARD, "white_box")
+    said: list[str] = []
+    started = cluster.up(directory, said.append)
+    load = Load([Replica(r.host, r.http_port) for r in made.replicas])
+    try:
+        load.wait_for(100)
+        kill(started[1])
+        shutil.rmtree(config.replica_directory(directory, 1))
+        assert "--lost-disk" in refusal(directory)
+        load.wait_for(20)
+        started[1] = cluster.start(directory, made, made.replica(1), lost_disk=True)
+        roles = set()
+
+        def is_back() -> bool:
+            line = cluster.status(directory)[1]
+            roles.add(line.role)
+            return line.state == "ready"
+
+        wait_until(is_back, 40)
+        assert "rejoining" in roles
+        load.wait_for(20)
+        kill(started[0])
+        load.wait_for(20)
+    finally:
+        load.stop()
+    lines = cluster.status(directory)
+    assert [line.state for line in lines] == ["down", "ready", "ready"]
+    back = Replica(made.replica(1).host, made.replica(1).http_port)
+    for key, value in load.acknowledged.items():
+        assert back("GET", f"/v1/kv/{key}").body == value, key
+    cluster.stop_started(directory, started, said.append)
+    assert "holds a journal or data" in refusal(directory, "--lost-disk")
+    started = cluster.up(directory, said.append)
+    cluster.stop_started(directory, started, said.append)
+
+
+def test_an_empty_journal_of_a_replica_that_has_run_is_refused(directory: Path) -> None:
+    make_cluster(directory, 1, SHARD, "white_box")
+    said: list[str] = []
+    cluster.stop_started(directory, cluster.up(directory, said.append), said.append)
+    home = config.replica_directory(directory, 1)
+    shutil.rmtree(home / "journal")
+    shutil.rmtree(home / "data")
+    assert "journal is empty: " in refusal(directory)
