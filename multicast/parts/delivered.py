@@ -190,6 +190,10 @@ class DeliveredLog:
         """This process's own."""
         return self._marks[self._self_id]
 
+    def mark_of(self, process: ProcessId) -> Timestamp:
+        """The highest watermark that this process has told since this one started."""
+        return self._marks[process]
+
     def stable(self, position: int, out: Outbox) -> list[MessageId]:
         """The host durably holds the outcomes up to `position`. Returns newly settled messages."""
         mark = ZERO

@@ -16,6 +16,8 @@ instance that is not decided, what was accepted in the highest ballot, an empty 
     Heartbeat  leader -> members        -
     Fetch      member -> member         -
     Chosen     member -> member         -  (what is decided is on a quorum's disks)
+    Returned   member without memory -> members, Highest back    (parts.rejoin)
+    Begun      leader -> member without memory                   -  (its ballot began with promises of a quorum)
 
 Use. Forward `MESSAGES` to `on_message`; call `end_batch` and `tick` with the protocol's own; after any of these calls
 `take` what was decided. `propose` queues a value at a leader, and a deposed leader forgets its queue: whoever wants a
@@ -26,6 +28,15 @@ that asks for dropped ones learns so (`stranded_below`), and must be given the u
 Durable: `x` + instance -> ballot and batch; `xp` -> the promised ballot; `xs` -> the ballot for which this process
 stood; `xd` -> up to where all is decided, and the lowest instance that is kept. Not every decision is durable where it
 was learned: what is lost is learned again.
+
+Lost disk. A member whose disk is gone (`amnesiac`, parts.rejoin) learns decisions and keeps what leaders send, but
+sends no Promise and no Accepted, and does not stand. When it knows a bound for what it may have promised, whoever leads
+a ballot up to the bound begins a higher one, and tells (Begun) the last instance that this began with. Once the
+amnesiac knows the decisions up to there, it is a member again: every batch that was chosen in a ballot up to the bound,
+with its vote perhaps, was among the promises of the quorum of others with which the new ballot began, so it is decided
+up to there or known as decided; now this process has it too, as if it had never lost it. Above the bound it promised
+nothing. A user with obligations of its own sets `held` and calls `finish_return` when it has met them, too
+(`may_return`).
 
 Orderings relied on: none for safety. FIFO links make a missing Accept rare; it is fetched.
 """
@@ -39,9 +50,11 @@ from typing import Any
 
 import msgspec
 
+from multicast.parts import rejoin
 from multicast.parts.portions import PORTION_BYTES, Assembly, portions
+from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.timer import LeaderTimer
-from multicast.protocol import Outbox, PeerError
+from multicast.protocol import Outbox, PeerError, Saved
 from multicast.types import Ballot, ProcessId
 
 PREFIX = b"x"
@@ -119,8 +132,15 @@ class Chosen(msgspec.Struct, array_like=True, tag=117, gc=False):
     low: int
 
 
-MESSAGES = (Prepare, Promise, Accept, Accepted, Nack, Heartbeat, Fetch, Chosen)
-HOUSEKEEPING = (Prepare, Promise, Nack, Heartbeat, Fetch, Chosen)
+class Begun(msgspec.Struct, array_like=True, tag=118, gc=False):
+    """I lead this ballot; it began with proposals up to instance `upto`, or all up to there was decided."""
+
+    ballot: Ballot
+    upto: int
+
+
+MESSAGES = (Prepare, Promise, Accept, Accepted, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
+HOUSEKEEPING = (Prepare, Promise, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(tuple[Ballot, Values]).decode
@@ -140,6 +160,7 @@ class Paxos:
     decided: all instances up to here are decided and were or will be taken. low: the lowest instance that is kept.
     stranded_below: 0, or some member has dropped all instances below this one and this process lacks some of them.
     stranded_at: that member.
+    held: the user's own state is not complete yet: see "Lost disk" in the module.
     learners: processes outside the group that hear of acceptances, too.
     proposals: None, or a list to which a leader adds each (instance, values) that it proposes, in order; emptied when
     it is deposed.
@@ -167,6 +188,9 @@ class Paxos:
         self.stranded_at = self_id
         self.learners: tuple[ProcessId, ...] = ()
         self.proposals: list[tuple[int, Values]] | None = None
+        self.held = False
+        self.rejoin = Rejoin(self_id, members, 2 * heartbeat_us, rng)
+        self._begun: tuple[Ballot, int] = (self.promised, 0)
         self._others = tuple(p for p in members if p != self_id)
         self._entries: dict[int, tuple[Ballot, Values]] = {}
         self._taken: list[tuple[int, Values]] = []
@@ -190,8 +214,9 @@ class Paxos:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def on_start(self, values: Mapping[bytes, bytes], now: int, out: Outbox) -> None:
-        """Decisions that were known before are given to `take` again, from `low` on."""
+    def on_start(self, values: Mapping[bytes, bytes], now: int, out: Outbox, lost: bool = False) -> None:
+        """Decisions that were known before are given to `take` again, from `low` on. lost: `Saved.lost`."""
+        self.rejoin.restore(Saved(dict(values), lost=lost), now, out)
         for key, value in values.items():
             if key[:1] == PREFIX and len(key) == 9:
                 self._entries[int.from_bytes(key[1:], "big")] = _decode_entry(value)
@@ -207,7 +232,7 @@ class Paxos:
             return
         self._save_promise(out)
         self._timer.restart(now)
-        if self.promised.leader == self.self_id:
+        if self.promised.leader == self.self_id and not self.amnesiac:
             self.status = CANDIDATE
             self._send_promise(self.promised, 1, out)
 
@@ -216,6 +241,56 @@ class Paxos:
 
     def _save_entry(self, instance: int, out: Outbox) -> None:
         out.put(_key(instance), _encode(self._entries[instance]))
+
+    # -- lost disk ----------------------------------------------------------------------------------------------------
+
+    @property
+    def amnesiac(self) -> bool:
+        """Whether this process lost its disk and is not yet a member again: it must not vouch for anything."""
+        return self.rejoin.amnesiac
+
+    @property
+    def may_return(self) -> bool:
+        """Whether it could be a member again, as far as this part is concerned."""
+        ballot, upto = self._begun
+        return self.amnesiac and self.rejoin.may_join(ballot) and self.decided >= max(upto, self.rejoin.reach)
+
+    def finish_return(self, now: int, out: Outbox) -> None:
+        """A member again; what the user puts in this batch becomes durable with it."""
+        if not self.may_return:
+            raise AssertionError("too early for a member without memory to return")
+        self.promised = max(self.promised, self._begun[0])
+        self._highest = max(self._highest, self.promised)
+        self._save_promise(out)
+        self.rejoin.finish(out)
+        self._timer.restart(now)
+
+    def _on_returned(self, sender: ProcessId, message: Returned, now: int, out: Outbox) -> None:
+        highest = max(self.promised, self._highest)
+        bound = self.rejoin.on_returned(sender, message, highest, self.decided, out)
+        if bound is None:
+            return
+        self._highest = max(self._highest, bound)
+        if self.status is LEADER and self.promised > bound:
+            out.send((sender,), Begun(*self._begun))
+        elif self.status is LEADER:
+            self._stand(now, out)
+
+    def _on_begun(self, sender: ProcessId, begun: Begun) -> None:
+        if begun.ballot.leader != sender:
+            raise PeerError("somebody else's ballot begun")
+        if self.amnesiac and self.rejoin.may_join(begun.ballot) and begun.ballot > self._begun[0]:
+            self._begun = (begun.ballot, begun.upto)
+
+    def _return_if_due(self, now: int, out: Outbox) -> int:
+        """For the amnesiac's timer: asks; returns if nothing is missing. The next instant that it wants."""
+        if self.may_return and not self.held:
+            self.finish_return(now, out)
+            return self._timer.deadline
+        rejoin = self.rejoin
+        if rejoin.bound is None or (self.decided >= rejoin.reach and not rejoin.may_join(self._begun[0])):
+            return rejoin.tick(now, out) or now
+        return now + self.heartbeat_us
 
     # -- for the user -------------------------------------------------------------------------------------------------
 
@@ -289,8 +364,17 @@ class Paxos:
             self._on_nack(message.ballot, now)
         elif kind is Fetch:
             self._on_fetch(sender, message.first, out)
-        else:
+        elif kind is Chosen:
             self._on_chosen(sender, message, now, out)
+        elif kind is Returned:
+            self._on_returned(sender, message, now, out)
+        elif kind is Highest:
+            if self.rejoin.on_highest(sender, message, now):
+                self._wake = now
+            self._see(message.reached, now)
+        else:
+            self._on_begun(sender, message)
+            self._wake = now
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -305,7 +389,8 @@ class Paxos:
             self._send_accept(self._next, values, out)
             self._next += 1
         for ballot, instances in self._accepting.items():
-            self._send_accepted(Accepted(ballot, instances), out)
+            if not self.amnesiac:
+                self._send_accepted(Accepted(ballot, instances), out)
         self._accepting.clear()
         if self._marks_dirty:
             self._marks_dirty = False
@@ -450,6 +535,8 @@ class Paxos:
         """Phase 1a arrives at an acceptor."""
         if prepare.ballot.leader != sender:
             raise PeerError("a Prepare of somebody else's ballot")
+        if self.amnesiac:
+            return
         if prepare.ballot <= self.promised:
             if prepare.ballot != self.promised:
                 out.send((sender,), Nack(self.promised))
@@ -505,6 +592,7 @@ class Paxos:
         self._votes.clear()
         self._next = max(best, default=self.decided) + 1
         self._next = max(self._next, self.decided + 1)
+        self._begun = (self.promised, self._next - 1)
         for instance in range(self.decided + 1, self._next):
             self._send_accept(instance, best.get(instance, (self.promised, []))[1], out)
 
@@ -550,6 +638,8 @@ class Paxos:
                 if self._timer.due(now):
                     self._stand(now, out)
                 self._wake = min(self._wake, self._timer.deadline)
+        elif self.amnesiac:
+            self._wake = self._return_if_due(now, out)
         else:
             if self._timer.due(now):
                 self._stand(now, out)

@@ -23,6 +23,8 @@ with m, from all groups that could block m) or when it was silent for a while ("
     StateAsk   member -> member of its group                    -
     State      member -> who asked                              -
     Ready      process -> itself                                its epoch
+    Forgot     process without memory -> everybody              -
+    Reminder   process -> who has forgotten                     -
     Stable     process -> destination groups                    -  (parts.delivered)
 
 Collision-free latency, T_cons = 2δ from the leader's proposal: δ to the leader, T, δ to destinations and blockers, T
@@ -77,6 +79,12 @@ Deviations from the algorithms, with reasons:
 13. Section 3.2 says that under A2 line 30 is never executed, but lets members propose a message when they receive it:
    one that is stamped lower may arrive later, though in time. Section 3.3's rule, to propose when the clock has passed
    the stamp plus w, is needed there as well, and for nulls, too.
+14. A process that lost its disk comes back as its group's consensus says (parts.paxos). What was *decided* with its
+   vote is safe by that: stamps, and barriers, which are nothing but the last stamp of the group's decided log, no
+   promise of the process that sent them. What it had acknowledged is not; it must have that again, too
+   (parts.reminders), and until then tells and acknowledges nothing. Its next epoch follows the last one that it finds
+   in its group's log: no cast of its old lives comes later, since the leader of the new ballot knows none that is not
+   there.
 
 What is delivered is strictly serializable with any number of groups: when m is delivered, every group has promised to
 order what it is given from now on after m. That needs all groups among the senders of each, or at least all that common
@@ -96,13 +104,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from multicast.parts import barriers, paxos
+from multicast.parts import barriers, paxos, reminders
 from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of, timestamp_of
 from multicast.parts.delivered import Stable
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.paxos import Accepted, Paxos
 from multicast.parts.portions import Assembly, portions
+from multicast.parts.reminders import Forgot, Reminder, Reminders
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import (
     FINAL,
@@ -338,10 +347,13 @@ class QuasiGenuine(MulticastProtocol):
         options=QuasiGenuineOptions,
         messages=(
             Cast, Early, Ordered, Proposed, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable,
-            *paxos.MESSAGES,
+            *reminders.MESSAGES, *paxos.MESSAGES,
         ),
-        housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *paxos.HOUSEKEEPING),
+        housekeeping=(
+            Ask, Repair, Ack, StateAsk, State, Ready, Stable, *reminders.MESSAGES, *paxos.HOUSEKEEPING,
+        ),
         fault_tolerant=True,
+        survives_lost_disk=True,
         genuine=False,
         fifo=True,
         stages=(OPTIMISTIC, FINAL),
@@ -400,6 +412,7 @@ class QuasiGenuine(MulticastProtocol):
         self._state: tuple[ProcessId, State] | None = None
         self._state_at = 0
         self._state_turn = 0
+        self._reminders = Reminders(self_id, topology, o.retry_us)
         self._wake = 0
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -422,16 +435,24 @@ class QuasiGenuine(MulticastProtocol):
         if _BASE_KEY in values:
             self._kept_base = _decode_base(values[_BASE_KEY])
             self.base = self._kept_base.copy()
-        self.paxos.on_start(values, now, out)
-        self._epoch = int.from_bytes(values.get(_EPOCH_KEY, b""), "big") + 1
-        out.put(_EPOCH_KEY, self._epoch.to_bytes(8, "big"))
-        out.send_durable((self.self_id,), Ready())
+        self.paxos.on_start(values, now, out, saved.lost)
+        self.paxos.held = self.paxos.amnesiac
+        if self.paxos.amnesiac:
+            self._reminders.begin(now, self.rng)
+        else:
+            self._begin_epoch(int.from_bytes(values.get(_EPOCH_KEY, b""), "big") + 1, out)
         self._after_paxos(now, out)
-        self.channels[self.group].acked = self.base.instance
+        if not self.paxos.amnesiac:
+            self.channels[self.group].acked = self.base.instance
         if not saved.first:
             for group in self.channels:
                 self._send_ack(group, self.topology.groups[group], out)
         self._raise_floor(out)
+
+    def _begin_epoch(self, epoch: int, out: Outbox) -> None:
+        self._epoch = epoch
+        out.put(_EPOCH_KEY, epoch.to_bytes(8, "big"))
+        out.send_durable((self.self_id,), Ready())
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
 
@@ -454,6 +475,11 @@ class QuasiGenuine(MulticastProtocol):
             self._on_wants(message.wants, now, out)
         elif kind is Early:
             self._on_early(sender, message, now, out)
+        elif kind is Forgot:
+            self._remind(sender, group, message.question, out)
+        elif kind is Reminder:
+            self._reminders.add(sender, message)
+            self._wake_by(now)
         elif kind in (Ordered, Barrier, Repair):
             if group == self.group or group not in self.channels:
                 raise PeerError(f"{kind.__name__} from group {group}, which may not send to group {self.group}")
@@ -463,7 +489,8 @@ class QuasiGenuine(MulticastProtocol):
         elif kind is Cast:
             self._on_cast(sender, message, now)
         elif kind is StateAsk:
-            self._send_state(sender, out)
+            if not self.paxos.amnesiac:
+                self._send_state(sender, out)
         elif kind is State:
             self._on_state(sender, message, now, out)
         else:
@@ -976,14 +1003,16 @@ class QuasiGenuine(MulticastProtocol):
 
     def _need_state(self, now: int, out: Outbox) -> None:
         """Ask a member of the own group for its state, not too often."""
-        others = [p for p in self.members if p != self.self_id]
-        if not others or (self._state_at and now < self._state_at):
-            return
-        peer = others[self._state_turn % len(others)]
+        if len(self.members) > 1 and now >= self._state_at:
+            self._state_at = now + self.options.retry_us
+            self._wake_by(self._state_at)
+            out.send((self._next_peer(),), StateAsk())
+
+    def _next_peer(self) -> ProcessId:
+        """Another member of the own group, each in turn."""
         self._state_turn += 1
-        self._state_at = now + self.options.retry_us
-        self._wake_by(self._state_at)
-        out.send((peer,), StateAsk())
+        others = [p for p in self.members if p != self.self_id]
+        return others[self._state_turn % len(others)]
 
     def _is_stranded(self) -> bool:
         return self.paxos.stranded or any(c.low > c.received + 1 for c in self.channels.values())
@@ -1039,6 +1068,38 @@ class QuasiGenuine(MulticastProtocol):
             channel.received = max(channel.received, received)
             self._raise_barrier(channel, barrier)
 
+    # -- a process that has lost its disk (deviation 14) --------------------------------------------------------------
+
+    def _remind(self, sender: ProcessId, group: GroupId, question: int, out: Outbox) -> None:
+        if self.paxos.amnesiac:
+            return
+        number, watermark = 0, self.log.mark_of(sender)
+        if group == self.group:
+            watermark = max(watermark, self.log.watermark)
+        elif group in self._receivers:
+            dropped = self.base.numbers.get(group, 0) - len(self._outgoing[group])
+            number = max(self._acks[sender], dropped)
+        out.send((sender,), Reminder(question, number, watermark))
+
+    def _recollect(self, now: int, out: Outbox) -> int | None:
+        """Ask for what is missing, or become a member again. Returns when to look again."""
+        told = self._reminders
+        behind = told.watermark > self.log.timestamp
+        lacking = [(g, c) for g, c in self.channels.items() if g != self.group and c.received < told.numbers[g]]
+        if not behind and not lacking and told.complete and self.paxos.may_return:
+            self.paxos.finish_return(now, out)
+            self._begin_epoch(self.base.casts.get(self.self_id, (0, 0))[0] + 1, out)
+            for cast in self._casts:
+                cast.epoch = self._epoch
+            self._tell_receipts(out)
+            return None
+        if told.tick(now, out):
+            if behind:
+                out.catch_up(self._next_peer())
+            for group, channel in lacking:
+                self._ask_in_turn(group, channel, NEVER, now, out)
+        return told.wake_at
+
     # -- garbage ------------------------------------------------------------------------------------------------------
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
@@ -1055,6 +1116,8 @@ class QuasiGenuine(MulticastProtocol):
 
     def _tell_receipts(self, out: Outbox) -> None:
         """Save what was received and is not delivered; then say so (deviation 11)."""
+        if self.paxos.amnesiac:
+            return
         for group, channel in self.channels.items():
             number = self.base.instance if group == self.group else channel.received
             if number > channel.acked:
@@ -1073,7 +1136,8 @@ class QuasiGenuine(MulticastProtocol):
         out.put(_channel_key(group), _encode((channel.received, channel.barrier)))
 
     def _send_ack(self, group: GroupId, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        out.send_durable(to, Ack(self.channels[group].acked))
+        if not self.paxos.amnesiac:
+            out.send_durable(to, Ack(self.channels[group].acked))
 
     def _on_ack(self, sender: ProcessId, number: int, now: int) -> None:
         if number > self._acks[sender]:
@@ -1152,8 +1216,7 @@ class QuasiGenuine(MulticastProtocol):
             self._ack_later(now)
         self._passed_some = False
         wakes = [self.paxos.tick(now, out)]
-        log_wake = self.log.tick(now, out)
-        if log_wake is not None:
+        if not self.paxos.amnesiac and (log_wake := self.log.tick(now, out)) is not None:
             wakes.append(log_wake)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
@@ -1191,6 +1254,8 @@ class QuasiGenuine(MulticastProtocol):
             wakes.append(self._hint_at or None)
             if self.options.liveness == "periodic":
                 wakes.append(self._nulls_due(now, out))
+        if self.paxos.amnesiac:
+            wakes.append(self._recollect(now, out))
         if self._is_stranded() or self._state is not None:
             self._need_state(now, out)
             self._adopt_if_due(now, out)
@@ -1202,11 +1267,14 @@ class QuasiGenuine(MulticastProtocol):
     def strict_groups_max(self) -> int | None:
         return None if barriers.all_promise(self.senders_to) else 1
 
+    def is_member(self) -> bool:
+        return not self.paxos.amnesiac
+
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self._leaders[group]
 
     def role(self) -> str:
-        return self.paxos.status
+        return "recovering" if self.paxos.amnesiac else self.paxos.status
 
     def describe(self) -> dict[str, Any]:
         return {
