@@ -1,0 +1,140 @@
+"""FastCast: fault-tolerant Skeen with an optimistic path (Coelho, Schiper, Pedone, DSN 2017; after the accounts of it
+in the White-Box paper, Section VI, and the PrimCast paper, Section 4.1).
+
+Theory of operation. The leader of each destination group stamps m and tells the stamp at once (Soft, "SND-SOFT"), while
+it has it decided in its group. A leader with the soft stamps of all destination groups takes their maximum for the
+global timestamp and has its group's clock moved to it, in a second consensus beside the first. A decided stamp is told
+again (Stamp, "SND-HARD"). The maximum of the hard stamps is m's global timestamp. Usually it is what the soft ones
+promised, and the second consensus is over when they arrive: m is committed. Otherwise (a leader changed meanwhile) the
+group's clock is moved by another consensus: the slow path. What a group's log and its clock are, and why followers
+deliver when they do, is parts.replicated; here is what goes to whom.
+
+    message        from -> to                                     durable before it leaves
+    Multicast      sender -> all processes of the destinations    -
+    Soft           leader -> all processes of the destinations    -  (it binds nobody)
+    Paxos*         inside a group: twice per message              see parts.paxos
+    Stamp          leader -> all processes of the destinations    -  (it is decided)
+    Deliver        leader -> others of its group                  -  (not with early_clock)
+    the rest                                                      parts.replicated
+
+Latency, in δ: Multicast 1; Soft 1 and consensus 2, beside consensus 2 and Stamp 1: 4 at the leader. The stamping clock
+moves when the second consensus is decided, after 4: the failure-free latency is 8. With `early_clock` it moves when
+that is proposed, after 2: 6.
+
+Messages for k groups of n, those to oneself counted: kn + 2k²n + 2kn + 2kn², the accepted votes going to all members;
+and k(n - 1) Delivers without `early_clock`.
+
+Errata and deviations:
+1. As with fault-tolerant Skeen, a replica that delivers by hard stamps and the log violates the order, since what is
+   stamped low while the clock's move is being decided comes later in the log. So followers deliver on the leader's
+   word, at 5; with `early_clock` by themselves, at 4.
+2. "The hard maximum equals the optimistic one" is more than is needed: any decided move of the clock to the global
+   timestamp or beyond will do, be it for another message; and the slow path runs only if none is under way.
+3. Replicas take a global timestamp from the hard stamps that they hear, not from their log. A new leader asks the
+   other groups for them again; they can answer until the message is settled, and then this group's quorum has delivered
+   it, and the leader with them (parts.replicated). A timestamp beyond the deduplication window counts only once it is
+   in the log: stamps of copies of one message might be confused there.
+4. Followers take no notice of soft stamps. They are sent to them because the published number of messages has them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+import msgspec
+
+from multicast.parts import paxos, replicated
+from multicast.parts.replicated import Entry, ReplicatedOptions, ReplicatedSkeen
+from multicast.protocol import Options, Outbox, PeerError, Specification
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
+
+
+class Soft(msgspec.Struct, array_like=True, tag=20, gc=False):
+    """The leader of `ballot` proposes this local timestamp of m in its group."""
+
+    id: MessageId
+    ballot: Ballot
+    local: Timestamp
+
+
+class FastCastOptions(ReplicatedOptions, kw_only=True, forbid_unknown_fields=True):
+    """See ReplicatedOptions."""
+
+
+class FastCast(ReplicatedSkeen):
+    """One process. softs: at a leader, id -> group -> (ballot, stamp) of the latest Soft."""
+
+    specification: ClassVar[Specification] = Specification(
+        name="fastcast",
+        summary="FastCast: Skeen over consensus with an optimistic path of four message delays",
+        paper="Coelho, Schiper, Pedone, Fast Atomic Multicast, DSN 2017, as retold in the PrimCast paper, Section 4.1",
+        options=FastCastOptions,
+        messages=(Soft, *replicated.ORDERING, *replicated.HOUSEKEEPING, *paxos.MESSAGES),
+        housekeeping=(*replicated.HOUSEKEEPING, *paxos.HOUSEKEEPING),
+        fault_tolerant=True,
+        genuine=True,
+        strict_groups_max=1,
+        latency=(4, 5),
+    )
+
+    def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
+        super().__init__(self_id, topology, options, rng)
+        self.softs: dict[MessageId, dict[GroupId, tuple[Ballot, Timestamp]]] = {}
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        if type(message) is Soft:
+            self._on_soft(sender, message, now)
+        else:
+            super().on_message(sender, message, now, out)
+
+    def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
+        return self.topology.members(message.destinations)
+
+    def _refer(self, sender: ProcessId, out: Outbox) -> None:
+        """The leader has got the message, too."""
+
+    # -- the optimistic path ------------------------------------------------------------------------------------------
+
+    def _on_proposed(self, entry: Entry, out: Outbox) -> None:
+        """SND-SOFT."""
+        assert self.reign is not None
+        soft = Soft(entry.message.id, self.reign, entry.local)
+        out.send(self.topology.members(entry.message.destinations), soft)
+
+    def _on_soft(self, sender: ProcessId, soft: Soft, now: int) -> None:
+        group = self.topology.group_of[sender]
+        if soft.ballot.leader != sender:
+            raise PeerError("a stamp of somebody else's ballot")
+        self._learn_leader(group, soft.ballot)
+        entry, known = self._entry_of(soft.id), self.log.known(soft.id)
+        if self.reign is None or (entry is None and known is not None) or (entry is not None and entry.position):
+            return
+        held = self.softs.get(soft.id)
+        if held is None:
+            held = self.softs[soft.id] = {}
+            self._expect(soft.id, now)
+        if group not in held or held[group][0] < soft.ballot:
+            held[group] = (soft.ballot, soft.local)
+        if entry is not None and not entry.raised and len(held) == len(entry.message.destinations):
+            entry.raised = True
+            self._propose_advance(entry, max(stamp for _, stamp in held.values()), False)
+
+    # -- hard stamps --------------------------------------------------------------------------------------------------
+
+    def _tell_stamp(self, entry: Entry, out: Outbox) -> None:
+        """SND-HARD."""
+        out.send(self.topology.members(entry.message.destinations), self._stamp_of(entry, False))
+
+    def _conclude(self, entry: Entry, final: Timestamp) -> None:
+        """Commit, if the clock's move to the global timestamp is decided; else it will be, or the slow path."""
+        late = self._is_late(entry.message.id, final)
+        if not late and entry.final is None:
+            self._set_final(entry, final)
+        if self.reign is not None and not entry.concluded and (late or final.time > max(self._raised_to, self.clock)):
+            entry.concluded = True
+            self._propose_advance(entry, final, True)
+
+    def _forget(self, message_id: MessageId) -> None:
+        super()._forget(message_id)
+        self.softs.pop(message_id, None)
