@@ -17,11 +17,14 @@ leader knows of m' and delivers it first; whoever applies the log by itself woul
   after an Advance to 6 nothing below 6 can follow: all members deliver by the log alone.
 - otherwise only the leader delivers by the log and by what it has in flight, and the others on its word (`Deliver`). A
   deposed leader that does not know it yet may go on doing so: what it delivers at t has raised the log's clock to t in
-  a decided instance, which every later leader recovers before it stamps anything. It stops when it sees a command of a
+  a decided instance, which every later leader applies before it stamps anything. It stops when it sees a command of a
   higher ballot in the log, since its knowledge of what is in flight ends there.
 
-Leadership begins (`reign`) when everything that the ballot recovers is decided and applied, and this process has
-delivered what any of a quorum of its group had delivered; before that it does not stamp.
+Reigns. Consensus on single instances does not keep a deposed leader's commands out of the log: one that was accepted by
+few may be unknown to the next leader and be found, and proposed again, by the one after that. So every command names
+the ballot of the leader that made it, a command below the highest ballot seen so far in the log is void, and a new
+leader's first command, *Begin*, does nothing else than to make it so. When that is applied, what precedes it is fixed
+and known, and the reign begins, once this process has delivered what any of a quorum of its group has delivered.
 
     message        from -> to                                   durable before it leaves
     Multicast      sender -> see the protocol                   -
@@ -146,15 +149,22 @@ class SavedEntry(msgspec.Struct, array_like=True, gc=False):
 
 
 class State(msgspec.Struct, array_like=True, tag=9, gc=False):
-    """The log up to `instance` amounts to this clock and these entries, but for what is delivered up to `position`. In
-    portions: number `part` of `parts`."""
+    """The log up to `instance` amounts to this clock, this highest ballot and these entries, but for what is delivered
+    up to `position`. In portions: number `part` of `parts`."""
 
     position: int
     instance: int
     clock: int
+    seen: Ballot
     entries: list[SavedEntry]
     part: int
     parts: int
+
+
+class Begin(msgspec.Struct, array_like=True, tag=0, gc=False):
+    """Command: from here on nothing of a lower ballot counts."""
+
+    ballot: Ballot
 
 
 class Assign(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -227,15 +237,15 @@ class Entry:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_command = msgspec.msgpack.Decoder(Assign | Advance).decode
+_decode_command = msgspec.msgpack.Decoder(Begin | Assign | Advance).decode
 _decode_entry = msgspec.msgpack.Decoder(SavedEntry).decode
-_decode_base = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_decode_base = msgspec.msgpack.Decoder(tuple[int, int, Ballot]).decode
 
 
 class ReplicatedSkeen(MulticastProtocol):
     """One process. Protocols say to whom stamps go and what follows from them: `_tell_stamp`, `_conclude`.
 
-    clock, instance: of the log as applied here. stamps: id -> group -> decided local timestamp, as heard. reign: the
+    clock, instance, seen: of the log as applied here; seen is the highest ballot. stamps: id -> group -> decided local timestamp, as heard. reign: the
     ballot in which this process acts as the leader.
     """
 
@@ -252,6 +262,7 @@ class ReplicatedSkeen(MulticastProtocol):
         )
         self.clock = 0
         self.instance = 0
+        self.seen = Ballot(0, 0)
         self.entries: dict[Timestamp, Entry] = {}
         self.stamps: dict[MessageId, dict[GroupId, Timestamp]] = {}
         self.leaders = {g: Ballot(_FIRST_NUMBER, members[0]) for g, members in topology.groups.items()}
@@ -264,7 +275,6 @@ class ReplicatedSkeen(MulticastProtocol):
         self._raised_to = 0
         self._ballot = Ballot(0, 0)
         self._led: Ballot | None = None
-        self._seen = Ballot(0, 0)
         self._positions: dict[ProcessId, int] | None = None
         self._ask_at = 0
         self._held: list[tuple[ProcessId, AppMessage]] = []
@@ -293,7 +303,7 @@ class ReplicatedSkeen(MulticastProtocol):
                 self._add_entry(Entry(state.message, state.local, state.logged)).final = state.final
         self.log.restore(values, saved.position, self._destinations)
         if _BASE_KEY in values:
-            self.instance, self.clock = _decode_base(values[_BASE_KEY])
+            self.instance, self.clock, self.seen = _decode_base(values[_BASE_KEY])
         for entry in self.entries.values():
             known = self.log.known(entry.message.id)
             if known is not None and entry.local <= known[0]:
@@ -423,7 +433,7 @@ class ReplicatedSkeen(MulticastProtocol):
     def _on_proposed(self, entry: Entry, out: Outbox) -> None:
         """This leader has just stamped the message; the stamp is not decided."""
 
-    def _propose(self, command: Assign | Advance) -> None:
+    def _propose(self, command: Begin | Assign | Advance) -> None:
         self.paxos.propose(_encode(command))
 
     def _propose_advance(self, entry: Entry, final: Timestamp, certain: bool) -> None:
@@ -452,6 +462,7 @@ class ReplicatedSkeen(MulticastProtocol):
             self._led = part.promised
             self._positions = {}
             self._ask_at = now
+            self._propose(Begin(part.promised))
             self._wake_by(now)
         if self._positions is not None:
             self._begin_if_ready(now, out)
@@ -466,8 +477,10 @@ class ReplicatedSkeen(MulticastProtocol):
         self._base_dirty = True
         for value in values:
             command = _decode_command(value)
-            self._seen = max(self._seen, command.ballot)
-            if self.reign is not None and self._is_deposed():
+            if self._is_void(command.ballot):
+                continue
+            self.seen = max(self.seen, command.ballot)
+            if self.reign is not None and self.seen > self.reign:
                 self._end_reign()
             if type(command) is Assign:
                 self._apply_assign(command, now, out)
@@ -476,9 +489,9 @@ class ReplicatedSkeen(MulticastProtocol):
         self._tell_later(now)
         self._deliver_ready(now, out)
 
-    def _is_deposed(self) -> bool:
-        """Whether the log shows another leader after this one."""
-        return self._seen > self._ballot
+    def _is_void(self, ballot: Ballot) -> bool:
+        """A command of this ballot comes after one of a later leader."""
+        return ballot < self.seen
 
     def _apply_assign(self, command: Assign, now: int, out: Outbox) -> None:
         if self.options.early_clock and command.local.time <= self.clock:
@@ -704,9 +717,9 @@ class ReplicatedSkeen(MulticastProtocol):
                     out.send((ballot.leader,), Multicast(message))
 
     def _begin_if_ready(self, now: int, out: Outbox) -> None:
-        """Act as the leader once the log is recovered, and with it what the group has delivered. In the first ballot
-        there is nothing to recover."""
-        if self._positions is None or self._is_deposed() or not self._is_recovered():
+        """Act as the leader once the log is known, and with it what the group has delivered. (Before the first ballot
+        there was nothing to deliver.)"""
+        if self._positions is None or not self._is_recovered():
             return
         if self._ballot.number > _FIRST_NUMBER:
             told = self._positions
@@ -720,7 +733,8 @@ class ReplicatedSkeen(MulticastProtocol):
         self._begin_reign(now, out)
 
     def _is_recovered(self) -> bool:
-        return self.paxos.idle
+        """Whether the own Begin is applied, and no other after it."""
+        return self.seen == self._ballot
 
     def _begin_reign(self, now: int, out: Outbox) -> None:
         self.reign = self._ballot
@@ -795,7 +809,7 @@ class ReplicatedSkeen(MulticastProtocol):
         pending = [SavedEntry(e.message, e.local, e.final, True) for e in self.entries.values() if not e.position]
         parts = portions(pending, lambda entry: len(entry.message.payload))
         for part, some in enumerate(parts):
-            out.send((to,), State(self.log.position, self.instance, self.clock, some, part, len(parts)))
+            out.send((to,), State(self.log.position, self.instance, self.clock, self.seen, some, part, len(parts)))
 
     def _on_state(self, sender: ProcessId, state: State, now: int, out: Outbox) -> None:
         entries = self._assembly.add(sender, state.part, state.parts, state.entries)
@@ -829,7 +843,7 @@ class ReplicatedSkeen(MulticastProtocol):
                 entry.final = told.final
                 self._save_entry(entry, out)
                 self._hold_stamp(told.message.id, self.group, local, now)
-        self.instance, self.clock = state.instance, max(self.clock, state.clock)
+        self.instance, self.clock, self.seen = state.instance, state.clock, state.seen
         self._base_dirty = True
         self._rebuild_queue()
         self.paxos.jump(state.instance, now, out)
@@ -894,7 +908,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self.log.end_batch(out)
         if self._base_dirty:
             self._base_dirty = False
-            out.put(_BASE_KEY, _encode((self.instance, self.clock)))
+            out.put(_BASE_KEY, _encode((self.instance, self.clock, self.seen)))
         if self._words:
             if self.others:
                 out.send(self.others, Deliver(self._words))
