@@ -45,7 +45,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from multicast.parts import paxos, replicated
-from multicast.parts.replicated import Entry, ReplicatedOptions, ReplicatedSkeen
+from multicast.parts.group_log import Entry
+from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen
 from multicast.protocol import Options, Outbox, PeerError, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 

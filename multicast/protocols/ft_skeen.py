@@ -34,7 +34,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from multicast.parts import paxos, replicated
-from multicast.parts.replicated import Entry, ReplicatedOptions, ReplicatedSkeen
+from multicast.parts.group_log import Entry
+from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen
 from multicast.protocol import Outbox, Specification
 from multicast.types import Timestamp
 
