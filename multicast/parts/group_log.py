@@ -201,6 +201,10 @@ class GroupLog(MulticastProtocol):
         """At the leader: its Assign of this message, which is decided now."""
         raise NotImplementedError
 
+    def _is_in_flight(self, message_id: MessageId, local: Timestamp) -> bool:
+        """At the leader: whether it has proposed this Assign and waits for the decision."""
+        raise NotImplementedError
+
     def _on_advanced(self, to: int) -> None:
         """An Advance is decided."""
         raise NotImplementedError
@@ -419,6 +423,8 @@ class GroupLog(MulticastProtocol):
         local = Timestamp.decode(note)
         entry = self.entries.get(local)
         if entry is None:
+            if self.reign is not None and not self._is_in_flight(message.id, local):
+                self._end_reign()  # its group delivers what this leader has not stamped: there is another one
             entry = self._add_entry(Entry(message, local, False))
             self._save_entry(entry, out)
         entry.final = timestamp
