@@ -289,6 +289,9 @@ class ReplicatedSkeen(GroupLog):
         entry = self.in_flight.get(message_id)
         return entry is not None and entry.local == local
 
+    def _is_decided(self, entry: Entry) -> bool:
+        return self.entries.get(entry.local) is entry
+
     def _on_assigned(self, entry: Entry, now: int, out: Outbox) -> None:
         self._hold_stamp(entry.message.id, self.group, entry.local, now)
         if self.reign is not None:
@@ -324,7 +327,7 @@ class ReplicatedSkeen(GroupLog):
         self._learn_leader(group, stamp.ballot)
         entry, known = self._entry_of(stamp.id), self.log.known(stamp.id)
         if stamp.again and self.reign is not None and sender != self.self_id:
-            if entry is not None and self.entries.get(entry.local) is entry:
+            if entry is not None and self._is_decided(entry):
                 out.send((sender,), self._stamp_of(entry, False))
             elif entry is None and known is not None:
                 out.send((sender,), Known(stamp.id, known[0]))
@@ -365,7 +368,7 @@ class ReplicatedSkeen(GroupLog):
         (If this process had forgotten the message and assigned a late copy, that copy is delivered expired.)"""
         self._submitted.pop(known.id, None)
         entry = self._entry_of(known.id)
-        if self.reign is not None and entry is not None and self.entries.get(entry.local) is entry and not entry.position:
+        if self.reign is not None and entry is not None and self._is_decided(entry) and not entry.position:
             self._conclude(entry, max(known.final, entry.local))
             self._deliver_ready(now, out)
 
