@@ -6,6 +6,7 @@ from typing import Any
 
 from multicast.protocol import Outbox
 from multicast.protocols.skeen import Propose, Skeen
+from multicast.simulation.runner import Settings
 from multicast.types import GroupId, ProcessId
 from tests.planted import Planted
 
@@ -53,10 +54,40 @@ class TellsEverybody(Skeen):
             super().on_message(sender, message, now, out)
 
 
+class FinalTooEarly(Skeen):
+    """The coordinator does not wait for the last stamp."""
+
+    def _commit_if_complete(self, message_id: bytes, entry: Any) -> None:
+        enough = len(entry.stamps) >= len(entry.message.destinations) - 1
+        if self._coordinator(entry.message) == self.self_id and entry.final is None and entry.told and enough:
+            entry.final = max(entry.stamps.values())
+        super()._commit_if_complete(message_id, entry)
+
+
+class FinalNotTold(Skeen):
+    """The coordinator keeps the final timestamp to itself, and nobody asks again."""
+
+    def _tell_final(self, entry: Any, out: Outbox) -> None:
+        pass
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        self._retries.clear()
+        return super().on_tick(now, out)
+
+
+class ProposedToCoordinatorBeforeSync(ProposedBeforeSync):
+    """A stamp is told to the coordinator before it is on disk."""
+
+
+COORDINATOR = Settings(profile="faults", options={"coordinator": "true"})
+
 PLANTED = (
     Planted(ClockNotAdvanced, first_seed=1, shows="Fig. 1, line 15"),
     Planted(ProposedBeforeSync, first_seed=1),
     Planted(Impatient),
     Planted(ForgetsStamps, first_seed=1),
     Planted(TellsEverybody, first_seed=1),
+    Planted(FinalTooEarly, settings=COORDINATOR),
+    Planted(FinalNotTold, settings=COORDINATOR),
+    Planted(ProposedToCoordinatorBeforeSync, settings=COORDINATOR, first_seed=1),
 )
