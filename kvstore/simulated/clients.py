@@ -23,6 +23,8 @@ KEYS = 6
 TIMEOUT_US = 1_500_000
 """After this long without an answer the same id goes to another replica."""
 ATTEMPTS = 5
+REFUSALS = 30
+"""So often a client tries when it is told that nothing was done and that it may try again."""
 
 _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get", 8), ("append", 8), ("swap", 8),
         ("delete", 2), ("scan", 2))  # fmt: skip
@@ -121,9 +123,13 @@ class Workload:
             self.start()
             return
         for number in range(self._clients):
-            client = Client(self, random.Random(f"{self._seed}/client {number}"))
+            client = self.make_client(number, random.Random(f"{self._seed}/client {number}"))
             self.running += 1
             client.go_on(None)
+
+    def make_client(self, number: int, rng: random.Random) -> Client:
+        """The number-th client."""
+        return Client(self, rng)
 
     def new_process(self) -> int:
         """A number for a client's sequence of operations in the history."""
@@ -166,9 +172,13 @@ class Client:
         self._workload.history.invoke(self._process, self._world.now, operation)
         self._attempt(operation, 1, False, done)
 
+    def entry(self, operation: Operated, attempt: int) -> ProcessId:
+        """The replica to ask in the attempt-th attempt."""
+        return self._rng.choice(self._world.topology.processes)
+
     def _attempt(self, operation: Operated, attempt: int, uncertain: bool, done: Callable[[Operated], None]) -> None:
         world = self._world
-        replica: ProcessId = self._rng.choice(world.topology.processes)
+        replica = self.entry(operation, attempt)
         state = {"open": True}
         if attempt > 1:
             self._workload.repetitions += 1
@@ -195,7 +205,7 @@ class Client:
         elif isinstance(answer, Refused) and (answer.code == "expired" or (not uncertain and not answer.retryable)):
             operation.failed = answer.outcome == "not_applied"
             history.end(self._process, "fail" if operation.failed else "info", now, operation, answer.code)
-        elif attempt < ATTEMPTS:
+        elif attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
             uncertain = uncertain or not isinstance(answer, Refused) or answer.outcome == "unknown"
             pause = self._rng.randint(1_000, 200_000)
             self._world.after(pause, lambda: self._attempt(operation, attempt + 1, uncertain, done))

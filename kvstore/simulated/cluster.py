@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from multicast.protocol import MulticastProtocol
 from multicast.records import Completed, Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Script
+from multicast.simulation.runner import protocol_options
 from multicast.simulation.world import CLUSTER, Node, World
 from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
 
@@ -42,7 +44,9 @@ class Executed(msgspec.Struct, frozen=True):
 class SimulatedCluster:
     """`shards` groups of `replicas` replicas of a protocol, by name, in a world of their own.
 
-    options: the protocol's, over clock "hybrid" and the deduplication window. signals: see `Replica`.
+    options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`; "store":
+    the rule, unless the protocol says that delivery alone is strict for so many shards, as the live store decides it.
+    replica, store: classes, for planted bugs.
     """
 
     def __init__(
@@ -53,16 +57,21 @@ class SimulatedCluster:
         seed: int | str,
         *,
         signals: str = "rule",
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         conditions: Conditions | None = None,
         script: Script | None = None,
+        replica: type[Replica] = Replica,
+        store: type[Store] = Store,
     ):
         self.protocol = registry.load(protocol)
         self.topology = Topology.grid(shards, replicas)
         self.shard_map = ShardMap.even(list(self.topology.groups))
         self.signals = signals
-        values = {"clock": "hybrid", "dedup_window_us": DEDUP_WINDOW_US, **(options or {})}
-        self.options = msgspec.convert(values, self.protocol.specification.options)
+        values = {"clock": "hybrid", **(options or {})}
+        if values["clock"] == "hybrid":
+            values.setdefault("dedup_window_us", DEDUP_WINDOW_US)
+        self.options = protocol_options(self.protocol, {name: str(value) for name, value in values.items()})
+        self._replica_class, self._store_class = replica, store
         self.backends = {pid: MemoryBackend() for pid in self.topology.processes}
         self.stores: dict[ProcessId, Store] = {}
         self.replicas: dict[ProcessId, Replica] = {}
@@ -82,15 +91,18 @@ class SimulatedCluster:
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Replica, Checkpoint | None]:
-        store = self.stores[pid] = Store.open(self.backends[pid], CLUSTER, pid)
+        store = self.stores[pid] = self._store_class.open(self.backends[pid], CLUSTER, pid)
         self._frozen_at.pop(pid, None)
         protocol = self.protocol(pid, self.topology, self.options, rng)
-        replica = self.replicas[pid] = Replica(
+        signals = self.signals
+        if signals == "store":
+            signals = "off" if protocol.strict_groups_max() is None else "rule"
+        replica = self.replicas[pid] = self._replica_class(
             pid,
             self.topology,
             self.shard_map,
             store,
-            signals=self.signals,
+            signals=signals,
             dedup_window_us=self.options.dedup_window_us,
             leader_of=protocol.leader_of,
             digest_every=1,

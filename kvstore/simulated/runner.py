@@ -9,23 +9,30 @@ from pathlib import Path
 
 import msgspec
 
+from kvstore.core.replica import Replica
+from kvstore.simulated import chase
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.storage.store import Store
 from multicast import registry
 from multicast.simulation import faults
 from multicast.simulation.network import Conditions
 from multicast.simulation.world import EPOCH_US
 
+PROFILES = ("faults", "calm", "chase")
+"""calm: no faults. chase: no faults, but slow links, clocks that differ, and clients after anomalies."""
+
 LIVENESS_LIMIT_US = 60_000_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed."""
+    """What the user fixes; None: drawn from the seed. signals: see `SimulatedCluster`. options: the protocol's."""
 
     protocol: str
-    signals: str = "rule"
+    signals: str = "store"
     profile: str = "faults"
+    options: dict[str, str] = {}
     shards: int | None = None
     clients: int | None = None
     seconds: float | None = None
@@ -37,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("shards", self.shards), ("clients", self.clients), ("seconds", self.seconds)):
             if value is not None:
                 words += [f"--{name}", str(value)]
+        for key in sorted(self.options):
+            words += ["--option", f"{key}={self.options[key]}"]
         return shlex.join(words)
 
 
@@ -55,17 +64,38 @@ class Outcome(msgspec.Struct, kw_only=True):
     violations: list[str]
 
 
-def run_seed(settings: Settings, seed: int, out: Path | None = None) -> Outcome:
-    """Run one seed; `out`: write the run directory there. An exception in a replica is a violation like any other."""
+def run_seed(
+    settings: Settings,
+    seed: int,
+    out: Path | None = None,
+    *,
+    replica: type[Replica] = Replica,
+    store: type[Store] = Store,
+) -> Outcome:
+    """Run one seed; `out`: write the run directory there. An exception in a replica is a violation like any other.
+    replica, store: classes, for planted bugs."""
     rng = random.Random(f"{settings.protocol}/{seed}/store")
     replicas = 3 if registry.load(settings.protocol).specification.fault_tolerant else 1
     shards = settings.shards or rng.choice((2, 2, 3, 4))
+    chasing = settings.profile == "chase"
     cluster = SimulatedCluster(
-        settings.protocol, shards, replicas, seed, signals=settings.signals, conditions=_conditions(rng)
+        settings.protocol,
+        shards,
+        replicas,
+        seed,
+        signals=settings.signals,
+        options=_options(settings, rng),
+        conditions=chase.conditions() if chasing else _conditions(rng),
+        replica=replica,
+        store=store,
     )
     world = cluster.world
-    span_us = int((settings.seconds or rng.choice((2, 4, 8))) * 1e6)
-    workload = Workload(cluster, seed, settings.clients or rng.choice((3, 6, 12)), EPOCH_US + span_us)
+    if chasing:
+        span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
+        workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)
+    else:
+        span_us = int((settings.seconds or rng.choice((2, 4, 8))) * 1e6)
+        workload = Workload(cluster, seed, settings.clients or rng.choice((3, 6, 12)), EPOCH_US + span_us)
     counts: dict[str, int] = {}
     violations: list[str] = []
     try:
@@ -93,6 +123,13 @@ def run_seed(settings: Settings, seed: int, out: Path | None = None) -> Outcome:
     )
 
 
+def _options(settings: Settings, rng: random.Random) -> dict[str, str]:
+    """In a chase either clock, since stamps differ for other reasons; else the store's."""
+    if settings.profile != "chase":
+        return settings.options
+    return {"clock": rng.choice(("logical", "hybrid", "hybrid")), **settings.options}
+
+
 def _conditions(rng: random.Random) -> Conditions:
     most = rng.choice((1_000, 5_000, 40_000))
     return Conditions(
@@ -113,6 +150,8 @@ def _execute(
     injector = None
     if profile == "faults":
         faults.skew(rng, world)
+    elif profile == "chase":
+        chase.prepare(cluster, rng)
     world.start()
     workload.start()
     if profile == "faults":

@@ -1,4 +1,4 @@
-"""Two schedules in which atomic multicast alone, or signals sent too early, are not strictly serializable.
+"""Three schedules in which atomic multicast alone, or signals sent too early, are not strictly serializable.
 
 Both rest on one thing: a group's leader learns late how high another group has stamped a message, and meanwhile stamps
 something of its own lower. Clocks: the late one's is behind. Links: everything takes 1 ms, but what the slow group
@@ -12,17 +12,22 @@ three-groups. z1 writes to B and C; C stamps it high, and B does not hear of it.
 z2, which writes to A and C. A delivers z2. A client reads z2's write at A (a), and then reads at B (b), which B orders
 before z1: a -> b in real time, but b < z1 < z2 < a. Without signals, and also if C signals z2 when it delivers it: C
 has not executed z1 then. With the store's rule C signals z2 only after z1, that is, after B has delivered z1.
+
+four-groups. The same with a longer chain, b < w < z1 < z2 < a: w writes to B and D, which is slow to tell B; z1 writes
+to C and D, z2 to A and C. Where delivery waits until every destination's leader knows the stamps (White-Box with
+`leaders_in_quorum`), two groups are safe without signals, and three with signals at delivery: C has delivered z1, so B
+knows its stamp. With four groups C delivers z1 while D still holds it back behind w.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvstore.core.messages import Answered, Execute
+from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.model import Get, Operation, Put, Transaction
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated
@@ -37,11 +42,12 @@ LATE_US = 100_000
 AHEAD_US = 50_000
 """How far the slow group's clocks are ahead: more than what happens before its stamp is known, less than LATE_US."""
 
-A, B, C = 0, 1, 2
+A, B, C, D = 0, 1, 2, 3
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A transaction. entry: the shard at whose leader it enters."""
+    """A transaction. entry: the shard at whose leader it enters; if the protocol does not take it there (the options
+    say who may send to whom), it enters at the leader of the slow group."""
 
     name: str
     entry: GroupId
@@ -75,6 +81,13 @@ SCHEDULES = {
         background=(Step("z1", B, ("b", "c")), Step("z2", A, ("a", "c"))),
         client=(Step("a", A, read="a"), Step("b", B, read="b")),
     ),
+    "four-groups": Schedule(
+        shards=4,
+        slow=D,
+        late=B,
+        background=(Step("w", B, ("b", "d")), Step("z1", C, ("c", "d")), Step("z2", A, ("a", "c"))),
+        client=(Step("a", A, read="a"), Step("b", B, read="b")),
+    ),
 }
 
 
@@ -86,7 +99,7 @@ class Played(msgspec.Struct):
 
 
 class _Player:
-    def __init__(self, name: str, protocol: str, signals: str):
+    def __init__(self, name: str, protocol: str, signals: str, options: Mapping[str, str]):
         self.schedule = SCHEDULES[name]
         replicas = 3 if registry.load(protocol).specification.fault_tolerant else 1
         self.cluster = SimulatedCluster(
@@ -95,6 +108,7 @@ class _Player:
             replicas,
             f"{name}/{protocol}",
             signals=signals,
+            options=options,
             conditions=Conditions.exact(DELAY_US),
             script=self._delay,
         )
@@ -111,7 +125,7 @@ class _Player:
         return LATE_US if sender in slow and receiver == self._leaders[self.schedule.late] else DELAY_US
 
     def _key(self, letter: str) -> bytes:
-        shard = "abc".index(letter)
+        shard = "abcd".index(letter)
         return next(k for k in (b"%c%d" % (ord(letter), i) for i in range(1000)) if self._owner(k) == shard)
 
     def _owner(self, key: bytes) -> GroupId:
@@ -152,6 +166,9 @@ class _Player:
         self.history.invoke(process, begun, operation)
 
         def answered(answer: Any) -> None:
+            if isinstance(answer, Refused) and answer.code == "overloaded":
+                world.request(slow_leader, request, answered)
+                return
             if not isinstance(answer, Answered):
                 raise AssertionError(f"{step.name} was answered {answer!r}")
             operation.result = answer.result
@@ -161,7 +178,9 @@ class _Player:
             if done is not None:
                 world.after(1_000, done)
 
-        world.request(self._leaders[step.entry], Execute(message_id, operation.transaction), answered)
+        slow_leader = self._leaders[self.schedule.slow]
+        request = Execute(message_id, operation.transaction)
+        world.request(self._leaders[step.entry], request, answered)
 
     def _line(self, step: Step, begun: int, operation: Operated) -> str:
         from_ms, to_ms = ((at - self._origin()) / 1000 for at in (begun, self.cluster.world.now))
@@ -176,9 +195,11 @@ class _Player:
         return min(op.invoked_us for op in self.history.operations.values())
 
 
-def play(name: str, protocol: str, signals: str, out: Path | None = None) -> Played:
+def play(
+    name: str, protocol: str, signals: str, out: Path | None = None, options: Mapping[str, str] | None = None
+) -> Played:
     """Play one of SCHEDULES; `out`: write the run directory there."""
-    player = _Player(name, protocol, signals)
+    player = _Player(name, protocol, signals, options or {})
     player.play()
     if out is not None:
         write_run(player.cluster, player.history, out)
