@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
 
-from kvstore.simulated import schedules
-from kvstore.simulated.runner import Outcome, Settings, run_seed
+from kvstore.simulated import schedules, strictness
+from kvstore.simulated.runner import Settings, Summary, run_seed
 from multicast import registry
+from multicast.simulation.cli import BadUsage, option_pairs, seed_range
+from multicast.simulation.runner import protocol_options
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Whole replicas in the simulated world.")
+_console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
 class Signals(StrEnum):
-    """rule: the store's. delivery, off: unsafe, to see what the rule is for."""
+    """store: the rule, unless the protocol needs none. rule: always. delivery, off: unsafe, to see what it is for."""
 
+    store = "store"
     rule = "rule"
     delivery = "delivery"
     off = "off"
 
 
 class Profile(StrEnum):
-    """calm: no faults."""
+    """calm: no faults. chase: no faults either, but slow links and clients after anomalies."""
 
     faults = "faults"
     calm = "calm"
+    chase = "chase"
 
 
 class ScheduleName(StrEnum):
@@ -36,21 +46,48 @@ class ScheduleName(StrEnum):
 
     two_groups = "two-groups"
     three_groups = "three-groups"
+    four_groups = "four-groups"
 
 
-def _protocol(name: str) -> str:
+class Expectation(StrEnum):
+    """What a script expects a schedule to show."""
+
+    violation = "violation"
+    none = "none"
+
+
+def _protocols(name: str) -> list[str]:
+    if name == "all":
+        return registry.names()
     try:
         registry.load(name)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    return [name]
+
+
+def _protocol(name: str) -> str:
+    _protocols(name)
     return name
 
 
-def _seeds(text: str) -> range:
-    first, colon, end = text.partition(":")
-    if not colon or not first.isdecimal() or not end.isdecimal() or int(first) >= int(end):
-        raise typer.BadParameter(f"seeds are FIRST:END with FIRST < END, for example 0:20, not {text!r}")
-    return range(int(first), int(end))
+def _seeds(text: str) -> str:
+    try:
+        seed_range(text)
+    except BadUsage:
+        message = f"seeds are FIRST:END with FIRST < END, for example 0:20, or one number, not {text!r}"
+        raise typer.BadParameter(message) from None
+    return text
+
+
+def _options(pairs: list[str] | None, protocol: str) -> dict[str, str]:
+    try:
+        options = option_pairs(pairs)
+        for name in _protocols(protocol) if options else ():
+            protocol_options(registry.load(name), options)
+    except (BadUsage, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    return options
 
 
 def _fresh(out: Path | None) -> Path | None:
@@ -59,58 +96,57 @@ def _fresh(out: Path | None) -> Path | None:
     return out
 
 
-Protocol = Annotated[str, typer.Option(callback=_protocol, help="One of: " + ", ".join(registry.names()))]
+_NAMES = ", ".join(registry.names())
+Protocol = Annotated[str, typer.Option(callback=_protocol, help=f"One of: {_NAMES}")]
+Protocols = Annotated[str, typer.Option(callback=_protocol, help=f"all, or one of: {_NAMES}")]
+Seeds = Annotated[str, typer.Option(callback=_seeds, metavar="FIRST:END", help="END is not included.")]
 Out = Annotated[Path | None, typer.Option(callback=_fresh, help="Write the run directory that the audit reads.")]
+Json = Annotated[Path | None, typer.Option(help="Write the results there.")]
+OptionPairs = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="A protocol option.")]
 
 
 @app.command()
 def run(
-    protocol: Protocol = "white_box",
-    seeds: Annotated[str, typer.Option(help="FIRST:END")] = "0:20",
-    signals: Signals = Signals.rule,
+    protocol: Protocols = "white_box",
+    seeds: Seeds = "0:20",
+    signals: Signals = Signals.store,
     profile: Profile = Profile.faults,
     shards: Annotated[int | None, typer.Option(min=1, max=16, help="Default: drawn from the seed.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, max=100, help="Default: drawn from the seed.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, max=600, help="Simulated; default: drawn.")] = None,
+    option: OptionPairs = None,
     out: Out = None,
-    json: Annotated[Path | None, typer.Option(help="Write the summary there.")] = None,
+    json: Json = None,
 ) -> None:
     """Random workloads, one world per seed. Exit status 1 on any violation.
 
-    With several seeds, OUT gets a directory per seed.
+    With several seeds, OUT gets a directory per seed; with several protocols, one per protocol.
     """
-    chosen = _seeds(seeds)
-    settings = Settings(
-        protocol=protocol,
-        signals=signals.value,
-        profile=profile.value,
-        shards=shards,
-        clients=clients,
-        seconds=seconds,
-    )
-    outcomes: list[Outcome] = []
-    for seed in chosen:
-        directory = out if out is None or len(chosen) == 1 else out / str(seed)
-        outcome = run_seed(settings, seed, directory)
-        outcomes.append(outcome)
-        for violation in outcome.violations:
-            typer.echo(f"seed {seed}: {violation}\n    replay: {settings.replay(seed)}")
-    faults: dict[str, int] = {}
-    for outcome in outcomes:
-        for kind, count in outcome.faults.items():
-            faults[kind] = faults.get(kind, 0) + count
-    failed = sum(bool(outcome.violations) for outcome in outcomes)
-    typer.echo(
-        f"{protocol}, signals {signals.value}: {len(outcomes)} seeds, "
-        f"{sum(o.simulated_us for o in outcomes) / 1e6:.1f} simulated seconds, "
-        f"{sum(o.operations for o in outcomes)} operations ({sum(o.answered for o in outcomes)} answered, "
-        f"{sum(o.repetitions for o in outcomes)} repetitions), {sum(o.commits for o in outcomes)} store commits"
-    )
-    typer.echo("faults: " + (", ".join(f"{kind} {faults[kind]}" for kind in sorted(faults)) or "none"))
-    typer.echo(f"violations: in {failed} of {len(outcomes)} seeds")
+    options, chosen, names = _options(option, protocol), seed_range(seeds), _protocols(protocol)
+    summaries: list[Summary] = []
+    for name in names:
+        settings = Settings(
+            protocol=name,
+            signals=signals.value,
+            profile=profile.value,
+            shards=shards,
+            clients=clients,
+            seconds=seconds,
+            options=options,
+        )
+        summary = Summary(settings=settings)
+        summaries.append(summary)
+        home = out if out is None or len(names) == 1 else out / name
+        for seed in chosen:
+            outcome = run_seed(settings, seed, home if home is None or len(chosen) == 1 else home / str(seed))
+            summary.add(outcome)
+            for violation in outcome.violations:
+                typer.echo(f"{name}, seed {seed}: {violation}\n    replay: {settings.replay(seed)}")
+        for line in summary.lines():
+            typer.echo(line)
     if json is not None:
-        json.write_bytes(msgspec.json.encode({"settings": settings, "failed": failed, "runs": outcomes}))
-    raise typer.Exit(1 if failed else 0)
+        json.write_bytes(msgspec.json.encode(summaries[0] if len(summaries) == 1 else summaries))
+    raise typer.Exit(1 if any(summary.failed for summary in summaries) else 0)
 
 
 @app.command()
@@ -118,16 +154,66 @@ def schedule(
     name: ScheduleName,
     signals: Signals = Signals.rule,
     protocol: Protocol = "skeen",
+    option: OptionPairs = None,
+    expect: Annotated[Expectation | None, typer.Option(help="Exit status 1 if it shows something else.")] = None,
     out: Out = None,
 ) -> None:
-    """Play one schedule exactly and say what it shows. Exit status 0: it was played; the verdict is in the text."""
-    played = schedules.play(name.value, protocol, signals.value, out)
+    """Play one schedule exactly and say what it shows. Exit status 0 unless --expect says something else."""
+    if protocol == "all":
+        raise typer.BadParameter("one protocol; `schedules` plays them all", param_hint="--protocol")
+    played = schedules.play(name.value, protocol, signals.value, out, _options(option, protocol))
     for line in played.lines:
         typer.echo(line)
     for violation in played.violations:
         typer.echo(f"violation: {violation}")
     if not played.violations:
         typer.echo("no violation")
+    if expect is not None and (expect is Expectation.violation) != bool(played.violations):
+        typer.echo(f"expected: {expect.value}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command("schedules")
+def all_schedules(protocol: Protocols = "all", json: Json = None) -> None:
+    """Every schedule with every way to signal, for every protocol and the options that matter.
+
+    Exit status 1 if one shows something else than the protocol's strict_groups_max lets expect.
+    """
+    _report("What the schedules show", strictness.play_all(_protocols(protocol)), json)
+
+
+@app.command("strictness")
+def claims(
+    protocol: Protocols = "all",
+    seeds: Seeds = "0:100",
+    json: Json = None,
+) -> None:
+    """Random searches for anomalies, without signals: none up to strict_groups_max groups, one with a group more.
+
+    Exit status 1 if a claim does not hold, or if no seed shows that it is the best one.
+    """
+    _report("Random search without signals", strictness.search_all(_protocols(protocol), seed_range(seeds)), json)
+
+
+def _report(title: str, lines: Iterable[strictness.Shown], json: Path | None) -> None:
+    table = Table(title=title, box=SIMPLE)
+    for heading in ("protocol", "groups", "signals", "expected", "seen", "", "where"):
+        table.add_column(heading, justify="right" if heading == "groups" else "left", no_wrap=True)
+    shown: list[strictness.Shown] = []
+    for one in lines:
+        shown.append(one)
+        words = ["violation" if found else "none" for found in (one.expected, one.seen)]
+        table.add_row(one.what, str(one.groups), one.signals, *words, "" if one.match else "DIFFERS", one.where)
+    _console.print(table)
+    different = [one for one in shown if not one.match]
+    for one in different:
+        typer.echo(f"differs: {one.what}, {one.groups} groups, signals {one.signals}: {one.where} {one.failure}")
+        if one.replay:
+            typer.echo(f"    replay: {one.replay}")
+    typer.echo(f"{len(shown) - len(different)} of {len(shown)} as expected")
+    if json is not None:
+        json.write_bytes(msgspec.json.encode(shown))
+    raise typer.Exit(1 if different else 0)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def conditions() -> Conditions:
 def prepare(cluster: SimulatedCluster, rng: random.Random) -> None:
     """Slow links and clocks that differ: anything, or a group that is ahead and slow towards one other's leader."""
     groups = cluster.topology.groups
-    slow, late = rng.sample(list(groups), 2) if len(groups) > 1 else (0, 0)
+    slow, late = rng.sample(list(groups), 2) if len(groups) > 1 else (-1, -1)
     aimed = rng.random() < 0.7
     for group, members in groups.items():
         ahead = rng.choice(_AHEAD_US[2:] if aimed and group == slow else _AHEAD_US)
@@ -99,7 +99,7 @@ class ChaseClient(Client):
         if self._role == _CHASER:
             self._world.after(0 if last is not None and self._is_news(last) else rng.randint(0, 8_000), self._read)
         elif self._role == _HOT:
-            self._world.after(rng.randint(0, 1_000), self._heat)
+            self._world.after(rng.randint(0, 3_000), self._heat)
         else:
             self._world.after(rng.randint(0, 30_000), self._write)
 

@@ -86,6 +86,7 @@ class SimulatedCluster:
             script=script,
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
+            on_lost_disk=self._on_lost_disk,
         )
 
     def _make_process(
@@ -108,6 +109,9 @@ class SimulatedCluster:
             digest_every=1,
         )
         return protocol, replica, store.checkpoint()
+
+    def _on_lost_disk(self, node: Node) -> None:
+        self.backends[node.pid] = MemoryBackend()
 
     def _on_batch(self, node: Node, batch: Batch) -> None:
         store, engine = self.stores[node.pid], node.engine

@@ -64,6 +64,38 @@ class Outcome(msgspec.Struct, kw_only=True):
     violations: list[str]
 
 
+class Summary(msgspec.Struct, kw_only=True):
+    """Outcomes of many seeds. failed: how many had a violation."""
+
+    settings: Settings
+    failed: int = 0
+    runs: list[Outcome] = []
+
+    def add(self, outcome: Outcome) -> None:
+        self.runs.append(outcome)
+        self.failed += bool(outcome.violations)
+
+    def faults(self) -> dict[str, int]:
+        """How many of each kind."""
+        counts: dict[str, int] = {}
+        for outcome in self.runs:
+            for kind, count in outcome.faults.items():
+                counts[kind] = counts.get(kind, 0) + count
+        return dict(sorted(counts.items()))
+
+    def lines(self) -> list[str]:
+        """For people."""
+        runs = self.runs
+        return [
+            f"{self.settings.protocol}, signals {self.settings.signals}: {len(runs)} seeds, "
+            f"{sum(o.simulated_us for o in runs) / 1e6:.1f} simulated seconds, "
+            f"{sum(o.operations for o in runs)} operations ({sum(o.answered for o in runs)} answered, "
+            f"{sum(o.repetitions for o in runs)} repetitions), {sum(o.commits for o in runs)} store commits",
+            "  faults: " + (", ".join(f"{kind} {count}" for kind, count in self.faults().items()) or "none"),
+            f"  violations: in {self.failed} of {len(runs)} seeds",
+        ]
+
+
 def run_seed(
     settings: Settings,
     seed: int,
@@ -155,7 +187,9 @@ def _execute(
     world.start()
     workload.start()
     if profile == "faults":
-        injector = faults.Injector(world, faults.draw(rng, cluster.topology, span_us))
+        planned = faults.draw(rng, cluster.topology, span_us)
+        survives = cluster.protocol.specification.survives_lost_disk
+        injector = faults.Injector(world, planned + faults.draw_disk(rng, cluster.topology, span_us, survives))
     world.run_for(span_us)
     if injector:
         injector.stop()
