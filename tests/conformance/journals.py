@@ -33,6 +33,11 @@ class _Engine(NamedTuple):
     position: int
 
 
+class _Protocol:
+    def is_member(self) -> bool:
+        return True
+
+
 class _Node(NamedTuple):
     """What `Properties` looks at in a process: one that is up, in the life that wrote the end of its journal."""
 
@@ -40,6 +45,7 @@ class _Node(NamedTuple):
     life: int
     engine: _Engine
     up: bool = True
+    protocol: _Protocol = _Protocol()
 
 
 class _World:

@@ -9,6 +9,7 @@ from typing import Any
 from multicast import registry
 from multicast.engine import Engine
 from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol
+from multicast.records import DELIVERED, Delivered, decode_body, scan
 from multicast.types import AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
 
 START_US = 1_700_000_000_000_000
@@ -38,11 +39,15 @@ class Lockstep:
     """Processes of one protocol. Nothing moves until `settle`, `advance` or `step` is called; flushes are immediate.
 
     down: processes that neither receive nor run. cut: (sender, receiver) pairs whose messages wait.
+    journals: what each has delivered. reading: whether requests for it are answered.
     """
 
     def __init__(self, topology: Topology, protocol: str | type[MulticastProtocol], seed: int = 1, **options: Any):
         cls = registry.load(protocol) if isinstance(protocol, str) else protocol
         self.topology = topology
+        self.protocol_class, self.options, self.seed = cls, options, seed
+        self.journals: dict[ProcessId, list[Delivered]] = {p: [] for p in topology.processes}
+        self.reading = True
         self.now = START_US
         self.rng = random.Random(seed)
         self.links: dict[tuple[ProcessId, ProcessId], deque[bytes]] = {}
@@ -51,10 +56,14 @@ class Lockstep:
         self.engines: dict[ProcessId, Engine] = {}
         self.wakes: dict[ProcessId, int | None] = {}
         for process in topology.processes:
-            instance = cls(process, topology, cls.specification.options(**options), random.Random(seed + process))
-            self.engines[process] = Engine(instance, Recorder(), incarnation=1, copy_to_self=True)
+            self.engines[process] = self._engine(process, 1)
         for process, engine in self.engines.items():
             self._carry_out(process, engine.recover(None, (), self.now))
+
+    def _engine(self, process: ProcessId, life: int) -> Engine:
+        options = self.protocol_class.specification.options(**self.options)
+        rng = random.Random(self.seed + process + 1000 * (life - 1))
+        return Engine(self.protocol_class(process, self.topology, options, rng), Recorder(), life, copy_to_self=True)
 
     def protocol(self, process: ProcessId) -> Any:
         return self.engines[process].protocol
@@ -112,6 +121,23 @@ class Lockstep:
         for link in [link for link in self.links if process in link]:
             self.links[link].clear()
 
+    def lose_link(self, sender: ProcessId, receiver: ProcessId) -> None:
+        """What is under way is lost, and both hear of it."""
+        self.links.pop((sender, receiver), None)
+        self.engines[sender].peer_reset(receiver)
+        self.engines[receiver].peer_reset(sender)
+
+    def lose_disk(self, process: ProcessId) -> None:
+        """It dies, and comes back with nothing. What is under way to and from it is lost."""
+        life = self.engines[process].incarnation + 1
+        self.engines[process] = self._engine(process, life)
+        self.journals[process] = []
+        for peer in self.topology.processes:
+            if peer != process:
+                self.lose_link(process, peer)
+                self.lose_link(peer, process)
+        self._carry_out(process, self.engines[process].recover(None, (), self.now, lost=True))
+
     def _run(self, process: ProcessId) -> None:
         self._carry_out(process, self.engines[process].run(self.now))
 
@@ -122,6 +148,12 @@ class Lockstep:
         sends = list(batch.sends)
         if batch.journal:
             sends += engine.flushed(batch.number)
+            for found in scan(batch.journal, 0):
+                assert isinstance(found, tuple)
+                if found[1] == DELIVERED:
+                    self.journals[process].append(decode_body(DELIVERED, found[2]))
+        for peer, position in batch.reads if self.reading else ():
+            sends += engine.feed(peer, [(d, None) for d in self.journals[process][position - 1 :]], False)
         for to, data in sends:
             for peer in to:
                 if peer not in self.down:
