@@ -275,3 +275,35 @@ def test_too_many_pending_messages_are_refused() -> None:
     world.submit(0, 0, 1)
     with pytest.raises(Overloaded, match="limit is 2"):
         world.protocol(0).on_submit(world.message(0, 1), world.now, world.engines[0]._out)
+
+
+def test_a_leader_asks_its_group_for_what_the_others_have_settled() -> None:
+    """m is delivered by 0, and by 1 from 0's journal after 1 has voted for 2; then 0 is gone and group 1 has settled m.
+    2 leads, has delivered nothing, and nobody stamps m for it any more."""
+    world = cluster()
+    world.cut = {(1, 0), (2, 0)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    world.cut = {(0, 1), (0, 2)}
+    world.settle()
+    assert [world.delivered(p) for p in range(3)] == [[m], [], []]
+    world.links[(0, 1)].clear()
+    world.links[(0, 2)].clear()
+    world.cut = {(1, 0), (2, 0), (0, 2)}
+    world.advance(SECOND // 4)
+    world.cut = {(0, 1), (2, 0), (0, 2)}
+    world.settle()
+    world.cut |= {(1, 0), (2, 3), (2, 4), (2, 5)}
+    while world.protocol(2).joined.leader != 2:
+        world.advance(SECOND // 10)
+    assert world.delivered(1) == [], "what it asked for is still under way"
+    world.cut -= {(0, 1)}
+    world.settle()
+    assert world.delivered(1) == [m]
+    world.crash(0)
+    world.advance(SECOND)
+    assert not any(world.protocol(p).entries for p in range(3, 6)), "group 1 has settled m"
+    world.cut = set()
+    later = world.submit(1, 0)
+    world.advance(10 * SECOND)
+    assert world.delivered(1) == world.delivered(2) == [m, later]
