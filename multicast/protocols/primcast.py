@@ -529,7 +529,11 @@ class PrimCast(MulticastProtocol):
             self._acknowledge(entry)
 
     def _place(self, entry: _Entry, vote: Vote, now: int, out: Outbox) -> None:
-        """Put a message into T: lines 38 and 43."""
+        """Put a message into T: lines 38 and 43. What T had of it before is settled, and will be installed."""
+        if entry.epoch is not None:
+            self._queue.remove(entry.id)
+            self._t.pop(entry.place, None)
+            entry.final = None
         entry.place, entry.epoch, entry.ts = vote.place, vote.epoch, vote.ts
         entry.locals.pop(self.group, None)
         if len(entry.acks.get(self._ack_key(self.group, vote.epoch, vote.ts), ())) >= self.quorum:
