@@ -73,7 +73,7 @@ found by place, position or time.
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 from heapq import heappop
@@ -83,9 +83,11 @@ import msgspec
 
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
+from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import Assembly, portions
 from multicast.parts.timer import LeaderTimer
+from multicast.parts.waiting import Waiting
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
@@ -97,7 +99,6 @@ _STATE_KEY = b"c"
 _FIRST_EPOCH = 1
 _ABANDONED_RETRIES = 20
 _PROPOSALS_MAX = 100_000
-_FUTURE_MAX = 16
 _ASK_IDS_MAX = 10_000
 _NEVER = 1 << 63
 
@@ -352,11 +353,7 @@ class PrimCast(MulticastProtocol):
         self._replies: dict[ProcessId, list[Vote]] = {}
         self._told_clock = 0
         self._saved_state = (0, 0, 0)
-        self._clocks: dict[ProcessId, int] = dict.fromkeys(self.members, 0)
-        self._future: dict[ProcessId, list[tuple[Ballot, int, int]]] = {p: [] for p in self.members}
-        self.quorum_clock = 0
-        self.leader_clock = 0
-        self._leader_report = (0, 0)
+        self.clocks = GroupClocks(self.members, self.quorum, self.joined)
         self._leader_before = (0, 0)
         self._stuck = False
         self._peers = deque(p for p in self.members if p != self_id)
@@ -368,10 +365,10 @@ class PrimCast(MulticastProtocol):
         self._accepted_epoch = self.promised
         self._promised_at = 0
         self._next_heartbeat = 0
-        self._wanted: OrderedDict[MessageId, int] = OrderedDict()
-        self._retries: OrderedDict[MessageId, int] = OrderedDict()
+        self._wanted = Waiting(self.options.heartbeat_us)
+        self._retries = Waiting(self.options.retry_us)
         self._submitted: dict[MessageId, AppMessage] = {}
-        self._submission_retries: deque[tuple[int, MessageId]] = deque()
+        self._submission_retries = Waiting(self.options.retry_us)
         self._sweep_at = 0
         self._wake = 0
 
@@ -480,7 +477,7 @@ class PrimCast(MulticastProtocol):
             return
         if message.id not in self._submitted:
             self._submitted[message.id] = message
-            self._submission_retries.append((now, message.id))
+            self._submission_retries.add(message.id, now)
             self._wake_by(now + self.options.retry_us)
         out.send(self.topology.members(message.destinations), Start(message))
 
@@ -546,10 +543,7 @@ class PrimCast(MulticastProtocol):
     def _extend(self, length: int, ts: int) -> None:
         """T has become longer; its last stamp is a clock of the leader's."""
         self.length = max(self.length, length)
-        self.leader_clock = max(self.leader_clock, ts)
-        clock, at = self._leader_report
-        if at <= self.length:
-            self.leader_clock = max(self.leader_clock, clock)
+        self.clocks.extend(self.length, ts)
 
     def _acknowledge(self, entry: _Entry) -> None:
         assert entry.message is not None
@@ -667,37 +661,9 @@ class PrimCast(MulticastProtocol):
         """Lines 44, 49 and 73; `end_batch` tells of it."""
         self.clock.advance(to)
 
-    # -- clocks (lines 15-18) -----------------------------------------------------------------------------------------
-
     def _on_report(self, sender: ProcessId, epoch: Ballot, clock: int, length: int) -> None:
         """Line 51: a process of the own group, promised to `epoch`, has this clock."""
-        if epoch > self.joined:
-            later = self._future[sender]
-            later.append((epoch, clock, length))
-            if len(later) > 1 and later[-2][0] == epoch:
-                del later[-2]
-            del later[:-_FUTURE_MAX]
-            return
-        if epoch == self.joined and sender == epoch.leader:
-            if length <= self.length:
-                self.leader_clock = max(self.leader_clock, clock)
-            elif clock > self._leader_report[0]:
-                self._leader_report = (clock, length)
-        if clock > self._clocks[sender]:
-            self._clocks[sender] = clock
-            if clock > self.quorum_clock:
-                self._count_clocks()
-
-    def _count_clocks(self) -> None:
-        """Line 17: the f + 1-th largest."""
-        self.quorum_clock = sorted(self._clocks.values(), reverse=True)[self.quorum - 1]
-
-    def _reports_of_epoch(self) -> None:
-        """E_cur has risen: reports from later epochs may count now."""
-        for process, later in self._future.items():
-            self._future[process] = []
-            for epoch, clock, length in later:
-                self._on_report(process, epoch, clock, length)
+        self.clocks.report(sender, epoch, clock, length)
 
     # -- the end of a batch -------------------------------------------------------------------------------------------
 
@@ -756,7 +722,7 @@ class PrimCast(MulticastProtocol):
 
     def _horizon(self) -> int:
         """Lines 28 and 29: nothing new will be stamped up to here."""
-        return min(self.leader_clock, self.quorum_clock)
+        return self.clocks.horizon
 
     def _delivered(self, entry: _Entry, message: AppMessage, final: Timestamp, out: Outbox) -> None:
         """Common to a delivery and an installation."""
@@ -868,13 +834,11 @@ class PrimCast(MulticastProtocol):
         out.delete(_ENTRY_PREFIX + entry.id)
 
     def _want_later(self, entry: _Entry, now: int) -> None:
-        if entry.id not in self._wanted:
-            self._wanted[entry.id] = now
+        if self._wanted.add(entry.id, now):
             self._wake_by(now + self.options.heartbeat_us)
 
     def _retry_later(self, entry: _Entry, now: int) -> None:
-        if entry.id not in self._retries:
-            self._retries[entry.id] = now
+        if self._retries.add(entry.id, now):
             self._wake_by(now + self.options.retry_us)
 
     # -- primary change (lines 57-81) ---------------------------------------------------------------------------------
@@ -945,8 +909,7 @@ class PrimCast(MulticastProtocol):
         self._advance_clock(max(vote.clock for vote in votes.values()))
         self.reach = max(self.reach, *(vote.reach for vote in votes.values()))
         states = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
-        self._adopt(states, latest.length, now, out)
-        self._reports_of_epoch()
+        self._adopt(states, latest.length, 0, now, out)
         self._send_new_state(tuple(p for p in self.members if p != self.self_id), out)
         self._send_accept(out)
 
@@ -960,7 +923,7 @@ class PrimCast(MulticastProtocol):
             state = NewState(self.joined, self.clock.value, self.length, self.reach, entries, part, len(parts))
             out.send(to, state)
 
-    def _adopt(self, states: list[EntryState], length: int, now: int, out: Outbox) -> None:
+    def _adopt(self, states: list[EntryState], length: int, clock: int, now: int, out: Outbox) -> None:
         """Lines 71 and 72: this T, but what was delivered here stays."""
         self.joined = self.promised
         self.leaders[self.group] = self.joined
@@ -978,7 +941,7 @@ class PrimCast(MulticastProtocol):
                     out.delete(_ENTRY_PREFIX + entry.id)
         for state in states:
             self._take(state, now, out)
-        self.leader_clock, self._leader_report = 0, (0, 0)
+        self.clocks.begin(self.joined, self.length, clock)
         self._leader_before = (0, 0)
         self._save_epochs(out)
 
@@ -1003,10 +966,8 @@ class PrimCast(MulticastProtocol):
             return
         self._advance_clock(state.clock)
         self.reach = max(self.reach, state.reach)
-        self._adopt(entries, state.length, now, out)
-        self.leader_clock = state.clock
+        self._adopt(entries, state.length, state.clock, now, out)
         self._timer.restart(now)
-        self._reports_of_epoch()
         self._send_accept(out)
         self._confirm_by_quorum(now)
 
@@ -1048,7 +1009,7 @@ class PrimCast(MulticastProtocol):
             if self.self_id not in entry.acks.get((self.group, entry.epoch, entry.ts), ()):
                 self._acknowledge(entry)
         self._told_clock = 0
-        self._retries = OrderedDict.fromkeys(self._retries, 0)
+        self._retries.hurry()
         self._wake = now
 
     def _learn_leader(self, group: GroupId, epoch: Ballot) -> None:
@@ -1179,35 +1140,25 @@ class PrimCast(MulticastProtocol):
 
     def _want_due(self, now: int, out: Outbox) -> int:
         """Deviation 3: ask for payloads that do not come."""
-        period: int = self.options.heartbeat_us
         wanted: dict[ProcessId, list[MessageId]] = {}
-        for message_id in self._due(self._wanted, now - period):
+        for message_id in self._wanted.due(now):
             entry = self.entries.get(message_id)
             if entry is not None and entry.message is None and entry.heard is not None:
                 wanted.setdefault(entry.heard, []).append(message_id)
-                self._wanted[message_id] = now
+                self._wanted.add(message_id, now)
         for peer, ids in wanted.items():
             out.send((peer,), Want(ids))
-        return next(iter(self._wanted.values()), now + _ABANDONED_RETRIES * period) + period
-
-    @staticmethod
-    def _due(queue: OrderedDict[MessageId, int], before: int) -> list[MessageId]:
-        """Take out what has been there since `before` or longer."""
-        due = []
-        while queue and next(iter(queue.values())) <= before:
-            due.append(queue.popitem(last=False)[0])
-        return due
+        return self._wanted.wake(now)
 
     def _retry_due(self, now: int, out: Outbox) -> int:
         """Deviation 11."""
-        period: int = self.options.retry_us
         asked: dict[tuple[ProcessId, ...], list[Vote]] = {}
         void = False
-        for message_id in self._due(self._retries, now - period):
+        for message_id in self._retries.due(now):
             entry = self.entries.get(message_id)
             if entry is None or entry.message is None or entry.position:
                 continue
-            self._retries[message_id] = now
+            self._retries.add(message_id, now)
             void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
             if entry.epoch is not None and self.status in (PRIMARY, FOLLOWER):
                 if not (missing := self._missing(entry)):
@@ -1221,7 +1172,7 @@ class PrimCast(MulticastProtocol):
         for to, votes in asked.items():
             for first in range(0, len(votes), _ASK_IDS_MAX):
                 self._send_acks(to, self._ack(votes[first : first + _ASK_IDS_MAX], again=True), out)
-        return next(iter(self._retries.values()), now + _ABANDONED_RETRIES * period) + period
+        return self._retries.wake(now)
 
     def _missing(self, entry: _Entry) -> tuple[ProcessId, ...]:
         """Whose acknowledgements, or clocks, this process lacks to deliver it; none if it waits for another message."""
@@ -1236,14 +1187,11 @@ class PrimCast(MulticastProtocol):
         return tuple(missing)
 
     def _resubmit_due(self, now: int, out: Outbox) -> int:
-        period: int = self.options.retry_us
-        queue = self._submission_retries
-        while queue and queue[0][0] + period <= now:
-            message = self._submitted.get(queue.popleft()[1])
-            if message is not None:
+        for message_id in self._submission_retries.due(now):
+            if (message := self._submitted.get(message_id)) is not None:
                 out.send(self.topology.members(message.destinations), Start(message))
-                queue.append((now, message.id))
-        return queue[0][0] + period if queue else now + _ABANDONED_RETRIES * period
+                self._submission_retries.add(message_id, now)
+        return self._submission_retries.wake(now)
 
     def _sweep(self, now: int, out: Outbox) -> None:
         """Forget what was only ever heard of (those who want it delivered tell it again)."""
@@ -1264,8 +1212,8 @@ class PrimCast(MulticastProtocol):
         return {
             "epoch": f"{self.joined.number}/{self.joined.leader}",
             "clock": self.clock.value,
-            "quorum_clock": self.quorum_clock,
-            "leader_clock": self.leader_clock,
+            "quorum_clock": self.clocks.quorum_clock,
+            "leader_clock": self.clocks.leader_clock,
             "pending": len(self._queue),
             "submitted": len(self._submitted),
             "entries": len(self.entries),
@@ -1278,5 +1226,5 @@ class PrimCast(MulticastProtocol):
              tuple(sorted((k, tuple(sorted(ps))) for k, ps in e.acks.items())))
             for i, e in sorted(self.entries.items())
         )  # fmt: skip
-        clocks = (self.clock.value, self.leader_clock, tuple(sorted(self._clocks.items())))
+        clocks = (self.clock.value, self.clocks.fingerprint())
         return (self.status, self.promised, self.joined, clocks, self.length, self.log.position, entries)

@@ -111,7 +111,7 @@ def test_line_29_delivery_waits_for_a_quorum_of_clocks() -> None:
         while world.step(0, follower):
             pass
     world.settle()
-    assert (world.protocol(0).leader_clock, world.protocol(0).quorum_clock) == (6, 0)
+    assert (world.protocol(0).clocks.leader_clock, world.protocol(0).clocks.quorum_clock) == (6, 0)
     assert world.delivered(0) == []
     world.cut = set()
     world.settle()
@@ -129,7 +129,7 @@ def test_line_50_a_higher_stamp_of_another_group_is_told_to_the_own_group() -> N
     assert {to // 3 for _, to in links} == {0}
     assert world.delivered(2) == [m]
     assert [world.protocol(p).clock.value for p in range(3)] == [6, 6, 6]
-    assert [world.protocol(p).quorum_clock for p in range(3)] == [6, 6, 6]
+    assert [world.protocol(p).clocks.quorum_clock for p in range(3)] == [6, 6, 6]
 
 
 def test_line_57_a_follower_takes_over_and_delivers_what_was_accepted() -> None:

@@ -56,7 +56,7 @@ class PrintedLine73(PrimCast):
         before = self.joined
         super()._on_new_state(sender, state, now, out)
         if self.joined != before:
-            self.leader_clock = max((entry.ts for entry in self._t.values()), default=0)
+            self.clocks.leader_clock = max((entry.ts for entry in self._t.values()), default=0)
 
     def _must_tell_clock(self) -> bool:
         return self.clock.value > max(self.quiet, self._told_clock)
@@ -100,14 +100,14 @@ class WithoutQuorumClock(PrimCast):
     """Line 29 left out: a later primary may stamp below what was delivered."""
 
     def _horizon(self) -> int:
-        return self.leader_clock
+        return self.clocks.leader_clock
 
 
 class WithoutLeaderClock(PrimCast):
     """Line 28 left out: this primary may stamp below what was delivered."""
 
     def _horizon(self) -> int:
-        return self.quorum_clock
+        return self.clocks.quorum_clock
 
 
 class LongestOfAnyEpoch(PrimCast):
