@@ -251,6 +251,10 @@ class DeliveredLog:
         """The link to `peer` lost its memory: tell its group again."""
         self._told.pop(self._topology.group_of[peer], None)
 
+    def forget_marks(self, peer: ProcessId) -> None:
+        """The peer lost its disk: what it told of its own watermark holds no more."""
+        self._marks[peer] = ZERO
+
     def on_stable_message(self, sender: ProcessId, message: Stable, out: Outbox) -> list[MessageId]:
         """Returns newly settled messages."""
         if message.ask:

@@ -23,6 +23,7 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Fetch        follower -> primary                             -  (part of T was lost on the way)
     Refill       primary -> follower                             the clock
     Known        primary -> sender; process -> who asks          -  (m was delivered, at this timestamp)
+    Returned     who lost its disk -> own group                  -  (parts.rejoin; the answer is Highest)
     Stable       process -> destination groups                   -  (parts.delivered)
 
 Acks carry the clock, so a Bump leaves only if no Ack of the same batch tells its group. All that one batch acknowledges
@@ -65,6 +66,14 @@ Deviations from the algorithms, with reasons:
 11. Repair. A process with an undelivered message of T tells its acknowledgement again to those whose own it lacks, and
    they answer, at the beginning of an epoch and periodically; a follower hands a START that nobody proposed to its
    primary; the sender repeats START until it knows of the delivery.
+12. Lost disk: parts.rejoin. What others have concluded from a process p that then loses its disk stays true. A stamp
+   decided, or an epoch accepted, with p's word is in the T of a quorum but for p, so in that of every later epoch, and
+   p returns with such a T. `quorum-clock`: the same holds of a quorum's clocks, and the clock with which p returns is
+   not below. But a clock that p told alone may be above the one it returns with, and must not be counted with what
+   others tell later: they forget p's clocks when p asks (links are FIFO, so nothing older comes after that).
+   `min-clock(p)` as a leader's: p proposes nothing in its old epochs any more. Watermarks: p may have told that it had
+   delivered m before any other of its group had; others may then settle m with one real delivery less. It is in p's T
+   again (or below its `reach`), and who asks a group that has settled m learns the final timestamp by Known.
 
 Orderings relied on: FIFO from a primary to a follower between NEW-STATE and proposals; whatever is lost with a link is
 found by place, position or time.
@@ -86,6 +95,7 @@ from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import Assembly, portions
+from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.timer import LeaderTimer
 from multicast.parts.waiting import Waiting
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
@@ -249,6 +259,9 @@ class PrimCastOptions(Options, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("election_timeout_us must be at least twice heartbeat_us")
 
 
+_FOR_AMNESIACS = (Start, Known, Stable, Heartbeat, NewState, Returned, Highest)
+
+
 class _Entry:
     """A message that is not settled.
 
@@ -325,9 +338,13 @@ class PrimCast(MulticastProtocol):
         options=PrimCastOptions,
         messages=(
             Start, Ack, Bump, Want, NewEpoch, Promise, NewState, Accept, Nack, Heartbeat, Fetch, Refill, Known, Stable,
+            Returned, Highest,
         ),
-        housekeeping=(NewEpoch, Promise, NewState, Accept, Nack, Heartbeat, Fetch, Refill, Known, Stable),
+        housekeeping=(
+            NewEpoch, Promise, NewState, Accept, Nack, Heartbeat, Fetch, Refill, Known, Stable, Returned, Highest,
+        ),
         fault_tolerant=True,
+        survives_lost_disk=True,
         genuine=True,
         strict_groups_max=1,
         latency=(3, 3),
@@ -358,6 +375,7 @@ class PrimCast(MulticastProtocol):
         self._stuck = False
         self._peers = deque(p for p in self.members if p != self_id)
         self._highest = self.promised
+        self.rejoin = Rejoin(self_id, self.members, self.options.retry_us, rng)
         self._timer = LeaderTimer(self.options.election_timeout_us, rng)
         self._votes: dict[ProcessId, Promise] | None = None
         self._assembly: Assembly[EntryState] = Assembly()
@@ -387,7 +405,9 @@ class PrimCast(MulticastProtocol):
             self.clock.advance(clock)
         self.clock.advance(self.log.timestamp.time)
         self._timer.restart(now)
-        if _EPOCHS_KEY in values:
+        if self.rejoin.restore(saved, now, out):
+            self.status = PROMISED
+        elif _EPOCHS_KEY in values:
             self.promised, self.joined = _decode_epochs(values[_EPOCHS_KEY])
             self._highest = self.leaders[self.group] = self._accepted_epoch = self.promised
             if self.joined.leader == self.self_id:
@@ -435,11 +455,14 @@ class PrimCast(MulticastProtocol):
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         kind = type(message)
+        if self.rejoin.amnesiac and kind not in _FOR_AMNESIACS:
+            return
         if kind is Ack:
             self._on_ack(sender, message, now, out)
         elif kind is Start:
             self._on_start_message(sender, message.message, now, out)
         elif kind is Stable:
+            message.ask = message.ask and not self.rejoin.amnesiac
             self._drop(self.log.on_stable_message(sender, message, out), out)
         elif kind is Known:
             self._on_known(sender, message, now, out)
@@ -459,6 +482,10 @@ class PrimCast(MulticastProtocol):
             self._on_new_state(sender, message, now, out)
         elif kind is Accept:
             self._on_accept(sender, message, now)
+        elif kind is Returned:
+            self._on_returned(sender, message, now, out)
+        elif kind is Highest:
+            self.rejoin.on_highest(sender, message, now)
         elif kind is Fetch:
             self._on_fetch(sender, message, out)
         elif kind is Refill:
@@ -676,6 +703,8 @@ class PrimCast(MulticastProtocol):
         self._deliver_ready(now, out)
         self.log.end_batch(out)
         self._save_state(out)
+        if self.rejoin.amnesiac:
+            return
         if self._acks:
             self._tell_clock()
             for groups, votes in self._acks.items():
@@ -814,17 +843,30 @@ class PrimCast(MulticastProtocol):
         group = self.topology.group_of[sender]
         if entry is None or entry.position or self._is_new_copy(entry.ts, known.final):
             return
-        if group != self.group and known.final.time > self._limit(known.id) and entry.message is not None:
-            self._advance_clock(known.final.time)
-            entry.locals.setdefault(group, known.final.time)
+        if group != self.group and entry.message is not None and known.final > self.log.timestamp:
+            self._learn_final(entry, group, known.final)
             self._refresh(entry, now)
-        elif entry.epoch is None or known.final <= self.log.timestamp:
+        if known.final.time > self._limit(known.id) and group != self.group:
+            return
+        if entry.epoch is None or known.final <= self.log.timestamp:
             self._forget(entry, out)
         elif group == self.group:
             out.catch_up(sender)
         elif len(self.members) > 1:
             self._peers.rotate(-1)  # one of them has delivered it, too
             out.catch_up(self._peers[0])
+
+    def _learn_final(self, entry: _Entry, group: GroupId, final: Timestamp) -> None:
+        """Another group has delivered this message: late, for itself, or at what all have decided."""
+        assert entry.message is not None
+        limit = self._limit(entry.id)
+        self._advance_clock(final.time)
+        if final.time > limit:
+            entry.locals.setdefault(group, final.time)
+            return
+        for other in entry.message.destinations:
+            if other != self.group and entry.locals.get(other, _NEVER) > limit:
+                entry.locals[other] = final.time if other == final.tiebreak else 0
 
     def _forget(self, entry: _Entry, out: Outbox) -> None:
         """Whatever this undelivered message was, nobody needs it here."""
@@ -844,10 +886,10 @@ class PrimCast(MulticastProtocol):
     # -- primary change (lines 57-81) ---------------------------------------------------------------------------------
 
     def _stand(self, now: int, out: Outbox) -> None:
-        """Lines 57-60."""
-        epoch = Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id)
-        self._timer.restart(now)
-        out.send(self.members, NewEpoch(epoch))
+        """Lines 57-60, with the own promise before anybody is asked."""
+        self._promise(Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id), now, out)
+        if self._peers:
+            out.send_durable(tuple(self._peers), NewEpoch(self.promised))
 
     def _on_new_epoch(self, sender: ProcessId, epoch: Ballot, now: int, out: Outbox) -> None:
         """Line 61."""
@@ -957,17 +999,27 @@ class PrimCast(MulticastProtocol):
 
     def _on_new_state(self, sender: ProcessId, state: NewState, now: int, out: Outbox) -> None:
         """Lines 70-74."""
-        if self.status is not PROMISED or self.promised != state.epoch or self.joined == state.epoch:
+        if self.rejoin.amnesiac:
+            if not self.rejoin.may_join(state.epoch):
+                return
+        elif self.status is not PROMISED or self.promised != state.epoch or self.joined == state.epoch:
             return
         if sender != state.epoch.leader:
             raise PeerError("NEW-STATE of somebody else's epoch")
         entries = self._assembly.add(sender, state.part, state.parts, state.entries)
         if entries is None:
             return
+        if self.rejoin.amnesiac:
+            if self.log.position < max(self.rejoin.reach, state.reach):
+                out.catch_up(sender)
+                return
+            self.promised = self._highest = state.epoch
+            self.rejoin.finish(out)
         self._advance_clock(state.clock)
         self.reach = max(self.reach, state.reach)
         self._adopt(entries, state.length, state.clock, now, out)
         self._timer.restart(now)
+        self._wake_by(now)
         self._send_accept(out)
         self._confirm_by_quorum(now)
 
@@ -1028,7 +1080,11 @@ class PrimCast(MulticastProtocol):
         epoch = heartbeat.epoch
         if epoch.leader != sender:
             raise PeerError("a heartbeat of somebody else's epoch")
-        if epoch < self.promised:
+        if self.rejoin.amnesiac:
+            self.leaders[self.group] = epoch
+            if heartbeat.position > self.log.position:
+                out.catch_up(sender)
+        elif epoch < self.promised:
             out.send((sender,), Nack(self.promised))
         elif epoch == self.joined:
             self._timer.heard(now)
@@ -1043,6 +1099,17 @@ class PrimCast(MulticastProtocol):
         elif epoch > self.promised or now >= self._promised_at + self.options.retry_us:
             # A primary that this process missed the election of, or whose NEW-STATE was lost: promise late, get its T.
             self._promise(epoch, now, out)
+
+    def _on_returned(self, sender: ProcessId, message: Returned, now: int, out: Outbox) -> None:
+        """Deviation 12."""
+        self.clocks.forget(sender)
+        self.log.forget_marks(sender)
+        bound = self.rejoin.on_returned(sender, message, self.promised, self.log.position, out)
+        if bound is not None and self.status is PRIMARY:
+            if self.joined > bound:
+                self._send_new_state((sender,), out)
+            else:
+                self._stand(now, out)
 
     def _on_fetch(self, sender: ProcessId, fetch: Fetch, out: Outbox) -> None:
         """Deviation 4."""
@@ -1112,6 +1179,8 @@ class PrimCast(MulticastProtocol):
             self._wake = at
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
+        if self.rejoin.amnesiac:
+            return min(self.rejoin.tick(self.log.position, now, out) or now, self._resubmit_due(now, out))
         wake_log = self.log.tick(now, out)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
@@ -1166,12 +1235,12 @@ class PrimCast(MulticastProtocol):
                 asked.setdefault(missing, []).append(self._vote(entry))
             elif entry.epoch is None and self.status is FOLLOWER:
                 out.send((self.joined.leader,), Start(entry.message))
-        if void and self.status is PRIMARY:
-            self._stand(now, out)
         self._stuck = self._stuck or bool(asked)
         for to, votes in asked.items():
             for first in range(0, len(votes), _ASK_IDS_MAX):
                 self._send_acks(to, self._ack(votes[first : first + _ASK_IDS_MAX], again=True), out)
+        if void and self.status is PRIMARY:
+            self._stand(now, out)
         return self._retries.wake(now)
 
     def _missing(self, entry: _Entry) -> tuple[ProcessId, ...]:
@@ -1207,6 +1276,9 @@ class PrimCast(MulticastProtocol):
 
     def role(self) -> str:
         return {PRIMARY: "leader", FOLLOWER: "follower"}.get(self.status, "recovering")
+
+    def is_member(self) -> bool:
+        return not self.rejoin.amnesiac
 
     def describe(self) -> dict[str, Any]:
         return {
