@@ -63,3 +63,10 @@ class PendingQueue:
         entry = heappop(final)
         del committed[entry[1]]
         return entry
+
+    def pop_up_to(self, time: int) -> tuple[Timestamp, MessageId] | None:
+        """The same, unless its timestamp is above `time`."""
+        final, committed = self._global, self._committed
+        while final and committed.get(final[0][1]) != final[0][0]:
+            heappop(final)
+        return self.pop() if final and final[0][0].time <= time else None

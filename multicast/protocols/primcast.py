@@ -83,9 +83,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from heapq import heappop
 from typing import Any, NamedTuple
 
 import msgspec
@@ -259,6 +258,7 @@ class PrimCastOptions(Options, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("election_timeout_us must be at least twice heartbeat_us")
 
 
+_FROM_ANYWHERE = (Ack, Start, Stable, Known, Want)
 _FOR_AMNESIACS = (Start, Known, Stable, Heartbeat, NewState, Returned, Highest)
 
 
@@ -308,19 +308,6 @@ def _digest(message: AppMessage) -> bytes:
     return blake2b(message.payload + groups, digest_size=8).digest()
 
 
-class _Queue(PendingQueue):
-    """Line 30. Undecided messages of T are `proposed` at the highest stamp known, decided ones `committed`."""
-
-    __slots__ = ()
-
-    def pop_up_to(self, time: int) -> tuple[Timestamp, MessageId] | None:
-        """The next message, if it is due and not above `time`."""
-        final, committed = self._global, self._committed
-        while final and committed.get(final[0][1]) != final[0][0]:
-            heappop(final)
-        return self.pop() if final and final[0][0].time <= time else None
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryState).decode
 _decode_epochs = msgspec.msgpack.Decoder(tuple[Ballot, Ballot]).decode
@@ -363,7 +350,7 @@ class PrimCast(MulticastProtocol):
         self.length = 0
         self.reach = 0
         self._t: dict[int, _Entry] = {}
-        self._queue = _Queue()
+        self._queue = PendingQueue()
         self._proposals: dict[int, Vote] = {}
         self._proposable: list[MessageId] = []
         self._acks: dict[tuple[GroupId, ...], list[Vote]] = {}
@@ -376,6 +363,7 @@ class PrimCast(MulticastProtocol):
         self._peers = deque(p for p in self.members if p != self_id)
         self._highest = self.promised
         self.rejoin = Rejoin(self_id, self.members, self.options.retry_us, rng)
+        self._held_state: NewState | None = None
         self._timer = LeaderTimer(self.options.election_timeout_us, rng)
         self._votes: dict[ProcessId, Promise] | None = None
         self._assembly: Assembly[EntryState] = Assembly()
@@ -389,6 +377,14 @@ class PrimCast(MulticastProtocol):
         self._submission_retries = Waiting(self.options.retry_us)
         self._sweep_at = 0
         self._wake = 0
+
+        self._handlers: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
+            Start: self._on_start_message, Ack: self._on_ack, Bump: self._on_bump, Want: self._on_want,
+            NewEpoch: self._on_new_epoch, Promise: self._on_promise, NewState: self._on_new_state,
+            Accept: self._on_accept, Nack: self._on_nack, Heartbeat: self._on_heartbeat, Fetch: self._on_fetch,
+            Refill: self._on_refill, Known: self._on_known, Stable: self._on_stable_message,
+            Returned: self._on_returned, Highest: self._on_highest,
+        }  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -457,41 +453,9 @@ class PrimCast(MulticastProtocol):
         kind = type(message)
         if self.rejoin.amnesiac and kind not in _FOR_AMNESIACS:
             return
-        if kind is Ack:
-            self._on_ack(sender, message, now, out)
-        elif kind is Start:
-            self._on_start_message(sender, message.message, now, out)
-        elif kind is Stable:
-            message.ask = message.ask and not self.rejoin.amnesiac
-            self._drop(self.log.on_stable_message(sender, message, out), out)
-        elif kind is Known:
-            self._on_known(sender, message, now, out)
-        elif kind is Want:
-            self._on_want(sender, message, out)
-        elif self.topology.group_of[sender] != self.group:
+        if kind not in _FROM_ANYWHERE and self.topology.group_of[sender] != self.group:
             raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
-        elif kind is Bump:
-            self._on_report(sender, message.epoch, message.clock, message.length)
-        elif kind is Heartbeat:
-            self._on_heartbeat(sender, message, now, out)
-        elif kind is NewEpoch:
-            self._on_new_epoch(sender, message.epoch, now, out)
-        elif kind is Promise:
-            self._on_promise(sender, message, now, out)
-        elif kind is NewState:
-            self._on_new_state(sender, message, now, out)
-        elif kind is Accept:
-            self._on_accept(sender, message, now)
-        elif kind is Returned:
-            self._on_returned(sender, message, now, out)
-        elif kind is Highest:
-            self.rejoin.on_highest(sender, message, now)
-        elif kind is Fetch:
-            self._on_fetch(sender, message, out)
-        elif kind is Refill:
-            self._on_refill(sender, message, now, out)
-        else:
-            self._on_nack(message.epoch, now)
+        self._handlers[kind](sender, message, now, out)
 
     # -- START (lines 31-34) ------------------------------------------------------------------------------------------
 
@@ -508,8 +472,9 @@ class PrimCast(MulticastProtocol):
             self._wake_by(now + self.options.retry_us)
         out.send(self.topology.members(message.destinations), Start(message))
 
-    def _on_start_message(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+    def _on_start_message(self, sender: ProcessId, start: Start, now: int, out: Outbox) -> None:
         """Line 33."""
+        message = start.message
         groups = message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
@@ -527,7 +492,7 @@ class PrimCast(MulticastProtocol):
             self._refresh(entry, now)
             self._retry_later(entry, now)
 
-    def _on_want(self, sender: ProcessId, want: Want, out: Outbox) -> None:
+    def _on_want(self, sender: ProcessId, want: Want, now: int, out: Outbox) -> None:
         """Somebody heard of m and never got its START."""
         for message_id in want.ids:
             entry = self.entries.get(message_id)
@@ -688,6 +653,9 @@ class PrimCast(MulticastProtocol):
         """Lines 44, 49 and 73; `end_batch` tells of it."""
         self.clock.advance(to)
 
+    def _on_bump(self, sender: ProcessId, bump: Bump, now: int, out: Outbox) -> None:
+        self._on_report(sender, bump.epoch, bump.clock, bump.length)
+
     def _on_report(self, sender: ProcessId, epoch: Ballot, clock: int, length: int) -> None:
         """Line 51: a process of the own group, promised to `epoch`, has this clock."""
         self.clocks.report(sender, epoch, clock, length)
@@ -784,6 +752,7 @@ class PrimCast(MulticastProtocol):
             raise AssertionError(f"installed delivery {position} as {self.log.position}")
         if self._votes is not None:
             self._compute_state(now, out)
+        self._rejoin_if_caught_up(now, out)
 
     # -- late copies, what is lost (deviation 9) ----------------------------------------------------------------------
 
@@ -891,8 +860,9 @@ class PrimCast(MulticastProtocol):
         if self._peers:
             out.send_durable(tuple(self._peers), NewEpoch(self.promised))
 
-    def _on_new_epoch(self, sender: ProcessId, epoch: Ballot, now: int, out: Outbox) -> None:
+    def _on_new_epoch(self, sender: ProcessId, message: NewEpoch, now: int, out: Outbox) -> None:
         """Line 61."""
+        epoch = message.epoch
         if epoch.leader != sender:
             raise PeerError("NEW-EPOCH of somebody else's epoch")
         if epoch <= self.promised:
@@ -971,7 +941,7 @@ class PrimCast(MulticastProtocol):
         self.leaders[self.group] = self.joined
         self.length = length
         self._t.clear()
-        self._queue = _Queue()
+        self._queue = PendingQueue()
         self._proposals.clear()
         given = {s.message.id for s in states}
         for entry in list(self.entries.values()):
@@ -1009,15 +979,19 @@ class PrimCast(MulticastProtocol):
         entries = self._assembly.add(sender, state.part, state.parts, state.entries)
         if entries is None:
             return
+        state.entries = entries
         if self.rejoin.amnesiac:
-            if self.log.position < max(self.rejoin.reach, state.reach):
-                out.catch_up(sender)
-                return
-            self.promised = self._highest = state.epoch
-            self.rejoin.finish(out)
+            self._held_state = state
+            out.catch_up(sender)
+            self._rejoin_if_caught_up(now, out)
+        else:
+            self._join(state, now, out)
+
+    def _join(self, state: NewState, now: int, out: Outbox) -> None:
+        """Lines 71-74."""
         self._advance_clock(state.clock)
         self.reach = max(self.reach, state.reach)
-        self._adopt(entries, state.length, state.clock, now, out)
+        self._adopt(state.entries, state.length, state.clock, now, out)
         self._timer.restart(now)
         self._wake_by(now)
         self._send_accept(out)
@@ -1029,7 +1003,7 @@ class PrimCast(MulticastProtocol):
         self._tell_clock()
         out.send_durable(self.members, Accept(self.joined, self._told_clock, self.length))
 
-    def _on_accept(self, sender: ProcessId, accept: Accept, now: int) -> None:
+    def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Lines 75 and 76."""
         self._on_report(sender, accept.epoch, accept.clock, accept.length)
         if accept.epoch > self._accepted_epoch:
@@ -1069,10 +1043,10 @@ class PrimCast(MulticastProtocol):
             raise PeerError(f"process {epoch.leader} does not belong to group {group}")
         self.leaders[group] = epoch
 
-    def _on_nack(self, epoch: Ballot, now: int) -> None:
+    def _on_nack(self, sender: ProcessId, nack: Nack, now: int, out: Outbox) -> None:
         """Wait a little for the process of that epoch to lead; then stand against it."""
-        if epoch > self._highest:
-            self._highest = epoch
+        if nack.epoch > self._highest:
+            self._highest = nack.epoch
             self._timer.restart(now, 0.3)
             self._wake_by(self._timer.deadline)
 
@@ -1111,7 +1085,26 @@ class PrimCast(MulticastProtocol):
             else:
                 self._stand(now, out)
 
-    def _on_fetch(self, sender: ProcessId, fetch: Fetch, out: Outbox) -> None:
+    def _on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
+        self.rejoin.on_highest(sender, answer, now)
+
+    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
+        """Deviation 12: this process lost its disk, and has all that it may have had."""
+        state = self._held_state
+        if state is None or self.log.position < max(self.rejoin.reach, state.reach):
+            return
+        self._held_state = None
+        self.promised = self._highest = state.epoch
+        self.rejoin.finish(out)
+        self._join(state, now, out)
+
+    def _rejoin_due(self, now: int, out: Outbox) -> int:
+        later: int = now + self.options.retry_us
+        if self._held_state is not None or self.log.position < self.rejoin.reach:
+            return later
+        return self.rejoin.tick(now, out) or later
+
+    def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:
         """Deviation 4."""
         if self.status is not PRIMARY or fetch.epoch != self.joined:
             return
@@ -1151,6 +1144,10 @@ class PrimCast(MulticastProtocol):
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
         self._drop(self.log.stable(position, out), out)
 
+    def _on_stable_message(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
+        stable.ask = stable.ask and not self.rejoin.amnesiac
+        self._drop(self.log.on_stable_message(sender, stable, out), out)
+
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         """Deviation 8."""
         for message_id in settled:
@@ -1175,12 +1172,11 @@ class PrimCast(MulticastProtocol):
             self._wake_by(now)
 
     def _wake_by(self, at: int) -> None:
-        if at < self._wake:
-            self._wake = at
+        self._wake = min(self._wake, at)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         if self.rejoin.amnesiac:
-            return min(self.rejoin.tick(self.log.position, now, out) or now, self._resubmit_due(now, out))
+            return min(self._rejoin_due(now, out), self._resubmit_due(now, out))
         wake_log = self.log.tick(now, out)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
