@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from typing import Any
 
 import msgspec
 import pytest
 
+from multicast.engine import Engine
 from multicast.parts.delivered import Known
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
-from multicast.protocols.primcast import Ack, Bump, NewEpoch, PrimCast, Start, Want
+from multicast.protocols.primcast import Accept, Ack, Bump, NewEpoch, PrimCast, Promise, Start, Want
 from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
-from tests.multicast.lockstep import START_US, Lockstep
+from tests.multicast.lockstep import START_US, Lockstep, Recorder
 from tests.planted.primcast import PrintedLine73
 
 SECOND = 1_000_000
@@ -29,6 +31,19 @@ def cluster(
 def recorded(world: Lockstep, process: int) -> list[tuple[int, MessageId, Timestamp]]:
     """What this process has delivered: position, id, timestamp."""
     return world.engines[process].application.delivered  # type: ignore[attr-defined, no-any-return]
+
+
+def lose_disk(world: Lockstep, process: int) -> None:
+    """The process dies, and comes back with an empty disk."""
+    old = world.protocol(process)
+    fresh = type(old)(process, world.topology, old.options, random.Random(7))
+    engine = world.engines[process] = Engine(fresh, Recorder(), incarnation=2, copy_to_self=True)
+    for link in [link for link in world.links if process in link]:
+        world.links[link].clear()
+    world._carry_out(process, engine.recover(None, (), world.now, True))
+    for other in world.engines:
+        if other != process:
+            world.engines[other].peer_reset(process)
 
 
 def watch(world: Lockstep, kind: type) -> list[tuple[int, int]]:
@@ -491,3 +506,57 @@ def test_a_primary_that_hears_from_another_group_that_its_message_is_settled_cat
     world.protocol(0).on_message(4, Known(m, world.protocol(4).log.known(m)[0]), world.now, out)
     world.protocol(0).on_message(4, Known(m, world.protocol(4).log.known(m)[0]), world.now, out)
     assert sorted(out.catch_ups) == [1, 2]
+
+
+def test_who_lost_its_disk_says_nothing_until_it_is_readmitted() -> None:
+    world = cluster()
+    world.cut = {(p, q) for p in range(3, 6) for q in range(3)} | {(0, 2), (1, 2), (2, 1)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    said = [watch(world, kind) for kind in (Ack, Bump, Promise, Accept)]
+    lose_disk(world, 1)
+    world.advance(300_000)
+    assert not world.protocol(1).is_member() and not [link for links in said for link in links if link[0] == 1]
+    assert world.protocol(1).rejoin.bound is None  # process 2 has not answered
+    world.cut = {(p, q) for p in range(3, 6) for q in range(3)}
+    world.advance(3 * SECOND)
+    back = world.protocol(1)
+    assert back.is_member() and back.joined > Ballot(1, 0)
+    assert back.entries[m].ts == world.protocol(2).entries[m].ts
+    world.cut = set()
+    world.advance(5 * SECOND)
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 6
+
+
+def test_a_stamp_decided_with_the_help_of_who_then_lost_its_disk_stays_decided() -> None:
+    world = cluster()
+    world.cut = {(0, 2), (1, 2), (2, 0), (2, 1)} | {(p, q) for p in range(3, 6) for q in range(3)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    final = recorded(world, 3)[0][2]
+    assert world.delivered(0) == [] and m not in world.protocol(2).entries
+    lose_disk(world, 1)
+    world.cut = {(p, q) for p in range(3, 6) for q in range(3)}
+    world.submit(2, 0)
+    world.advance(5 * SECOND)
+    assert world.protocol(1).is_member()
+    world.cut = set()
+    world.advance(5 * SECOND)
+    assert [world.delivered(p).count(m) for p in range(6)] == [1] * 6
+    assert {at for p in range(6) for _, i, at in recorded(world, p) if i == m} == {final}
+
+
+def test_who_asks_a_group_that_has_settled_a_message_learns_its_final_timestamp() -> None:
+    world = cluster()
+    world.cut = {(p, q) for p in range(3, 6) for q in range(3)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    final = recorded(world, 3)[0][2]
+    for p in range(3):
+        assert world.delivered(p) == []
+        engine = world.engines[p]
+        engine.receive(3, world.engines[3].codec.encode(0, Known(m, final)))
+        world._run(p)
+    world.settle()
+    assert [world.delivered(p) for p in range(3)] == [[m]] * 3
+    assert {at for p in range(6) for _, _, at in recorded(world, p)} == {final}

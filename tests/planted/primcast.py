@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from multicast.protocol import Outbox
+import msgspec
+
+from multicast.protocol import Outbox, Saved
 from multicast.protocols.primcast import PROMISED, Ack, PrimCast
 from multicast.simulation.runner import Settings
 from multicast.types import Ballot, GroupId, MessageId, ProcessId
@@ -177,6 +179,26 @@ class CopiesMixed(PrimCast):
         return 1 << 62
 
 
+class AmnesiacVotes(PrimCast):
+    """A lost disk is taken for a new one: the process promises and acknowledges at once (deviation 12)."""
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        super().on_start(msgspec.structs.replace(saved, lost=False, first=saved.first or saved.lost), now, out)
+
+
+class AmnesiacBehind(PrimCast):
+    """Who lost its disk joins without the history that the new state leaves out, and delivers on its own."""
+
+    def _join(self, state: Any, now: int, out: Outbox) -> None:
+        state.reach = 0
+        super()._join(state, now, out)
+
+    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
+        if self._held_state is not None:
+            self.rejoin.reach = self._held_state.reach = 0
+        super()._rejoin_if_caught_up(now, out)
+
+
 PLANTED = (
     Planted(PrintedLine42, first_seed=3, shows="line 42"),
     Planted(PrintedLine73, SPARSE, first_seed=44, shows="line 73"),
@@ -192,5 +214,7 @@ PLANTED = (
     Planted(PromisesNotSaved, first_seed=8),
     Planted(EntriesNotSaved),
     Planted(ReachIgnored),
+    Planted(AmnesiacVotes),
+    Planted(AmnesiacBehind),
     Planted(CopiesMixed, FORGETFUL, first_seed=7),
 )

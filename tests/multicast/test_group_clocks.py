@@ -1,0 +1,75 @@
+"""What a process may conclude from the clocks of its group, and who waits since when."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.waiting import Waiting
+from multicast.types import Ballot
+
+FIRST, SECOND = Ballot(1, 0), Ballot(2, 1)
+
+
+def clocks(replicas: int = 3) -> GroupClocks:
+    return GroupClocks(range(replicas), replicas // 2 + 1, FIRST)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 50)), max_size=40))
+def test_the_quorum_clock_is_what_a_quorum_of_clocks_has_reached(reports: list[tuple[int, int]]) -> None:
+    known, told = clocks(5), dict.fromkeys(range(5), 0)
+    for process, clock in reports:
+        known.report(process, FIRST, clock, 0)
+        told[process] = max(told[process], clock)
+    assert known.quorum_clock == max(c for c in (0, *told.values()) if sum(t >= c for t in told.values()) >= 3)
+
+
+def test_a_report_of_a_later_epoch_counts_once_that_epoch_is_joined() -> None:
+    known = clocks()
+    known.report(0, FIRST, 3, 0)
+    known.report(1, SECOND, 9, 0)
+    known.report(2, SECOND, 7, 0)
+    assert (known.quorum_clock, known.horizon) == (0, 0)
+    known.begin(SECOND, 0, 0)
+    assert (known.quorum_clock, known.leader_clock) == (7, 9)
+
+
+def test_a_leaders_clock_counts_once_its_proposals_are_here() -> None:
+    known = clocks()
+    known.report(0, FIRST, 9, 2)
+    known.extend(1, 4)
+    assert known.leader_clock == 4
+    known.extend(2, 5)
+    assert known.leader_clock == 9
+
+
+def test_what_a_member_told_before_it_lost_its_disk_does_not_count_with_what_others_tell_afterwards() -> None:
+    known = clocks()
+    known.report(1, FIRST, 5, 0)
+    known.report(2, FIRST, 100, 0)
+    known.report(2, SECOND, 200, 0)
+    assert known.quorum_clock == 5
+    known.forget(2)
+    known.begin(SECOND, 0, 0)
+    known.report(1, SECOND, 80, 0)
+    assert known.quorum_clock == 5
+    known.report(2, SECOND, 60, 0)
+    assert known.quorum_clock == 60
+
+
+def test_who_waits_is_due_once_a_period() -> None:
+    waiting, rng = Waiting(100), random.Random(1)
+    ids = [rng.randbytes(16) for _ in range(3)]
+    assert all(waiting.add(i, n * 10) for n, i in enumerate(ids))
+    assert not waiting.add(ids[0], 50)
+    assert waiting.wake(20) == 100
+    assert waiting.due(99) == []
+    assert waiting.due(110) == ids[:2]
+    waiting.add(ids[0], 110)
+    assert waiting.wake(110) == 120
+    waiting.hurry()
+    assert waiting.due(111) == [ids[2], ids[0]]
+    assert waiting.wake(111) > 1_000
