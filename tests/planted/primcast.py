@@ -20,6 +20,13 @@ SPARSE = Settings(
     options={"clock": "logical", "election_timeout_us": "100000", "heartbeat_us": "50000"},
 )
 """Few messages and many elections: what blocks one message shows only if no later one frees it."""
+ALONE = Settings(
+    profile="faults",
+    groups=1,
+    replicas=3,
+    options={"clock": "logical", "election_timeout_us": "100000", "heartbeat_us": "50000"},
+)
+"""All faults meet the same three processes."""
 FORGETFUL = Settings(profile="faults", options={"clock": "hybrid", "dedup_window_us": "1000000"})
 """Ids are forgotten after two seconds: late copies come in time to be ordered again."""
 ELECTIONS = Settings(
@@ -214,7 +221,7 @@ PLANTED = (
     Planted(PromisesNotSaved, first_seed=8),
     Planted(EntriesNotSaved),
     Planted(ReachIgnored),
-    Planted(AmnesiacVotes),
-    Planted(AmnesiacBehind),
+    Planted(AmnesiacVotes, ALONE),
+    Planted(AmnesiacBehind, first_seed=9),
     Planted(CopiesMixed, FORGETFUL, first_seed=7),
 )
