@@ -42,7 +42,7 @@ class Executed(msgspec.Struct, frozen=True):
 
 
 class SimulatedCluster:
-    """`shards` groups of `replicas` replicas of a protocol, by name, in a world of their own.
+    """`shards` groups of `replicas` replicas of a protocol, or its name, in a world of their own.
 
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`; "store":
     the rule, unless the protocol says that delivery alone is strict for so many shards, as the live store decides it.
@@ -51,7 +51,7 @@ class SimulatedCluster:
 
     def __init__(
         self,
-        protocol: str,
+        protocol: str | type[MulticastProtocol],
         shards: int,
         replicas: int,
         seed: int | str,
@@ -63,7 +63,7 @@ class SimulatedCluster:
         replica: type[Replica] = Replica,
         store: type[Store] = Store,
     ):
-        self.protocol = registry.load(protocol)
+        self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
         self.topology = Topology.grid(shards, replicas)
         self.shard_map = ShardMap.even(list(self.topology.groups))
         self.signals = signals

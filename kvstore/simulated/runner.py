@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import shlex
+import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,9 +18,12 @@ from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.storage.store import Store
 from multicast import registry
+from multicast.protocol import MulticastProtocol
 from multicast.simulation import faults
 from multicast.simulation.network import Conditions
+from multicast.simulation.runner import changed_options, draw_options
 from multicast.simulation.world import EPOCH_US
+from multicast.types import Topology
 
 PROFILES = ("faults", "calm", "chase")
 """calm: no faults. chase: no faults, but slow links, clocks that differ, and clients after anomalies."""
@@ -34,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     profile: str = "faults"
     options: dict[str, str] = {}
     shards: int | None = None
+    replicas: int | None = None
     clients: int | None = None
     seconds: float | None = None
 
@@ -41,7 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--signals", self.signals, "--profile", self.profile]
-        for name, value in (("shards", self.shards), ("clients", self.clients), ("seconds", self.seconds)):
+        for name in ("shards", "replicas", "clients", "seconds"):
+            value = getattr(self, name)
             if value is not None:
                 words += [f"--{name}", str(value)]
         for key in sorted(self.options):
@@ -62,6 +69,10 @@ class Outcome(msgspec.Struct, kw_only=True):
     commits: int
     faults: dict[str, int]
     violations: list[str]
+    options: dict[str, Any] = {}
+    wall_s: float = 0.0
+    events: int = 0
+    deliveries: int = 0
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -101,22 +112,26 @@ def run_seed(
     seed: int,
     out: Path | None = None,
     *,
+    protocol: type[MulticastProtocol] | None = None,
     replica: type[Replica] = Replica,
     store: type[Store] = Store,
 ) -> Outcome:
     """Run one seed; `out`: write the run directory there. An exception in a replica is a violation like any other.
-    replica, store: classes, for planted bugs."""
+    protocol, replica, store: classes, for planted bugs."""
+    started = time.process_time()
     rng = random.Random(f"{settings.protocol}/{seed}/store")
-    replicas = 3 if registry.load(settings.protocol).specification.fault_tolerant else 1
+    kind = protocol or registry.load(settings.protocol)
+    replicas = (settings.replicas or 3) if kind.specification.fault_tolerant else 1
     shards = settings.shards or rng.choice((2, 2, 3, 4))
     chasing = settings.profile == "chase"
+    options = _draw_options(kind, settings, seed, Topology.grid(shards, replicas))
     cluster = SimulatedCluster(
-        settings.protocol,
+        kind,
         shards,
         replicas,
         seed,
         signals=settings.signals,
-        options=_options(settings, rng),
+        options=options,
         conditions=chase.conditions() if chasing else _conditions(rng),
         replica=replica,
         store=store,
@@ -152,14 +167,34 @@ def run_seed(
         commits=cluster.commits,
         faults=counts,
         violations=violations,
+        options=changed_options(cluster.options),
+        wall_s=time.process_time() - started,
+        events=world.events,
+        deliveries=sum(world.node(pid).engine.position for pid in cluster.topology.processes),
     )
 
 
-def _options(settings: Settings, rng: random.Random) -> dict[str, str]:
-    """In a chase either clock, since stamps differ for other reasons; else the store's."""
-    if settings.profile != "chase":
-        return settings.options
-    return {"clock": rng.choice(("logical", "hybrid", "hybrid")), **settings.options}
+def _draw_options(
+    protocol: type[MulticastProtocol], settings: Settings, seed: int, topology: Topology
+) -> dict[str, str]:
+    """In a chase either clock, since stamps differ for other reasons; under faults what the protocol draws, at some
+    pace, with long or short windows; else the defaults. What the user fixes goes first."""
+    rng = random.Random(f"{settings.protocol}/{seed}/store options")
+    given = settings.options
+    if settings.profile == "chase":
+        return {"clock": rng.choice(("logical", "hybrid", "hybrid")), **given}
+    if settings.profile != "faults":
+        return given
+    drawn: dict[str, str] = {}
+    pace = rng.choice((1.0, 1.0, 0.3, 0.1))
+    for field in msgspec.structs.fields(protocol.specification.options):
+        if field.name.endswith("_us") and isinstance(field.default, int) and field.default:
+            drawn[field.name] = str(int(field.default * pace))
+    if given.get("clock", "hybrid") == "hybrid":
+        drawn["dedup_window_us"] = str(rng.choice((20_000_000, 20_000_000, 4_000_000, 1_000_000)))
+    drawn = {**draw_options(protocol, rng, topology, {**drawn, **given}), **drawn}
+    drawn.pop("senders", None)  # the clients send to any shards through any replica
+    return {**drawn, **given}
 
 
 def _conditions(rng: random.Random) -> Conditions:

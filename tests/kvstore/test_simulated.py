@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import random
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from kvstore.core.audit import APPLIED
 from kvstore.core.messages import Answered, Execute
 from kvstore.core.model import Get, Put, Transaction
-from kvstore.simulated import checks
+from kvstore.simulated import adapter, checks
 from kvstore.simulated.__main__ import app
 from kvstore.simulated.clients import History, Operated
 from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.storage.store import Store
+from multicast import registry
+from multicast.simulation import runner as simulation
 from multicast.simulation.network import Conditions
 from multicast.types import new_message_id
 
@@ -34,7 +37,18 @@ def test_random_workloads_under_faults(protocol):
 
 def test_the_same_seed_gives_the_same_run():
     settings = Settings(protocol="white_box", seconds=1.0, clients=4)
-    assert run_seed(settings, 3) == run_seed(settings, 3)
+    first, second = (msgspec.structs.replace(run_seed(settings, 3), wall_s=0.0) for _ in range(2))
+    assert first == second and first.operations
+
+
+def test_the_simulator_runs_it_as_its_store():
+    """What `python -m multicast.simulation run --store` is given."""
+    chosen = simulation.Settings(store=True, groups=2, options={"clock": "hybrid"})
+    adapter.store.check(registry.load("skeen"), chosen)
+    outcome = adapter.store.run_seed(registry.load("skeen"), 1, chosen)
+    assert outcome.violations == [] and outcome.topology == "2x1" and outcome.messages > 50 and outcome.events
+    with pytest.raises(ValueError, match="--messages"):
+        adapter.store.check(registry.load("skeen"), simulation.Settings(store=True, messages=5))
 
 
 def quiet_cluster(**options) -> tuple[SimulatedCluster, History, bytes, bytes]:

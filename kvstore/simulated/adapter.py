@@ -1,0 +1,48 @@
+"""`python -m multicast.simulation run --store`: this package as that command's other world (an entry point)."""
+
+from __future__ import annotations
+
+from kvstore.simulated import runner
+from multicast.protocol import MulticastProtocol
+from multicast.simulation.runner import Outcome, Settings
+
+
+class StoreWorld:
+    """See `multicast.simulation.worlds.SeedRunner`."""
+
+    profiles = runner.PROFILES
+
+    def check(self, protocol: type[MulticastProtocol], settings: Settings) -> None:
+        """ValueError for settings that mean nothing here."""
+        if settings.messages is not None:
+            raise ValueError("the clients of the store decide how many messages there are; leave out --messages")
+
+    def run_seed(self, protocol: type[MulticastProtocol], seed: int, settings: Settings) -> Outcome:
+        """The same seed as in `python -m kvstore.simulated run`, with the store's own signals."""
+        name = protocol.specification.name
+        chosen = runner.Settings(
+            protocol=name,
+            profile=settings.profile,
+            shards=settings.groups,
+            replicas=settings.replicas,
+            options=settings.options,
+        )
+        run = runner.run_seed(chosen, seed, protocol=protocol)
+        return Outcome(
+            protocol=name,
+            seed=seed,
+            topology=run.topology,
+            digest=run.digest,
+            simulated_us=run.simulated_us,
+            wall_s=run.wall_s,
+            messages=run.operations,
+            deliveries=run.deliveries,
+            events=run.events,
+            foreign=0,
+            faults=run.faults,
+            violations=[(v.partition(": ")[0], v.partition(": ")[2]) for v in run.violations],
+            options=run.options,
+        )
+
+
+store = StoreWorld()
