@@ -8,7 +8,7 @@ from hashlib import blake2b
 import msgspec
 
 from kvstore.core.model import OperationResult, Result, Transaction
-from multicast.types import GroupId, MessageId, Timestamp
+from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 ENVELOPE_VERSION = 1
 
@@ -85,7 +85,8 @@ class Refused(msgspec.Struct):
 
     code: "invalid" (a limit is broken; the message names the field), "id_reused" (the id belongs to another body),
     "id_expired" (older than the window; if it was tried before, the result is no longer certain), "id_in_future",
-    "overloaded", "expired" (it was ordered too late and had no effect), "timeout" (no answer in WAIT_US_MAX).
+    "overloaded", "expired" (it was ordered too late and had no effect; so late that an earlier result may have been
+    forgotten, it is "id_expired" again), "timeout" (no answer in WAIT_US_MAX).
     """
 
     code: str
@@ -117,6 +118,17 @@ class Part(msgspec.Struct, array_like=True, gc=False):
     id: MessageId
     digest: bytes
     vote: Vote
+
+
+class Retained(Part, array_like=True, gc=False):
+    """A part that somebody may still ask for, as a store keeps it, and where its transaction stands."""
+
+    timestamp: Timestamp = ZERO
+    destinations: tuple[GroupId, ...] = ()
+
+    def part(self) -> Part:
+        """What is told."""
+        return Part(self.id, self.digest, self.vote)
 
 
 class Parts(msgspec.Struct, array_like=True, tag=1):
@@ -165,5 +177,5 @@ class ResultRequest(msgspec.Struct, array_like=True, tag=4):
 MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest)
 encode_shard_result = msgspec.msgpack.Encoder().encode
 decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
-encode_part = msgspec.msgpack.Encoder().encode
-decode_part = msgspec.msgpack.Decoder(Part).decode
+encode_retained = msgspec.msgpack.Encoder().encode
+decode_retained = msgspec.msgpack.Decoder(Retained).decode

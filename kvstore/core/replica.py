@@ -10,8 +10,9 @@ and its operations are possible. All shards see the same votes and take the same
 A part is a function of the shard's log, so any replica may send it: the one that believes itself leader pushes it, and
 whoever waits too long pulls it from the shard's replicas in turn. A replica that has completed the transaction answers
 a pull with the result, which does as well. Parts are kept until a quorum of every shard has completed the transaction,
-results until their id is too old to be accepted (`dedup_window_us`). When even that is gone, a replica that is behind
-gets the outcome from the journal of a peer of its own shard.
+results until `REMEMBERED_WINDOWS`. When even that is gone, a replica that is behind gets the outcome from the journal
+of a peer of its own shard. What the protocol says to be settled may be lost in a crash; but once a transaction is
+settled, so is everything before it that concerns no other shards, and parts found at the start go by that.
 
 A repetition of a request, through any replica, is the same multicast message again; the protocol delivers it once. The
 replica that got the repetition finds the result in its own store or asks the shards for it. So an id has one result.
@@ -19,6 +20,7 @@ replica that got the repetition finds the result in its own store or asks the sh
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import islice
@@ -48,19 +50,20 @@ from kvstore.core.messages import (
     Parts,
     Refused,
     ResultRequest,
+    Retained,
     ShardResult,
     ShardResults,
     Vote,
     body_digest,
-    decode_part,
     decode_payload,
+    decode_retained,
     decode_shard_result,
-    encode_part,
     encode_payload,
+    encode_retained,
     encode_shard_result,
 )
 from kvstore.core.model import RESULT_BYTES_MAX, InvalidTransaction, Transaction, validate
-from kvstore.core.requests import WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
+from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
 from kvstore.core.shard_map import ShardMap
 from kvstore.core.state import State
 from multicast.protocol import Application, ApplicationOutbox, PeerError
@@ -76,6 +79,9 @@ REQUESTS_MAX = 50_000
 
 RESULT_BYTES_KEPT = 4096
 """Larger results are not remembered beside their id."""
+
+REPETITION_AFTER_US = 100_000
+"""A request whose id is older than this is likely a repetition: shards are asked at once whether they have a result."""
 
 FORGET_EVERY_US = 1_000_000
 PULLS_BEFORE_FETCH = 5
@@ -134,6 +140,7 @@ class Replica(Application):
         self._delivered: dict[MessageId, Entry] = {}
         self._early_parts: dict[MessageId, dict[GroupId, Part]] = {}
         self._settled_early: set[MessageId] = set()
+        self._doubtful: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
         self._outgoing_parts: dict[GroupId, list[Part]] = {}
         self._outgoing_results: dict[ProcessId, list[ShardResult]] = {}
         self._replaying = True
@@ -162,6 +169,11 @@ class Replica(Application):
     def on_start(self, now: int, out: ApplicationOutbox) -> None:
         self._replaying = False
         self._now = now
+        found = [(r.timestamp, r.destinations, i) for i, r in ((i, decode_retained(p)) for i, p in self.store.parts())]
+        found += [(e.timestamp, e.message.destinations, e.message.id) for e in self.log.entries]
+        for timestamp, shards, message_id in sorted(found):
+            if len(shards) > 1:
+                self._doubtful.setdefault(shards, deque()).append((timestamp, message_id))
 
     def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
         """`Execute`; answered with `Answered` or `Refused`."""
@@ -180,7 +192,7 @@ class Replica(Application):
             else:
                 out.answer(token, id_reused())
             return
-        waiting = Waiting(request.message_id, transaction, destinations, digest, now)
+        waiting = Waiting(request.message_id, transaction, destinations, digest, now, self.window_us)
         waiting.tokens.append(token)
         self._begin(waiting, payload, now, out)
 
@@ -198,6 +210,8 @@ class Replica(Application):
         entry = self._delivered.get(waiting.id)
         if entry is None:
             out.submit(AppMessage(waiting.id, waiting.destinations, payload, self.self_id))
+            if now - created_us(waiting.id) > REPETITION_AFTER_US:
+                self._ask_for_results(waiting, out)
         elif entry.digest != waiting.digest:
             self._finish(waiting, id_reused(), out)
 
@@ -363,7 +377,9 @@ class Replica(Application):
             )
         self.transactions[_STATUS_NAMES[status]] += 1
         if entry.own_part is not None and not entry.settled:
-            self.store.keep_part(message_id, encode_part(entry.own_part))
+            part, shards = entry.own_part, entry.message.destinations
+            retained = Retained(part.id, part.digest, part.vote, entry.timestamp, shards)
+            self.store.keep_part(message_id, encode_retained(retained))
         results = execution.results if result_bytes(execution.results) <= RESULT_BYTES_MAX else None
         result = ShardResult(
             message_id, entry.digest, entry.timestamp, status, succeeded, failure, failure_key, results
@@ -438,7 +454,8 @@ class Replica(Application):
         waiting = self.requests.by_id.get(result.id)
         if waiting is not None:
             waiting.results[self.shard] = result
-            self._answer(waiting, out)
+            if not self._answer(waiting, out) and entry.message.origin != self.self_id:
+                self._ask_for_results(waiting, out)  # the others report to the one who asked first
         shards = entry.message.destinations
         origin_shard = self.topology.group_of.get(entry.message.origin)
         if self._replaying or origin_shard in (None, self.shard) or self.leader_of(self.shard) != self.self_id:
@@ -448,11 +465,11 @@ class Replica(Application):
             self._outgoing_results.setdefault(entry.message.origin, []).append(result)
 
     def _forget(self, timestamp: Timestamp) -> None:
-        """Ids created more than two windows before what is complete here: nobody may use them any more."""
+        """Ids created more than REMEMBERED_WINDOWS before what is complete here: nobody may use them any more."""
         if not self.window_us or timestamp.time < self._last_forget + FORGET_EVERY_US:
             return
         self._last_forget = timestamp.time
-        milliseconds = max(0, timestamp.time - 2 * self.window_us) // 1000
+        milliseconds = max(0, timestamp.time - REMEMBERED_WINDOWS * self.window_us) // 1000
         oldest = milliseconds.to_bytes(6, "big") + bytes(10)
         self.store.forget_before(oldest)
         for message_id in [i for i in self._early_parts if i < oldest]:
@@ -498,7 +515,7 @@ class Replica(Application):
                 continue
             kept = self.store.part(message_id)
             if kept is not None:
-                found.append(decode_part(kept))
+                found.append(decode_retained(kept).part())
                 continue
             record = self.store.remembered(message_id)
             if record is not None:
@@ -524,10 +541,30 @@ class Replica(Application):
         entry = self._delivered.get(message_id)
         if entry is not None:
             entry.settled = True
+            self._settle_up_to(entry.timestamp, entry.message.destinations)
         elif self.store.remembered(message_id) is None:
             self._settled_early.add(message_id)  # this replica is behind and will deliver it
         else:
-            self.store.drop_part(message_id)
+            kept = self.store.part(message_id)
+            if kept is not None:
+                self.store.drop_part(message_id)
+                retained = decode_retained(kept)
+                self._settle_up_to(retained.timestamp, retained.destinations)
+
+    def _settle_up_to(self, timestamp: Timestamp, destinations: tuple[GroupId, ...]) -> None:
+        """A quorum of each of these shards has completed everything up to there: so it is with what was found here at
+        the start and concerns no other shards."""
+        for shards in [shards for shards in self._doubtful if set(shards) <= set(destinations)]:
+            queue = self._doubtful[shards]
+            while queue and queue[0][0] <= timestamp:
+                message_id = queue.popleft()[1]
+                entry = self._delivered.get(message_id)
+                if entry is not None:
+                    entry.settled = True
+                else:
+                    self.store.drop_part(message_id)
+            if not queue:
+                del self._doubtful[shards]
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 

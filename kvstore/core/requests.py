@@ -9,10 +9,15 @@ from kvstore.core.execution import merge_results
 from kvstore.core.messages import Answered, Refused, ShardResult
 from kvstore.core.model import Put, Range, Result, Transaction
 from kvstore.core.shard_map import ShardMap
-from multicast.types import GroupId, MessageId
+from multicast.types import GroupId, MessageId, Timestamp, created_us
 
 RESULT_RETRY_US = 500_000
 """How long to wait for results before asking the shards for them; and again, and again."""
+
+REMEMBERED_WINDOWS = 3
+"""For so many deduplication windows after its creation an id's result is kept. Who is delivered with effect is
+delivered within the first; from there the protocols know the id for another two, so a result is never gone before
+that. And a delivery within these three finds the result of an earlier one, if there was one."""
 
 WAIT_US_MAX = 60_000_000
 """When nobody waits for an answer any more: clients' timeouts are shorter."""
@@ -21,7 +26,8 @@ WAIT_US_MAX = 60_000_000
 class Waiting:
     """Clients that wait for one transaction.
 
-    results: what shards have reported so far. repeated: it was complete before this request came.
+    results: what shards have reported so far. repeated: it was complete before this request came. window_us: the
+    deduplication window.
     """
 
     __slots__ = (
@@ -35,6 +41,7 @@ class Waiting:
         "since",
         "tokens",
         "transaction",
+        "window_us",
     )
 
     def __init__(
@@ -44,7 +51,9 @@ class Waiting:
         destinations: tuple[GroupId, ...],
         digest: bytes,
         now: int,
+        window_us: int,
     ):
+        self.window_us = window_us
         self.id = message_id
         self.transaction = transaction
         self.destinations = destinations
@@ -70,9 +79,7 @@ class Waiting:
             if result.digest != self.digest or result.status == MISMATCH:
                 return id_reused()
             if result.status == EXPIRED:
-                return Refused(
-                    "expired", "it was ordered later than its id allows and had no effect", False, "not_applied"
-                )
+                return self._expired(result.timestamp)
             if result.status == FAILED:
                 failed = Result(result.succeeded, result.timestamp, (), result.failure, result.failure_key)
                 return Answered(failed, self.repeated)
@@ -84,6 +91,17 @@ class Waiting:
         if len(pieces) < len(self.results):
             return Answered(Result(result.succeeded, result.timestamp), self.repeated, results_omitted=True)
         return Answered(Result(result.succeeded, result.timestamp, merge_results(branch, pieces)), self.repeated)
+
+    def _expired(self, timestamp: Timestamp) -> Refused:
+        """It was ordered too late. Of an earlier copy the result would be known, unless this one is later still."""
+        if timestamp.time <= created_us(self.id) + REMEMBERED_WINDOWS * self.window_us:
+            return Refused("expired", "it was ordered later than its id allows and had no effect", False, "not_applied")
+        return Refused(
+            "id_expired",
+            "it was ordered when an earlier result of this id, if there was one, was forgotten already",
+            False,
+            "unknown",
+        )
 
 
 def id_reused() -> Refused:

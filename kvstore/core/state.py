@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from kvstore.core.model import RANGE_BYTES_MAX
@@ -41,6 +42,9 @@ class State(Protocol):
 
     def part(self, message_id: MessageId) -> bytes | None:
         """What `keep_part` kept."""
+
+    def parts(self) -> Iterator[tuple[MessageId, bytes]]:
+        """All that `keep_part` kept and `drop_part` did not drop. Nothing is written meanwhile."""
 
     def keep_part(self, message_id: MessageId, part: bytes) -> None:
         """Keep this shard's part of a transaction."""

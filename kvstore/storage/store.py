@@ -286,6 +286,17 @@ class Store:
                 return layer.parts[message_id]
         return self._backend.get(PARTS, message_id)
 
+    def parts(self) -> Iterator[tuple[MessageId, bytes]]:
+        """All retained parts."""
+        layers = [layer.parts for layer in (self._frozen, self._active) if layer is not None]
+        changed = {message_id: part for layer in layers for message_id, part in layer.items()}
+        for message_id, committed in self._backend.scan(PARTS, b""):
+            if message_id not in changed:
+                yield message_id, committed
+        for message_id, part in changed.items():
+            if part is not None:
+                yield message_id, part
+
     def keep_part(self, message_id: MessageId, part: bytes) -> None:
         """Retain it until `drop_part`."""
         self._active.parts[message_id] = part

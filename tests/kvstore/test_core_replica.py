@@ -23,7 +23,7 @@ from kvstore.core.messages import (
 )
 from kvstore.core.model import Add, Compare, Get, OperationResult, Put, Transaction
 from kvstore.core.replica import PULLS_BEFORE_FETCH, RESULT_BYTES_KEPT, Replica
-from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX
+from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US, WAIT_US_MAX
 from kvstore.core.shard_map import ShardMap
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
@@ -50,15 +50,24 @@ class Bench:
 
     def __init__(self, self_id: int = 0, **options):
         self.store = Store.open(MemoryBackend())
-        options = {"dedup_window_us": WINDOW, "digest_every": 1, **options}
-        self.replica = Replica(
-            self_id, TOPOLOGY, SHARDS, self.store, leader_of=lambda g: TOPOLOGY.groups[g][0], **options
-        )
-        self.out = ApplicationOutbox()
+        self.options = {"dedup_window_us": WINDOW, "digest_every": 1, **options}
+        self.self_id = self_id
         self.now = NOW
         self.position = 0
         self.ids = 0
         self.tokens = 0
+        self.delivered = []
+        self.restart_replica()
+
+    def restart_replica(self) -> None:
+        """A new replica on the same store; what was not complete is delivered again."""
+        self.replica = Replica(
+            self.self_id, TOPOLOGY, SHARDS, self.store, leader_of=lambda g: TOPOLOGY.groups[g][0], **self.options
+        )
+        completed = len(self.out.completions) if self.delivered else 0
+        self.out = ApplicationOutbox()
+        for arguments in self.delivered[completed:]:
+            self.replica.on_deliver(*arguments, self.now, self.out)
         self.replica.on_start(self.now, self.out)
 
     def new_id(self) -> bytes:
@@ -76,7 +85,8 @@ class Bench:
         self.position += 1
         message = AppMessage(message_id, SHARDS.shards_of(transaction), encode_payload(transaction), origin)
         stamp = Timestamp(self.now + self.position, 0)
-        self.replica.on_deliver(self.position, message, stamp, FINAL, expired, completion, self.now, self.out)
+        self.delivered.append((self.position, message, stamp, FINAL, expired, completion))
+        self.replica.on_deliver(*self.delivered[-1], self.now, self.out)
         return message_id
 
     def hear(self, sender: int, message) -> None:
@@ -315,12 +325,70 @@ def test_a_late_repetition_does_not_replace_the_first_result():
     assert isinstance(bench.answers()[0], Answered)
 
 
-def test_ids_are_forgotten_two_windows_after_their_creation():
+def test_results_are_kept_for_as_long_as_a_protocol_may_know_the_id():
+    """Delivered with effect within one window, known for another two."""
     bench = Bench()
     old = bench.deliver(write(key(0)))
-    bench.now += 2 * WINDOW + 2_000_000
+    bench.now += REMEMBERED_WINDOWS * WINDOW - 1_000_000
+    bench.deliver(write(key(0)))
+    assert bench.store.remembered(old) is not None
+    bench.now += 3_000_000
     young = bench.deliver(write(key(0)))
     assert bench.store.remembered(old) is None and bench.store.remembered(young) is not None
+
+
+def test_a_copy_so_late_that_the_first_result_may_be_forgotten_is_not_called_without_effect():
+    bench = Bench()
+    message_id = bench.deliver(write(key(0)))
+    bench.request(write(key(0)), new_message_id(bench.now, 99))  # not ordered yet
+    bench.now += REMEMBERED_WINDOWS * WINDOW + 3_000_000
+    bench.deliver(write(key(0)))
+    assert bench.store.remembered(message_id) is None
+    waiting = Bench()
+    waiting.request(write(key(0)), message_id)  # through a replica whose clock is far behind
+    waiting.now = bench.now
+    waiting.deliver(write(key(0)), message_id, expired=True)
+    (refused,) = waiting.answers()
+    assert (refused.code, refused.outcome, refused.retryable) == ("id_expired", "unknown", False)
+
+
+def test_parts_whose_settlement_was_lost_in_a_crash_go_with_the_next_one():
+    """Settled, but not committed when the replica died: nobody says so again."""
+    bench = Bench()
+    both, all_three = write(key(0), key(1)), write(key(0), key(1), key(2))
+    lost = bench.deliver(both)
+    wider = bench.deliver(all_three)
+    waiting = bench.deliver(both)
+    for message_id, transaction, shards in ((lost, both, (1,)), (wider, all_three, (1, 2))):
+        for shard in shards:
+            bench.part(shard, message_id, transaction)
+    assert bench.store.part(lost) and bench.store.part(wider)
+    bench.restart_replica()
+    later = bench.deliver(both)
+    for message_id in (waiting, later):
+        bench.part(1, message_id, both)
+    assert {i for i, _ in bench.store.parts()} == {lost, wider, waiting, later}
+    bench.replica.on_settled(later, bench.now, bench.out)
+    assert {i for i, _ in bench.store.parts()} == {wider}
+
+
+def test_a_likely_repetition_asks_the_shards_at_once():
+    bench = Bench()
+    transaction = write(key(1))
+    bench.request(transaction, new_message_id(NOW - 200_000, 1))
+    assert bench.sent(ResultRequest) and bench.out.submissions
+    bench.request(transaction, new_message_id(NOW - 1_000, 2))
+    assert not bench.sent(ResultRequest) and len(bench.out.submissions) == 2
+
+
+def test_a_repetition_that_completes_here_asks_the_others_at_once():
+    """They have told, or will tell, the replica that asked first."""
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.request(transaction)
+    bench.deliver(transaction, message_id, origin=4)
+    bench.part(1, message_id, transaction)
+    assert [to for to, _ in bench.sent(ResultRequest)] == [(3,)]
 
 
 def test_an_overloaded_protocol_refuses_without_effect():
