@@ -221,7 +221,7 @@ PLANTED = (
     Planted(PromisesNotSaved, first_seed=8),
     Planted(EntriesNotSaved),
     Planted(ReachIgnored),
-    Planted(AmnesiacVotes, ALONE),
+    Planted(AmnesiacVotes, ALONE, first_seed=16),
     Planted(AmnesiacBehind, first_seed=9),
     Planted(CopiesMixed, FORGETFUL, first_seed=7),
 )
