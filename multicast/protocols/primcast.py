@@ -480,7 +480,8 @@ class PrimCast(MulticastProtocol):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         entry = self.entries.get(message.id)
         known = self.log.known(message.id)
-        if known is not None or (entry is not None and entry.position):
+        wanted = entry is not None and entry.message is None  # perhaps for a later copy, which T has
+        if (known is not None and not wanted) or (entry is not None and entry.position):
             if known is not None and self.status is PRIMARY and sender != self.self_id:
                 out.send((sender,), Known(message.id, known[0]))
             return
