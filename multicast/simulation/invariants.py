@@ -6,6 +6,7 @@ the running processes. `CHECKERS` says which checkers watch which protocol.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from multicast.simulation.checkers import Checker
@@ -16,21 +17,57 @@ if TYPE_CHECKING:
 
 Vector = tuple[Any, ...]
 _START = 0
+_ACCEPTED_MAX = 1_000
+"""So many of a group's latest accepted messages are checked when a process joins a ballot."""
+
+
+class _Locals:
+    """LocalTS of one process in one life, at any moment of it. O(1) per change, where a copy for each message that is
+    accepted would cost as much as there are messages under way."""
+
+    __slots__ = ("_changes", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._changes: dict[MessageId, list[tuple[int, Timestamp]]] = {}
+
+    def change(self, message_id: MessageId, local: Timestamp) -> None:
+        changes = self._changes.setdefault(message_id, [])
+        if not changes or changes[-1][1] != local:
+            self.now += 1
+            changes.append((self.now, local))
+
+    def at(self, moment: int, message_id: MessageId) -> Timestamp | None:
+        """What it was when `now` was `moment`."""
+        for changed, local in reversed(self._changes.get(message_id, ())):
+            if changed <= moment:
+                return local
+        return None
+
+
+class _Before:
+    """The state of a leader when it acknowledged. position: how many deliveries it had."""
+
+    __slots__ = ("locals", "moment", "position")
+
+    def __init__(self, known: _Locals, position: int):
+        self.locals = known
+        self.moment = known.now
+        self.position = position
 
 
 class _Accepted:
-    """m was acknowledged with ballots `vector` by a quorum of one group. before: LocalTS of Invariant 5, if its leader
-    is among them, and how many deliveries it had then."""
+    """m was acknowledged with ballots `vector` by a quorum of one group. before: for LocalTS of Invariant 5, if its
+    leader is among them."""
 
-    __slots__ = ("ballot", "before", "final", "id", "local", "position")
+    __slots__ = ("ballot", "before", "final", "id", "local")
 
-    def __init__(self, message_id: MessageId, ballot: Any, local: Timestamp, final: Timestamp):
+    def __init__(self, message_id: MessageId, ballot: Any, local: Timestamp, final: Timestamp, before: _Before | None):
         self.id = message_id
         self.ballot = ballot
         self.local = local
         self.final = final
-        self.before: dict[MessageId, Timestamp] | None = None
-        self.position = 0
+        self.before = before
 
 
 class WhiteBoxInvariants(Checker):
@@ -50,8 +87,9 @@ class WhiteBoxInvariants(Checker):
         self._stamps: dict[tuple[MessageId, GroupId, Any], Timestamp] = {}
         self._destinations: dict[MessageId, tuple[GroupId, ...]] = {}
         self._acks: dict[tuple[MessageId, Vector, GroupId], set[ProcessId]] = {}
-        self._before: dict[tuple[MessageId, Vector, GroupId], tuple[dict[MessageId, Timestamp], int]] = {}
-        self._accepted: dict[GroupId, list[_Accepted]] = {g: [] for g in topology.groups}
+        self._before: dict[tuple[MessageId, Vector, GroupId], _Before] = {}
+        self._known: dict[ProcessId, _Locals] = {}
+        self._accepted: dict[GroupId, deque[_Accepted]] = {g: deque(maxlen=_ACCEPTED_MAX) for g in topology.groups}
         self._locals: dict[tuple[GroupId, MessageId], Timestamp] = {}
         self._finals: dict[MessageId, Timestamp] = {}
         self._owners: dict[Timestamp, MessageId] = {}
@@ -62,6 +100,7 @@ class WhiteBoxInvariants(Checker):
 
     def on_life(self, node: Node) -> None:
         self._joined.pop(node.pid, None)
+        self._known[node.pid] = _Locals()
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
         self._destinations[message.id] = message.destinations
@@ -82,21 +121,37 @@ class WhiteBoxInvariants(Checker):
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
     ) -> None:
+        joined = node.protocol.joined  # type: ignore[attr-defined]
+        newly = self._joined.get(node.pid) != joined
+        if newly:
+            self._on_joined(node, joined)
+        if sends:
+            self._on_sends(node, sends)
+        if handler == "on_message" and type(args[1]).__name__ == "AcceptAck":
+            self._on_ack_received(args[0], args[1])
+        if newly:
+            for accepted in self._accepted[self.topology.group_of[node.pid]]:
+                self._check(node, accepted)
+
+    def _on_joined(self, node: Node, joined: Any) -> None:
+        self._joined[node.pid] = joined
+        known = self._known[node.pid]
+        for entry in node.protocol.entries.values():  # type: ignore[attr-defined]
+            if entry.phase != _START and entry.local is not None:
+                known.change(entry.id, entry.local)
+
+    def _on_sends(self, node: Node, sends: list[tuple[tuple[ProcessId, ...], Any, bool]]) -> None:
+        acks = []
         for _, message, _ in sends:
             kind = type(message).__name__
             if kind == "Accept":
                 self._on_accept(node, message)
             elif kind == "AcceptAck":
-                self._on_ack_sent(node, message)
+                acks.append(message)
             elif kind == "Deliver":
                 self._on_deliver_sent(node, message)
-        if handler == "on_message" and type(args[1]).__name__ == "AcceptAck":
-            self._on_ack_received(args[0], args[1])
-        joined = node.protocol.joined  # type: ignore[attr-defined]
-        if self._joined.get(node.pid) != joined:
-            self._joined[node.pid] = joined
-            for accepted in self._accepted[self.topology.group_of[node.pid]]:
-                self._check(node, accepted)
+        for ack in acks:
+            self._on_ack_sent(node, ack)
 
     @staticmethod
     def _is_late(node: Node, message_id: MessageId, timestamp: Timestamp) -> bool:
@@ -106,6 +161,8 @@ class WhiteBoxInvariants(Checker):
 
     def _on_accept(self, node: Node, accept: Any) -> None:
         """Invariant 1."""
+        if accept.group == self.topology.group_of[node.pid] and accept.ballot.leader == node.pid:
+            self._known[node.pid].change(accept.id, accept.local)
         if self._is_late(node, accept.id, accept.local):
             return
         known = self._stamps.setdefault((accept.id, accept.group, accept.ballot), accept.local)
@@ -128,19 +185,13 @@ class WhiteBoxInvariants(Checker):
 
     def _on_ack_sent(self, node: Node, ack: Any) -> None:
         """Remember LocalTS of Invariant 5 where the sender leads its group's ballot."""
-        group = self.topology.group_of[node.pid]
-        protocol: Any = node.protocol
         if not any(ballot.leader == node.pid for ballot in ack.ballots):
             return
+        before = _Before(self._known[node.pid], node.protocol.log.position)  # type: ignore[attr-defined]
+        group = self.topology.group_of[node.pid]
         for message_id in ack.ids:
-            final = self._final(message_id, ack.ballots)
-            if final is not None:
-                before = {
-                    e.id: e.local
-                    for e in protocol.entries.values()
-                    if e.phase != _START and e.local is not None and e.local < final
-                }
-                self._before[message_id, ack.ballots, group] = (before, protocol.log.position)
+            if self._final(message_id, ack.ballots) is not None:
+                self._before[message_id, ack.ballots, group] = before
 
     def _on_ack_received(self, sender: ProcessId, ack: Any) -> None:
         group = self.topology.group_of[sender]
@@ -161,12 +212,10 @@ class WhiteBoxInvariants(Checker):
         if final is None or group not in groups:
             return
         ballot = vector[groups.index(group)]
-        with_leader = ballot.leader in self._acks[key] and key in self._before
+        before = self._before.get(key) if ballot.leader in self._acks[key] else None
         if len(self._acks[key]) > self.topology.quorum(group) and ballot.leader != last:
             return
-        accepted = _Accepted(message_id, ballot, self._stamps[message_id, group, ballot], final)
-        if with_leader:
-            accepted.before, accepted.position = self._before[key]
+        accepted = _Accepted(message_id, ballot, self._stamps[message_id, group, ballot], final, before)
         self._accepted[group].append(accepted)
         if self.world is not None:
             for pid in self.topology.groups[group]:
@@ -210,7 +259,7 @@ class WhiteBoxInvariants(Checker):
         if protocol.clock.value < accepted.final.time:
             self._at(node, accepted, "2c", f"needs clock {accepted.final.time}, it is {protocol.clock.value}")
         if accepted.before is not None:
-            self._check_5(node, accepted)
+            self._check_5(node, accepted, accepted.before)
 
     def _at(self, node: Node, accepted: _Accepted, invariant: str, text: str) -> None:
         protocol: Any = node.protocol
@@ -236,23 +285,24 @@ class WhiteBoxInvariants(Checker):
             return False
         return bool(protocol.log.position < position)
 
-    def _check_5(self, node: Node, accepted: _Accepted) -> None:
+    def _check_5(self, node: Node, accepted: _Accepted, before: _Before) -> None:
         protocol: Any = node.protocol
         group = self.topology.group_of[node.pid]
-        before = accepted.before or {}
         for entry in protocol.entries.values():
             if entry.phase == _START or entry.local is None or entry.local >= accepted.final:
                 continue
-            if before.get(entry.id) == entry.local:
+            local = before.locals.at(before.moment, entry.id)
+            if local == entry.local:
                 continue
+            was_below = local is not None and local < accepted.final
             position = self._positions.get((group, entry.id))
-            if entry.id in before or position is None or position > accepted.position:
+            if was_below or position is None or position > before.position:
                 self._at(
                     node,
                     accepted,
                     "5",
                     f"has timestamp {accepted.final}, but {entry.id.hex()} has now local timestamp {entry.local},"
-                    f" which the leader of that ballot knew as {before.get(entry.id)}",
+                    f" which the leader of that ballot knew as {local}",
                 )
 
 

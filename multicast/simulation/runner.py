@@ -28,6 +28,8 @@ PROFILES = ("calm", "faults")
 LIVENESS_LIMIT_US = 60_000_000
 """How long a healed world may take until everything owed is delivered everywhere."""
 _QUIET_US = 1_000_000
+_MESSAGES_MAX = 200
+"""So many messages are drawn at most; if the user wants more the run becomes longer, not denser."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +119,8 @@ class Run:
         self.topology = self._draw_topology(rng)
         self.options = self._draw_options(rng)
         self.span_us = rng.choice((2_000_000, 4_000_000) if self.storm else (3_000_000, 8_000_000, 15_000_000))
+        if settings.messages and settings.messages > _MESSAGES_MAX:
+            self.span_us = self.span_us * settings.messages // _MESSAGES_MAX
         conditions = self._draw_conditions(rng)
         segment_bytes = rng.choice((4_096, 65_536, 1 << 20))
         self.world = World(self.topology, self._make_process, seed, conditions, segment_bytes_max=segment_bytes)
@@ -179,7 +183,7 @@ class Run:
         senders = list(self.topology.processes)
         if rng.random() < 0.3:
             senders = rng.sample(senders, rng.randint(1, len(senders)))
-        count = self.settings.messages or rng.choice((40, 100, 200))
+        count = self.settings.messages or rng.choice((40, 100, _MESSAGES_MAX))
         bursts = rng.choice((0, 3, 10))
         centres = [rng.randrange(self.span_us) for _ in range(bursts)]
         width = rng.choice((5_000, 100_000))
