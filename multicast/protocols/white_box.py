@@ -453,7 +453,7 @@ class WhiteBox(MulticastProtocol):
                 return
             if accept.ballot < self.promised:
                 out.send((sender,), Nack(self.promised))
-            elif accept.ballot == self.joined:
+            elif accept.ballot == self.joined and sender != self.self_id:
                 self._timer.heard(now)
             if entry.message is None:
                 if accept.message is None or self.group not in accept.message.destinations:
@@ -565,7 +565,8 @@ class WhiteBox(MulticastProtocol):
             return
         if sender != self.joined.leader:
             raise PeerError("a DELIVER from a process that does not lead")
-        self._timer.heard(now)
+        if sender != self.self_id:  # a leader that has heard of a higher ballot must not reassure itself
+            self._timer.heard(now)
         if deliver.position <= self.log.position:
             self._on_duplicate_deliver(self.entries.get(deliver.id), deliver, out)
         elif not self._deliver_next(deliver, out):

@@ -9,9 +9,15 @@ import pytest
 from multicast.protocol import Outbox, Overloaded
 from multicast.protocols.white_box import ACCEPTED, Deliver, Multicast, WhiteBox
 from multicast.records import Delivered
-from multicast.types import FINAL, Topology
+from multicast.types import FINAL, Timestamp, Topology
 from tests.conformance.journals import History, Submission, check
 from tests.multicast.lockstep import Lockstep
+from tests.planted.white_box import (
+    NoNegativeAnswer,
+    OwnAcceptHeld,
+    WaitsForItsCandidate,
+    WithoutOwnAcknowledgement,
+)
 
 SECOND = 1_000_000
 
@@ -307,3 +313,54 @@ def test_a_leader_asks_its_group_for_what_the_others_have_settled() -> None:
     later = world.submit(1, 0)
     world.advance(10 * SECOND)
     assert world.delivered(1) == world.delivered(2) == [m, later]
+
+
+def committed_without_the_own_acknowledgement(protocol: type[OwnAcceptHeld]) -> list[Timestamp]:
+    """Final timestamps at leader 0, whose own ACCEPTs are held up, and whose clock is behind group 1's."""
+    world = Lockstep(Topology.grid(2, 3), protocol)
+    world.settle()
+    for _ in range(5):
+        world.submit(3, 1)
+        world.settle()
+        own_accepts(world, 3)
+    world.submit(0, 0, 1)
+    world.settle()
+    own_accepts(world, 3)
+    if protocol is OwnAcceptHeld:
+        assert world.delivered(0) == [], "0 has not acknowledged"
+    second = world.submit(0, 0)
+    world.settle()
+    own_accepts(world, 0)
+    assert second in world.delivered(0)
+    return [timestamp for _, _, timestamp in world.engines[0].application.delivered]  # type: ignore[attr-defined]
+
+
+def own_accepts(world: Lockstep, process: int) -> None:
+    engine = world.engines[process]
+    held, engine.protocol.own_accepts = engine.protocol.own_accepts, []  # type: ignore[attr-defined]
+    for accept in held:
+        engine.receive(process, engine.codec.encode(0, accept))
+    world._run(process)
+    world.settle()
+
+
+def test_without_its_own_acknowledgement_a_leader_stamps_below_what_it_has_committed() -> None:
+    assert len(committed_without_the_own_acknowledgement(OwnAcceptHeld)) == 2
+    with pytest.raises(AssertionError, match=r"delivery at .* after"):
+        committed_without_the_own_acknowledgement(WithoutOwnAcknowledgement)
+
+
+@pytest.mark.parametrize("protocol", [WaitsForItsCandidate, NoNegativeAnswer])
+def test_a_leader_cut_off_by_a_dead_candidates_ballot_must_hear_of_it(protocol: type[WhiteBox]) -> None:
+    """2 stands for election, only 1 hears it, and 2 dies. 1 may acknowledge nothing to 0 any more."""
+    world = Lockstep(Topology.grid(1, 3), protocol)
+    world.settle()
+    world.cut = {(0, 2), (2, 0), (1, 2)}
+    while world.protocol(1).promised == world.protocol(0).promised:
+        world.advance(SECOND // 10)
+    assert world.protocol(0).role() == "leader" and world.protocol(1).promised.leader == 2
+    world.crash(2)
+    world.cut = set()
+    m = world.submit(0, 0)
+    world.advance(20 * SECOND)
+    assert world.delivered(0) == ([m] if protocol is WaitsForItsCandidate else [])

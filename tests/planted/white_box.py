@@ -161,35 +161,45 @@ class StaleClock(WhiteBox):
         super()._on_new_leader_ack(sender, ack, now, out)
 
 
-class SlowOwnAccept(WhiteBox):
-    """No bug: a leader's own ACCEPT takes as long as anybody's."""
+class OwnAcceptHeld(WhiteBox):
+    """No bug: a leader's own ACCEPTs take as long as a staged schedule wants, and a delivery does not move the clock.
+    (With ours, which come back at once, a leader that knows all stamps has moved its clock, and a delivery moves it
+    again: the next bug cannot show.)"""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.own_accepts: list[Any] = []
+        self._delivering = False
+
+    def _deliver_next(self, deliver: Any, out: Outbox) -> bool:
+        self._delivering = True
+        delivered = super()._deliver_next(deliver, out)
+        self._delivering = False
+        return delivered
+
+    def _advance_clock(self, to: int) -> None:
+        if not self._delivering:
+            super()._advance_clock(to)
 
     def _on_multicast(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         before = len(out.sends)
         super()._on_multicast(sender, message, now, out)
         sends, out.sends[before:] = out.sends[before:], []
-        for to, accept, durable in sends:
-            out.sends.append((tuple(p for p in to if p != self.self_id), accept, durable))
+        for to, sent, durable in sends:
+            out.sends.append((tuple(p for p in to if p != self.self_id), sent, durable))
             if self.self_id in to:
-                out.put(b"slow", b"")
-                out.sends.append(((self.self_id,), accept, True))
+                self.own_accepts.append(sent)
 
 
-class WithoutOwnAcknowledgement(SlowOwnAccept):
-    """Line 17 without "itself among them": the leader's clock may be behind what it commits. (With an ACCEPT that comes
-    back at once, as ours does, a leader that knows all stamps has moved its clock.)"""
+class WithoutOwnAcknowledgement(OwnAcceptHeld):
+    """Line 17 without "itself among them": the leader's clock may be behind what it commits. (Staged.)"""
 
     def _is_committed(self, entry: Any, vector: Any, acknowledged: set[ProcessId]) -> bool:
-        if entry.message is None or entry.local is None or self.joined not in vector:
+        groups = entry.message.destinations
+        if any(len(acknowledged.intersection(self.topology.groups[g])) < self.topology.quorum(g) for g in groups):
             return False
         entry.accepts.setdefault(self.group, (self.joined, entry.local))
-        members = set(self.topology.members(entry.message.destinations))
-        missing = {self.self_id} - acknowledged
-        enough = all(
-            len(set(self.topology.groups[g]) & acknowledged & members) >= self.topology.quorum(g)
-            for g in entry.message.destinations
-        )
-        return enough and super()._is_committed(entry, vector, acknowledged | missing)
+        return super()._is_committed(entry, vector, acknowledged | {self.self_id})
 
 
 class OwnBallotOnly(WhiteBox):
@@ -223,8 +233,19 @@ class DuplicateFiltered(WhiteBox):
         pass
 
 
-class NoNegativeAnswer(WhiteBox):
-    """Lines 37 and 11 as printed: who asks in a low ballot hears nothing."""
+class WaitsForItsCandidate(WhiteBox):
+    """No bug where leaders are chosen by an oracle, as in the paper: who has promised a ballot waits for its candidate.
+    (With ours, it stands itself when it has waited too long, and the next bug only costs time.)"""
+
+    def _recover(self, now: int, out: Outbox) -> None:
+        if self.promised not in (self.joined, self.promised._replace(leader=self.self_id)):
+            self._timer.restart(now)
+        else:
+            super()._recover(now, out)
+
+
+class NoNegativeAnswer(WaitsForItsCandidate):
+    """Lines 37 and 11 as printed: who asks in a low ballot hears nothing. (Staged.)"""
 
     def _on_nack(self, ballot: Ballot, now: int) -> None:
         pass
@@ -248,10 +269,10 @@ class FreedAtDelivery(WhiteBox):
 PLANTED = (
     Planted(ClockNotAdvanced, first_seed=1, shows="line 14"),
     Planted(VectorsMixed, first_seed=6, shows="line 17"),
-    Planted(DeliveredKept, first_seed=119, shows="line 44"),
+    Planted(DeliveredKept, first_seed=119, shows="erratum 1, line 44"),
     Planted(AcknowledgedBeforeSync, first_seed=6),
     Planted(LanesSwapped, first_seed=46),
-    Planted(EveryBallotCounts, first_seed=43, shows="line 45"),
+    Planted(EveryBallotCounts, first_seed=43, shows="lines 45, 51"),
     Planted(BallotsNotSaved, first_seed=1),
     Planted(EntriesNotSaved, first_seed=1),
     Planted(RemoteVoteEnough, first_seed=1, shows="line 17"),
@@ -259,4 +280,6 @@ PLANTED = (
     Planted(AmnesiacJoinsAnyBallot, first_seed=18),
     Planted(StateActedOnTwice, first_seed=1, shows="erratum 2, line 42"),
     Planted(StaleClock, first_seed=3, shows="line 56"),
+    Planted(DuplicateFiltered, first_seed=32, shows="erratum 3, line 25"),
+    Planted(FreedAtDelivery, first_seed=1, shows="erratum 6"),
 )
