@@ -1,0 +1,178 @@
+"""Linearizability by search, for histories whose values repeat (Wing and Gong 1993; Lowe 2017; Porcupine).
+
+Keys that no transaction touches together are judged apart (linearizability is local: Herlihy and Wing 1990, Theorem 1).
+For each such part: take the operations in an order that respects real time, execute them on a state, and go back where
+a read does not fit. A configuration (what was taken, the state) is never tried twice. An operation of unknown outcome
+may be taken at any time after its invocation, or never. Where every transaction touches one key, all keys linearizable
+is strict serializability.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import msgspec
+
+from spark_etl.blackbox.history import Op, Transaction
+from spark_etl.blackbox.resolve import Key, show
+
+LINEARIZABLE, NOT_LINEARIZABLE, UNDETERMINED = "linearizable", "not-linearizable", "not determined"
+CONFIGURATIONS_MAX = 2_000_000
+_FOREVER = 1 << 62
+
+_State = tuple[Any, ...]
+
+
+class Searched(msgspec.Struct, frozen=True):
+    """keys: of this part. configurations: how many were looked at. why: what blocks the longest order that was found,
+    or why it is not determined."""
+
+    keys: tuple[Key, ...]
+    verdict: str
+    configurations: int
+    why: str = ""
+    stuck: tuple[int, ...] = ()
+
+
+def parts(history: Sequence[Transaction]) -> list[tuple[tuple[Key, ...], list[Transaction]]]:
+    """Keys that transactions touch together, and those transactions."""
+    leader: dict[Key, Key] = {}
+
+    def find(key: Key) -> Key:
+        while leader.setdefault(key, key) != key:
+            leader[key] = leader[leader[key]]
+            key = leader[key]
+        return key
+
+    for transaction in history:
+        keys = [op.key for op in transaction.ops]
+        for key in keys:
+            leader[find(key)] = find(keys[0])
+    members: dict[Key, list[Key]] = defaultdict(list)
+    for key in leader:
+        members[find(key)].append(key)
+    chosen: dict[Key, list[Transaction]] = defaultdict(list)
+    for transaction in history:
+        if transaction.ops and transaction.type != "fail":
+            chosen[find(transaction.ops[0].key)].append(transaction)
+    return [(tuple(members[root]), chosen[root]) for root in members]
+
+
+def linearize(history: Sequence[Transaction], configurations_max: int = CONFIGURATIONS_MAX) -> list[Searched]:
+    """Every part of a history. The bound is for each part."""
+    lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
+    found = []
+    for keys, transactions in parts(history):
+        timed = [t for t in transactions if t.invoke is not None]
+        if len(timed) < len(transactions):
+            found.append(Searched(keys, UNDETERMINED, 0, "some of its operations have no real time"))
+            continue
+        found.append(_Search(keys, timed, lists, configurations_max).run())
+    return found
+
+
+class _Search:
+    """The transactions of one part, those of unknown outcome without a read that could fail them last."""
+
+    def __init__(self, keys: tuple[Key, ...], transactions: Sequence[Transaction], lists: set[Key], most: int):
+        self.keys = keys
+        self.place = {key: i for i, key in enumerate(keys)}
+        self.lists = lists
+        self.most = most
+        useful = [t for t in transactions if t.type == "ok" or any(op.kind in ("w", "append") for op in t.ops)]
+        self.transactions = sorted(useful, key=lambda t: (t.invoke or 0, t.index))
+        self.ends = [t.complete if t.type == "ok" and t.complete else _FOREVER for t in self.transactions]
+        self.begins = [t.invoke or 0 for t in self.transactions]
+        self.one_list = len(keys) == 1 and keys[0] in lists
+        if self.one_list:
+            first = [(i, t.ops[0]) for i, t in enumerate(self.transactions) if self.ends[i] < _FOREVER]
+            reads = [(self.ends[i], i, op.value or ()) for i, op in first if op.kind == "r"]
+            self.reads = sorted(reads, key=lambda read: read[:2])
+            puts = [i for i, t in enumerate(self.transactions) if any(op.kind == "w" for op in t.ops)]
+            self.puts = sorted((self.begins[i], i) for i in puts)
+
+    def run(self) -> Searched:
+        """Depth first, without recursion. `taken` is a bit set; `low` the first transaction that is not in it."""
+        count = len(self.transactions)
+        owed = sum(1 << i for i, end in enumerate(self.ends) if end < _FOREVER)
+        start: _State = tuple(() if key in self.lists else None for key in self.keys)
+        seen: set[tuple[int, Hashable]] = {(0, start)}
+        stack: list[tuple[int, _State]] = [(0, start)]
+        best, stuck = -1, 0
+        while stack:
+            taken, state = stack.pop()
+            if taken & owed == owed:
+                return Searched(self.keys, LINEARIZABLE, len(seen))
+            progress = (taken & owed).bit_count()
+            if progress > best:
+                best, stuck = progress, taken
+            if len(seen) > self.most:
+                why = f"more than {self.most} configurations for {count} operations at {self._names()}"
+                return Searched(self.keys, UNDETERMINED, len(seen), why)
+            following: list[tuple[int, _State]] = []
+            for i in self._candidates(taken):
+                after = self._apply(state, self.transactions[i], self.ends[i] == _FOREVER)
+                if after is None:
+                    continue
+                if after is state:
+                    # Who only reads, and fits, may as well be next: it stands in nobody's way.
+                    following = [(taken | 1 << i, after)]
+                    break
+                following.append((taken | 1 << i, after))
+            following = [c for c in following if c not in seen]
+            if self.one_list:
+                following = [c for c in following if not self._hopeless(*c)]
+            seen.update(following)
+            stack += reversed(following)
+        blocked = [i for i in self._candidates(stuck) if self.ends[i] < _FOREVER]
+        texts = [f"T{self.transactions[i].index} {', '.join(map(show, self.transactions[i].ops))}" for i in blocked[:3]]
+        why = f"no order explains {self._names()}: after {best} operations none of these can be next: {'; '.join(texts)}"
+        indexes = tuple(self.transactions[i].index for i in blocked[:10])
+        return Searched(self.keys, NOT_LINEARIZABLE, len(seen), why, indexes)
+
+    def _names(self) -> str:
+        return ", ".join(repr(key) for key in self.keys[:4]) + (", ..." if len(self.keys) > 4 else "")
+
+    def _candidates(self, taken: int) -> list[int]:
+        """What may be next: invoked before anything not taken had completed. Those that must come soon, first."""
+        low = (~taken & taken + 1).bit_length() - 1
+        found: list[tuple[int, int]] = []
+        limit = _FOREVER
+        for i in range(low, len(self.transactions)):
+            if self.begins[i] > limit:
+                break
+            if not taken >> i & 1:
+                found.append((self.ends[i], i))
+                limit = min(limit, self.ends[i])
+        return [i for _, i in sorted(found) if self.begins[i] < limit or self.ends[i] == limit]
+
+    def _apply(self, state: _State, transaction: Transaction, unknown: bool) -> _State | None:
+        """The state afterwards, None if what the transaction saw does not fit. What an unknown one saw is not known."""
+        after: list[Any] | None = None
+        for op in transaction.ops:
+            place = self.place[op.key]
+            now = (after or state)[place]
+            if op.kind in ("w", "append"):
+                after = after or list(state)
+                after[place] = (*(now or ()), op.value) if op.kind == "append" else op.value
+            elif not self._fits(op, now) and not (unknown and op.kind == "r" and op.value is None):
+                return None
+        return state if after is None else tuple(after)
+
+    def _hopeless(self, taken: int, state: _State) -> bool:
+        """The read of a list that must come soonest cannot fit any more: appends alone never change what is there."""
+        for end, i, value in self.reads:
+            if not taken >> i & 1:
+                held = state[0] or ()
+                if held == value[: len(held)]:
+                    return False
+                return not any(begin < end and not taken >> j & 1 for begin, j in self.puts)
+        return False
+
+    @staticmethod
+    def _fits(op: Op, now: Any) -> bool:
+        if op.kind == "neq":
+            return bool(now != op.value)
+        return bool(now == op.value or (not now and not op.value and op.value in (None, ()) and now in (None, ())))

@@ -1,0 +1,352 @@
+"""From values to versions: who wrote what was read, what is certain about the order of versions, what is plainly wrong.
+
+A *version* of a register is the last write of a committed transaction to it; a version of a list is one element. Values
+that a history writes once name their writer. A transaction of unknown outcome counts as committed if somebody committed
+has read from it, and as absent otherwise: what nobody saw can be left out of any explanation. A value that nobody wrote
+is taken for the initial state of its key, where it can be that; otherwise it is a `garbage-read`.
+
+What is certain about the order of the versions of a key: the initial one is first; who reads one version and writes
+another (a register) puts its own later; lists show their order, and what no read shows comes after all that the longest
+read shows; a given order, where there is one.
+
+After Adya, Liskov and O'Neil 2000; Kingsbury and Alvaro, Elle, VLDB 2020, Sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+
+from spark_etl.blackbox.history import Op, Transaction
+
+INIT = -1
+"""In place of a transaction: whatever was there at the beginning."""
+
+Key = Hashable
+
+
+class Anomaly(msgspec.Struct, frozen=True):
+    """transactions: indexes of those involved. text: a sentence with the operations."""
+
+    name: str
+    transactions: tuple[int, ...]
+    text: str
+
+
+_ByValue = tuple[int, int, Any]
+"""(reader, ordinal of the operation, what it read)."""
+
+
+class Read(NamedTuple):
+    """A committed transaction read this version of a key, not its own. ordinal: of the operation."""
+
+    reader: int
+    key: Key
+    writer: int
+    ordinal: int
+
+
+class Facts:
+    """What is known of a history.
+
+    committed: index -> transaction. writers: key -> committed transactions that write it, in the order of the file.
+    reads: of versions of others. ww: certain (earlier, later, key); neighbours only, where a whole order is known.
+    rw: certain (reader, overwriter, key) at lists; at registers they follow from `reads` and the order of versions.
+    rw_own: of those who read a list only after they had appended to it: what they did not see follows them if their
+    append counts from their snapshot on (snapshot isolation and above).
+    free: key -> writers whose order among each other is not known from here. repeated: keys at which values were
+    written twice (or compared), so that versions cannot be told apart. list_keys: keys that are appended to.
+    anomalies: what is plainly wrong.
+    """
+
+    def __init__(self) -> None:
+        self.committed: dict[int, Transaction] = {}
+        self.writers: dict[Key, list[int]] = defaultdict(list)
+        self.reads: list[Read] = []
+        self.ww: set[tuple[int, int, Key]] = set()
+        self.rw: set[tuple[int, int, Key]] = set()
+        self.rw_own: set[tuple[int, int, Key]] = set()
+        self.free: dict[Key, list[int]] = {}
+        self.repeated: set[Key] = set()
+        self.list_keys: set[Key] = set()
+        self.anomalies: list[Anomaly] = []
+
+    def report(self, name: str, transactions: Sequence[int], text: str) -> None:
+        anomaly = Anomaly(name, tuple(dict.fromkeys(transactions)), text)
+        if anomaly not in self.anomalies:
+            self.anomalies.append(anomaly)
+
+
+def show(op: Op) -> str:
+    """An operation for people."""
+    value = list(op.value) if isinstance(op.value, tuple) else op.value
+    return f"r({op.key!r}) = {value!r}" if op.kind == "r" else f"{op.kind}({op.key!r}, {value!r})"
+
+
+def resolve(history: Sequence[Transaction], orders: Mapping[Key, Sequence[Any]] | None = None) -> Facts:
+    """orders: key -> its values in the order of their versions, if the source gives it."""
+    return _Resolver(history, orders or {}).run()
+
+
+class _Resolver:
+    def __init__(self, history: Sequence[Transaction], orders: Mapping[Key, Sequence[Any]]):
+        self.history = {t.index: t for t in history}
+        self.orders = orders
+        self.facts = Facts()
+        self.written: dict[tuple[Key, Any], list[int]] = defaultdict(list)
+        self.last: dict[tuple[int, Key], Any] = {}
+        self.after_own: set[tuple[int, int]] = set()
+        self.list_keys = {op.key for t in history for op in t.ops if op.kind == "append"}
+
+    def run(self) -> Facts:
+        facts = self.facts
+        facts.list_keys = self.list_keys
+        self._index()
+        self._commit()
+        for index, transaction in facts.committed.items():
+            for key in dict.fromkeys(op.key for op in transaction.ops if op.kind in ("w", "append")):
+                facts.writers[key].append(index)
+            if transaction.type == "ok":
+                self._internal(transaction)
+        registers, lists = self._external_reads()
+        for key in dict.fromkeys((*facts.writers, *registers, *lists)):
+            if key in facts.repeated:
+                continue
+            if key in self.list_keys or key in lists:
+                self._list(key, lists.get(key, []))
+            else:
+                self._register(key, registers.get(key, []))
+        return facts
+
+    def _index(self) -> None:
+        """Who wrote which value; where values repeat."""
+        repeated = self.facts.repeated
+        for transaction in self.history.values():
+            for op in transaction.ops:
+                if op.kind in ("w", "append"):
+                    writers = self.written[op.key, op.value]
+                    if transaction.index in writers or any(self.history[w].type != "fail" for w in writers):
+                        repeated.add(op.key)
+                    writers.append(transaction.index)
+                    self.last[transaction.index, op.key] = op.value
+                if op.kind == "neq" or (op.kind == "w" and op.key in self.list_keys):
+                    repeated.add(op.key)
+
+    def _commit(self) -> None:
+        """Everything acknowledged, and of the unknown what acknowledged ones have read from."""
+        committed = {t.index: t for t in self.history.values() if t.type == "ok"}
+        for transaction in list(committed.values()):
+            for op in transaction.ops:
+                if op.kind != "r" or op.value is None:
+                    continue
+                for value in op.value if isinstance(op.value, tuple) else (op.value,):
+                    for index in self.written.get((op.key, value), ()):
+                        if self.history[index].type == "info":
+                            committed.setdefault(index, self.history[index])
+        self.facts.committed = dict(sorted(committed.items()))
+
+    # -- inside one transaction ---------------------------------------------------------------------------------------
+
+    def _internal(self, transaction: Transaction) -> None:
+        """What a transaction reads must fit what it has itself read and written before."""
+        state: dict[Key, Any] = {}
+        appended: dict[Key, tuple[Any, ...]] = {}
+        for number, op in enumerate(transaction.ops):
+            key = op.key
+            if op.kind == "w":
+                state[key] = op.value
+            elif op.kind == "append" and key in state:
+                state[key] = (*(state[key] or ()), op.value)
+            elif op.kind == "append":
+                appended[key] = (*appended.get(key, ()), op.value)
+            elif op.kind == "r":
+                self._future(transaction, number)
+                wrong = key in state and (state[key] or ()) != (op.value or ()) and state[key] != op.value
+                if key not in state and (own := appended.get(key)):
+                    wrong = not isinstance(op.value, tuple) or op.value[-len(own) :] != own
+                if wrong:
+                    text = f"T{transaction.index} reads {show(op)}; it had read or written something else there before"
+                    self.facts.report("internal", [transaction.index], text)
+                state[key] = op.value
+
+    def _future(self, transaction: Transaction, number: int) -> None:
+        op = transaction.ops[number]
+        seen = op.value if isinstance(op.value, tuple) else (op.value,)
+        for later in transaction.ops[number + 1 :]:
+            writes = later.kind in ("w", "append") and later.key == op.key and later.value in seen
+            if writes and self.written[op.key, later.value] == [transaction.index]:
+                text = f"T{transaction.index} reads {show(op)} before it does {show(later)}"
+                self.facts.report("future-read", [transaction.index], text)
+                return
+
+    def _external_reads(self) -> tuple[dict[Key, list[_ByValue]], dict[Key, list[_ByValue]]]:
+        """Of registers (before an own write) and of lists (without own appends): key -> (reader, ordinal, value)."""
+        registers: dict[Key, list[_ByValue]] = defaultdict(list)
+        lists: dict[Key, list[_ByValue]] = defaultdict(list)
+        for index, transaction in self.facts.committed.items():
+            if transaction.type != "ok":
+                continue
+            wrote: dict[Key, int] = defaultdict(int)
+            for number, op in enumerate(transaction.ops):
+                if op.kind in ("w", "append"):
+                    wrote[op.key] += 1
+                elif op.kind == "r":
+                    own = wrote[op.key]
+                    if isinstance(op.value, tuple) or op.key in self.list_keys:
+                        whole = op.value or ()
+                        lists[op.key].append((index, number, whole[: len(whole) - own]))
+                        if own:
+                            self.after_own.add((index, number))
+                    elif not own:
+                        registers[op.key].append((index, number, op.value))
+        return registers, lists
+
+    # -- registers ----------------------------------------------------------------------------------------------------
+
+    def _register(self, key: Key, reads: list[_ByValue]) -> None:
+        facts, writers = self.facts, self.facts.writers.get(key, [])
+        initial = self._initial(key, reads)
+        first: dict[int, int] = {}
+        for reader, ordinal, value in reads:
+            writer = self._writer(key, value, reader, initial)
+            if writer is not None and writer != reader:
+                facts.reads.append(Read(reader, key, writer, ordinal))
+                first.setdefault(reader, writer)
+        given = (self._committed_writer(key, v) for v in self.orders.get(key, self.orders.get(str(key), ())))
+        chain = list(dict.fromkeys(w for w in given if w is not None))
+        facts.ww.update((earlier, later, key) for earlier, later in pairwise(chain))
+        updates: dict[int, list[int]] = defaultdict(list)
+        for writer in writers:
+            if writer in first:
+                updates[first[writer]].append(writer)
+                if first[writer] != INIT:
+                    facts.ww.add((first[writer], writer, key))
+        if len(writers) > 1 and not set(writers) <= set(chain):
+            facts.free[key] = writers
+        for version, updaters in updates.items():
+            what = "the initial version" if version == INIT else f"T{version}'s version"
+            self._lost_update(updaters, f"all read {what} of {key!r}, and then write it")
+
+    def _lost_update(self, updaters: list[int], what: str) -> None:
+        if len(updaters) > 1:
+            self.facts.report("lost-update", updaters, f"{' and '.join(f'T{t}' for t in updaters[:4])} {what}")
+
+    def _initial(self, key: Key, reads: list[_ByValue]) -> Any:
+        """The value nobody wrote that can be this key's initial one; None: that is null."""
+        unknown = {value for _, _, value in reads if value is not None and (key, value) not in self.written}
+        if len(unknown) != 1 or any(value is None for _, _, value in reads):
+            return None
+        (value,) = unknown
+        for reader, _, read in reads:
+            for writer in self.facts.writers.get(key, []) if read == value else ():
+                if writer != reader and _before(self.history[writer], self.history[reader]):
+                    return None
+        return value
+
+    def _writer(self, key: Key, value: Any, reader: int, initial: Any) -> int | None:
+        """Whose version this is; None if it is nobody's, or an aborted one's (which is reported)."""
+        if value is None or value == initial:
+            return INIT
+        facts, writers = self.facts, self.written.get((key, value), [])
+        if not writers:
+            facts.report("garbage-read", [reader], f"T{reader} reads {key!r} = {value!r}, which nobody wrote")
+            return None
+        writer = self._committed_writer(key, value)
+        if writer is None:
+            self._aborted_read(key, value, reader, writers[0])
+        elif self.last[writer, key] != value and writer != reader:
+            after = self.last[writer, key]
+            text = f"T{reader} reads {key!r} = {value!r} of T{writer}, which then wrote {after!r} there"
+            facts.report("G1b", [reader, writer], text)
+        return writer
+
+    def _aborted_read(self, key: Key, value: Any, reader: int, writer: int) -> None:
+        text = f"T{reader} reads {value!r} at {key!r}, written by T{writer}, which was aborted"
+        self.facts.report("G1a", [reader, writer], text)
+
+    def _committed_writer(self, key: Key, value: Any) -> int | None:
+        return next((w for w in self.written.get((key, value), ()) if w in self.facts.committed), None)
+
+    # -- lists --------------------------------------------------------------------------------------------------------
+
+    def _list(self, key: Key, reads: list[_ByValue]) -> None:
+        """The longest read shows the order; every other must be a prefix of it."""
+        facts = self.facts
+        longest = max((value for _, _, value in reads), key=len, default=())
+        for reader, _, value in reads:
+            if len(set(value)) < len(value):
+                twice = next(v for v in value if value.count(v) > 1)
+                facts.report("duplicate-elements", [reader], f"T{reader} reads {twice!r} twice in {key!r}")
+            if value != longest[: len(value)]:
+                text = f"T{reader} reads {key!r} = {list(value)!r}; another reads {list(longest)!r}"
+                facts.report("incompatible-order", [reader], text)
+        elements = list(dict.fromkeys(longest))
+        order = [self._appender(key, value, elements, reads) for value in elements]
+        place = {value: i for i, value in enumerate(elements)}
+        unseen = [w for w in facts.writers.get(key, []) if any(v not in place for v in self._appended(w, key))]
+        known = [w for w in order if w is not None and w != INIT]
+        facts.ww.update((a, b, key) for a, b in pairwise(known) if a != b)
+        if known:
+            facts.ww.update((known[-1], w, key) for w in unseen if w != known[-1])
+        if len(unseen) > 1:
+            facts.free[key] = unseen
+        updates: dict[int, list[int]] = defaultdict(list)
+        for reader, ordinal, value in reads:
+            at = self._read_up_to(key, reader, value, place)
+            writer = order[at] if at >= 0 else INIT
+            if writer is not None and writer != reader:
+                facts.reads.append(Read(reader, key, writer, ordinal))
+                blind = (reader, ordinal) in self.after_own
+                if not blind and reader in facts.writers.get(key, ()) and reader not in updates[at]:
+                    updates[at].append(reader)
+            following = next((w for w in order[at + 1 :] if w is not None and w != INIT), None)
+            next_ones = unseen if following is None else [following]
+            overwritten = facts.rw_own if (reader, ordinal) in self.after_own else facts.rw
+            overwritten.update((reader, other, key) for other in next_ones if other != reader)
+        for at, updaters in updates.items():
+            self._lost_update(updaters, f"all read the first {at + 1} elements of {key!r}, and then append to it")
+
+    def _appended(self, writer: int, key: Key) -> list[Any]:
+        return [op.value for op in self.history[writer].ops if op.kind == "append" and op.key == key]
+
+    def _appender(self, key: Key, value: Any, elements: list[Any], reads: list[_ByValue]) -> int | None:
+        """Whose element this is: INIT if it was there from the beginning, None if it is nobody's that committed."""
+        facts, writers = self.facts, self.written.get((key, value), [])
+        if writers and (writer := self._committed_writer(key, value)) is not None:
+            return writer
+        at = elements.index(value)
+        reader = next((r for r, _, read in reads if value in read), -1)
+        if not writers:
+            if all((key, v) not in self.written for v in elements[:at]):
+                return INIT
+            facts.report("garbage-read", [reader], f"T{reader} reads {value!r} in {key!r}, which nobody appended")
+            return None
+        self._aborted_read(key, value, reader, writers[0])
+        above = next((w for v in elements[at + 1 :] if (w := self._committed_writer(key, v)) is not None), None)
+        if above is not None:
+            text = f"T{above} appended to {key!r} when it held {value!r} of T{writers[0]}, which was aborted"
+            facts.report("dirty-update", [above, writers[0]], text)
+        return None
+
+    def _read_up_to(self, key: Key, reader: int, value: tuple[Any, ...], place: dict[Any, int]) -> int:
+        """The place of the last element that a transaction read; -1: none. Reports a read between two appends."""
+        if not value or value[-1] not in place:
+            return -1
+        writer = self._committed_writer(key, value[-1])
+        if writer is not None and writer != reader:
+            own = self._appended(writer, key)
+            if value[-1] != own[-1]:
+                text = f"T{reader} reads {key!r} up to {value[-1]!r} of T{writer}, which then appended {own[-1]!r}"
+                self.facts.report("G1b", [reader, writer], text)
+        return place[value[-1]]
+
+
+def _before(a: Transaction, b: Transaction) -> bool:
+    """In real time, or in their session where there is no real time."""
+    if a.complete is not None and b.invoke is not None:
+        return a.complete < b.invoke
+    return a.invoke is None and b.invoke is None and a.process == b.process and a.index < b.index
