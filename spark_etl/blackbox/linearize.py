@@ -128,7 +128,8 @@ class _Search:
             stack += reversed(following)
         blocked = [i for i in self._candidates(stuck) if self.ends[i] < _FOREVER]
         texts = [f"T{self.transactions[i].index} {', '.join(map(show, self.transactions[i].ops))}" for i in blocked[:3]]
-        why = f"no order explains {self._names()}: after {best} operations none of these can be next: {'; '.join(texts)}"
+        found = f"after {best} operations none of these can be next: {'; '.join(texts)}"
+        why = f"no order explains {self._names()}: {found}"
         indexes = tuple(self.transactions[i].index for i in blocked[:10])
         return Searched(self.keys, NOT_LINEARIZABLE, len(seen), why, indexes)
 

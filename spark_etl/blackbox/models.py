@@ -138,7 +138,7 @@ class Graph:
     def cycle(self) -> list[Edge]:
         """A shortest cycle through some node of a cycle; empty if there is none."""
         best: list[Edge] = []
-        for start in self._cyclic()[:64]:
+        for start in self.cyclic()[:64]:
             found = self.path(start, start)
             if found and (not best or len(found) < len(best)):
                 best = found
@@ -146,7 +146,7 @@ class Graph:
                     break
         return best
 
-    def _cyclic(self) -> list[int]:
+    def cyclic(self) -> list[int]:
         """Nodes that remain when those without predecessors or successors are taken away, again and again."""
         waits: dict[int, int] = defaultdict(int)
         before: dict[int, list[int]] = defaultdict(list)
@@ -252,7 +252,7 @@ class Judge:
         for read in facts.reads:
             if read.reader not in self.readers[read.key, read.writer]:
                 self.readers[read.key, read.writer].append(read.reader)
-        self._known = self._known_edges()
+        self.known = self._known_edges()
         self._constraints = self._all_constraints()
 
     def verdicts(self) -> dict[str, Verdict]:
@@ -283,7 +283,7 @@ class Judge:
         return self._check(variant, base)
 
     def _check(self, variant: str, base: str) -> Verdict:
-        extra = self._session() if variant == SESSION else self._realtime() if variant == REALTIME else []
+        extra = self.session_edges() if variant == SESSION else self.realtime_edges() if variant == REALTIME else []
         if base in ("read-committed", "read-atomic", "causal"):
             return self._forced(base, extra)
         if base == "consistent-view":
@@ -329,7 +329,7 @@ class Judge:
                 found.append(_Constraint(first, second, len(first) == len(second) == 1))
         return found
 
-    def _session(self) -> list[Edge]:
+    def session_edges(self) -> list[Edge]:
         last: dict[int, int] = {}
         edges = []
         for transaction in self.history:
@@ -338,7 +338,7 @@ class Judge:
             last[transaction.process] = transaction.index
         return edges
 
-    def _realtime(self) -> list[Edge]:
+    def realtime_edges(self) -> list[Edge]:
         """Enough of "completed before the other was invoked" that the rest follows: of those completed before an
         invocation, only the ones that completed after every invocation among them."""
         edges: list[Edge] = []
@@ -364,7 +364,7 @@ class Judge:
         own: list[Edge] = []
         if "ww" not in shape.weak:
             own = [Edge(a, b, "rw", key) for a, b, key in sorted(self.facts.rw_own, key=repr)]
-        for edge in (*self._known, *own, *extra):
+        for edge in (*self.known, *own, *extra):
             _put(graph, shape, edge)
         if graph.order() is None:
             return Verdict(VIOLATED, "these transactions precede one another in a circle", graph.cycle())
@@ -427,7 +427,7 @@ class Judge:
 
     def _forced(self, base: str, extra: Sequence[Edge]) -> Verdict:
         """Biswas and Enea: what the axiom forces upon the commit order, together with wr and the session order."""
-        edges = [e for e in self._known if e.kind in ("ww", "wr")] + list(extra)
+        edges = [e for e in self.known if e.kind in ("ww", "wr")] + list(extra)
         before = self._visible(base, extra)
         writers = {key: set(ones) for key, ones in self.facts.writers.items()}
         for read in self.facts.reads:
@@ -452,17 +452,17 @@ class Judge:
         return f"T{reader} has seen T{other}, which wrote {key!r}, and yet reads its initial version"
 
     def _visible(self, base: str, extra: Sequence[Edge]) -> _Visibility:
-        return _Visibility(base, self.facts, self._known, extra)
+        return _Visibility(base, self.facts, self.known, extra)
 
     def _consistent_view(self, extra: Sequence[Edge]) -> Verdict:
         """No rw edge leads back along ww, wr (and session or real time); exact only where the order is certain."""
         graph = Graph()
-        for edge in (*self._known, *extra):
+        for edge in (*self.known, *extra):
             if edge.kind != "rw":
                 graph.add(edge.source, edge.target, edge)
         if graph.order() is None:
             return Verdict(VIOLATED, "these transactions precede one another in a circle", graph.cycle())
-        if single := self._single(graph, [e for e in self._known if e.kind == "rw"]):
+        if single := self._single(graph, [e for e in self.known if e.kind == "rw"]):
             return Verdict(VIOLATED, "one of them did not see what it depends on", single)
         if not self._constraints:
             if self._constraints is None:
@@ -493,7 +493,7 @@ class Judge:
                 trial.add(edge.source, edge.target, edge)
         if trial.order() is None:
             return trial.cycle()
-        return self._single(trial, [e for e in (*self._known, *side) if e.kind == "rw"])
+        return self._single(trial, [e for e in (*self.known, *side) if e.kind == "rw"])
 
 
 class _Visibility:
@@ -646,7 +646,7 @@ class _Solver:
     def _cycles(graph: Graph) -> list[list[Edge]]:
         """A cycle through each of some nodes on cycles."""
         found = []
-        for start in graph._cyclic()[:200]:
+        for start in graph.cyclic()[:200]:
             if cycle := graph.path(start, start):
                 found.append(cycle)
         return found
