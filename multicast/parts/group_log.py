@@ -29,6 +29,8 @@ and known, and the reign begins, once this process has delivered what any of a q
     Applied        member -> members                            the state after that instance
     StateAsk       member -> member                             -
     State          member -> who asked                          -
+    Forgot         process without memory -> everybody          -  (parts.reminders)
+    Reminder       process -> who has forgotten                 -  (parts.reminders)
 
 Garbage. An entry goes when its message is settled (parts.delivered): a quorum of each destination group has delivered
 it, so by the rule above every later leader has. An instance is dropped by a member that has applied it, durably, when
@@ -42,6 +44,11 @@ copy that comes later is assigned anew, and delivered expired, maybe while the f
 
 Durable: the state is saved with each instance, in the batch that applies it: `g` -> instance, clock, highest ballot;
 `m` + local timestamp -> an entry. Deliveries: the journal and parts.delivered; their note is the local timestamp.
+
+Lost disk. A process whose disk is gone comes back as its group's consensus says (parts.paxos): what was decided with
+its vote is safe by that, and with it the stamps that it told and the reigns that it began. What others count on besides
+is what it had delivered (parts.delivered): it must have that again, too (parts.reminders), and until then tells no
+watermark and no position, and gives its state to nobody.
 
 Orderings relied on: none for safety; FIFO from a leader to its members makes gaps in positions rare.
 """
@@ -57,6 +64,7 @@ from multicast.parts.delivered import DeliveredLog
 from multicast.parts.paxos import Paxos
 from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import Assembly, portions
+from multicast.parts.reminders import Forgot, Reminder, Reminders
 from multicast.protocol import MulticastProtocol, Options, Outbox, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
@@ -73,9 +81,10 @@ class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
 
 
 class Applied(msgspec.Struct, array_like=True, tag=5, gc=False):
-    """I have durably applied the log up to this instance."""
+    """I have durably applied the log up to this instance, and delivered up to this timestamp."""
 
     instance: int
+    delivered: Timestamp
 
 
 class StateAsk(msgspec.Struct, array_like=True, tag=8, gc=False):
@@ -189,6 +198,7 @@ class GroupLog(MulticastProtocol):
         self._assembly: Assembly[SavedEntry] = Assembly()
         self._state: tuple[ProcessId, State] | None = None
         self._state_at = self._state_turn = 0
+        self._reminders = Reminders(self_id, topology, o.retry_us)
         self._wake = 0
 
     # -- what the exchange with other groups adds ---------------------------------------------------------------------
@@ -246,7 +256,10 @@ class GroupLog(MulticastProtocol):
                 entry.final, entry.position = known
             elif not entry.logged:  # installed, settled and forgotten
                 entry.position, entry.settled = saved.position, True
-        self.paxos.on_start(values, now, out)
+        self.paxos.on_start(values, now, out, saved.lost)
+        self.paxos.held = self.paxos.amnesiac
+        if self.paxos.amnesiac:
+            self._reminders.begin(now, self.rng)
         self._rebuild_queue()
         self._after_paxos(now, out)
         if not saved.first:
@@ -462,13 +475,18 @@ class GroupLog(MulticastProtocol):
         """The log that this process lacks is dropped: ask members for their state, in turn and not too often."""
         if not self.others or now < self._state_at:
             return
-        peer = self.others[self._state_turn % len(self.others)]
-        self._state_turn += 1
         self._state_at = now + self.options.retry_us
         self._wake_by(self._state_at)
-        out.send((peer,), StateAsk())
+        out.send((self._next_peer(),), StateAsk())
+
+    def _next_peer(self) -> ProcessId:
+        """Another member of the group, each in turn."""
+        self._state_turn += 1
+        return self.others[self._state_turn % len(self.others)]
 
     def _send_state(self, to: ProcessId, out: Outbox) -> None:
+        if self.paxos.amnesiac:
+            return
         pending = [SavedEntry(e.message, e.local, e.final, True) for e in self.entries.values() if not e.position]
         parts = portions(pending, lambda entry: len(entry.message.payload))
         for part, some in enumerate(parts):
@@ -522,6 +540,30 @@ class GroupLog(MulticastProtocol):
             else:
                 self._save_entry(entry, out)
 
+    # -- a process that has lost its disk -----------------------------------------------------------------------------
+
+    def is_member(self) -> bool:
+        return not self.paxos.amnesiac
+
+    def _on_forgot(self, sender: ProcessId, forgot: Forgot, out: Outbox) -> None:
+        if not self.paxos.amnesiac:
+            watermark = self.log.mark_of(sender)
+            if sender in self.members:
+                watermark = max(watermark, self.log.watermark)
+            out.send((sender,), Reminder(forgot.question, 0, watermark))
+
+    def _recollect(self, now: int, out: Outbox) -> int | None:
+        """Ask for what is missing, or become a member again. Returns when to look again."""
+        told = self._reminders
+        behind = told.watermark > self.log.timestamp
+        if told.complete and not behind and self.paxos.may_return:
+            self.paxos.finish_return(now, out)
+            self._tell_applied(out)
+            return None
+        if told.tick(now, out) and behind:
+            out.catch_up(self._next_peer())
+        return told.wake_at
+
     # -- garbage ------------------------------------------------------------------------------------------------------
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
@@ -542,8 +584,10 @@ class GroupLog(MulticastProtocol):
             self._wake_by(self._tell_at)
 
     def _tell_applied(self, out: Outbox) -> None:
+        if self.paxos.amnesiac:
+            return
         self._told = self.instance
-        out.send_durable(self.members, Applied(self.instance))
+        out.send_durable(self.members, Applied(self.instance, self.log.timestamp))
 
     def _on_applied(self, sender: ProcessId, instance: int, out: Outbox) -> None:
         """Drop the instances that nobody needs any more."""

@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from multicast.parts import paxos
+from multicast.parts import paxos, reminders
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import Known, Stable
 from multicast.parts.group_log import (
@@ -48,6 +48,7 @@ from multicast.parts.group_log import (
     StateAsk,
     encode_command,
 )
+from multicast.parts.reminders import Forgot, Reminder
 from multicast.protocol import Options, Outbox, Overloaded, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -91,7 +92,7 @@ class Position(msgspec.Struct, array_like=True, tag=7, gc=False):
 
 
 ORDERING = (Multicast, Stamp, Deliver)
-HOUSEKEEPING = (LeaderIs, Applied, PositionAsk, Position, StateAsk, State, Known, Stable)
+HOUSEKEEPING = (LeaderIs, Applied, PositionAsk, Position, StateAsk, State, Known, Stable, *reminders.MESSAGES)
 PAXOS = paxos.MESSAGES
 
 
@@ -169,14 +170,21 @@ class ReplicatedSkeen(GroupLog):
             self._on_known(message, now, out)
         elif kind is LeaderIs:
             self._on_leader_is(self.topology.group_of[sender], message.ballot, out)
+        elif kind is Forgot:
+            self._on_forgot(sender, message, out)
+        elif kind is Reminder:
+            self._reminders.add(sender, message)
+            self._wake_by(now)
         elif self.topology.group_of[sender] != self.group:
             raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
         elif kind is Deliver:
             self._on_deliver(sender, message, now, out)
         elif kind is Applied:
             self._on_applied(sender, message.instance, out)
+            self._notice_ahead(sender, message.delivered, now)
         elif kind is PositionAsk:
-            out.send_durable((sender,), Position(message.ballot, self.log.position))
+            if not self.paxos.amnesiac:
+                out.send_durable((sender,), Position(message.ballot, self.log.position))
         elif kind is Position:
             if self._positions is not None and message.ballot == self._ballot:
                 self._positions[sender] = message.position
@@ -459,8 +467,7 @@ class ReplicatedSkeen(GroupLog):
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         wakes = [self.paxos.tick(now, out)]
-        log_wake = self.log.tick(now, out)
-        if log_wake is not None:
+        if not self.paxos.amnesiac and (log_wake := self.log.tick(now, out)) is not None:
             wakes.append(log_wake)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
@@ -482,6 +489,8 @@ class ReplicatedSkeen(GroupLog):
                 out.send(self.members, PositionAsk(self._ballot))
                 self._begin_if_ready(now, out)
             wakes.append(self._ask_at)
+        if self.paxos.amnesiac:
+            wakes.append(self._recollect(now, out))
         if self.paxos.stranded or self._state is not None:
             self._need_state(now, out)
             self._adopt_if_due(now, out)
@@ -514,7 +523,9 @@ class ReplicatedSkeen(GroupLog):
         return self.leaders[group].leader
 
     def role(self) -> str:
-        return self.paxos.status if self.reign is not None or not self.paxos.leading else "recovering"
+        if self.paxos.amnesiac or (self.paxos.leading and self.reign is None):
+            return "recovering"
+        return self.paxos.status
 
     def describe(self) -> dict[str, Any]:
         return {

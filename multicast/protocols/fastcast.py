@@ -74,6 +74,7 @@ class FastCast(ReplicatedSkeen):
         messages=(Soft, *replicated.ORDERING, *replicated.HOUSEKEEPING, *paxos.MESSAGES),
         housekeeping=(*replicated.HOUSEKEEPING, *paxos.HOUSEKEEPING),
         fault_tolerant=True,
+        survives_lost_disk=True,
         genuine=True,
         strict_groups_max=1,
         latency=(4, 5),

@@ -55,6 +55,7 @@ class FtSkeen(ReplicatedSkeen):
         messages=(*replicated.ORDERING, *replicated.HOUSEKEEPING, *paxos.MESSAGES),
         housekeeping=(*replicated.HOUSEKEEPING, *paxos.HOUSEKEEPING),
         fault_tolerant=True,
+        survives_lost_disk=True,
         genuine=True,
         strict_groups_max=1,
         latency=(6, 7),
