@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from multicast.protocol import Outbox
+from multicast.protocols.skeen import Final, Skeen
 from multicast.types import Topology
 from tests.multicast.lockstep import Lockstep
 
@@ -44,3 +46,59 @@ def test_entries_go_once_every_destination_has_delivered() -> None:
 def test_groups_of_several_processes_are_refused() -> None:
     with pytest.raises(ValueError, match="groups of one process"):
         Lockstep(Topology.grid(1, 3), "skeen")
+
+
+class Counting(Skeen):
+    """Counts what it sends, to itself included."""
+
+    sent = 0
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        super().end_batch(now, out)
+        self.sent += sum(len(to) for to, _, _ in out.sends)
+
+
+@pytest.mark.parametrize(("coordinator", "expected"), [(False, 4 + 16), (True, 3 * 4)])
+@pytest.mark.parametrize("sender", [1, 4])
+def test_a_coordinator_saves_messages(coordinator: bool, expected: int, sender: int) -> None:
+    world = Lockstep(Topology.grid(5, 1), Counting, coordinator=coordinator)
+    m = world.submit(sender, 0, 1, 2, 3)
+    world.settle()
+    assert [world.delivered(p) for p in range(5)] == [[m]] * 4 + [[]]
+    assert sum(world.protocol(p).sent for p in range(5)) == expected
+
+
+def test_destinations_deliver_in_one_order_with_different_coordinators() -> None:
+    world = Lockstep(Topology.grid(3, 1), "skeen", coordinator=True)
+    ids = [world.submit(p % 3, 0, 1, 2) for p in range(9)]
+    world.settle()
+    assert sorted(world.delivered(0)) == sorted(ids)
+    assert world.delivered(1) == world.delivered(2) == world.delivered(0)
+
+
+def test_destinations_find_the_maximum_by_themselves_if_the_coordinators_word_is_lost() -> None:
+    world = Lockstep(Topology.grid(3, 1), "skeen", coordinator=True)
+    m = world.submit(1, 0, 1, 2)
+    assert world.step(1, 0) and world.step(1, 2)
+    world.cut = {(1, 0), (1, 2)}
+    world.settle()
+    assert [world.delivered(p) for p in range(3)] == [[], [m], []]
+    for link in world.cut:
+        world.links[link].clear()
+    world.cut = set()
+    world.advance(2_000_000)
+    assert [world.delivered(p) for p in range(3)] == [[m]] * 3
+
+
+def test_two_final_timestamps_of_one_message_are_a_bug() -> None:
+    world = Lockstep(Topology.grid(2, 1), "skeen", coordinator=True)
+    world.cut = {(1, 0)}
+    m = world.submit(1, 0, 1)
+    world.cut = set()
+    world.step(1, 0)
+    member = world.protocol(0)
+    local = member._entries[m].stamps[0]
+    member._on_final(Final(m, local._replace(time=5)), Outbox())
+    member._entries[m].delivered = False
+    with pytest.raises(AssertionError, match="has final timestamps"):
+        member._on_final(Final(m, local._replace(time=6)), Outbox())

@@ -1,0 +1,299 @@
+"""Scenarios of the protocols over black-box consensus, fault-tolerant Skeen and FastCast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multicast.parts.group_log import Advance, Applied, Assign, Begin, encode_command
+from multicast.parts.replicated import Stamp
+from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
+from multicast.protocols.fastcast import FastCast, Soft
+from multicast.protocols.ft_skeen import FtSkeen
+from multicast.types import Ballot, MessageId, ProcessId, Timestamp, Topology
+from tests.multicast.lockstep import Lockstep
+from tests.planted import fastcast, ft_skeen
+
+SECOND = 1_000_000
+PROTOCOLS = pytest.mark.parametrize("protocol", [FtSkeen, FastCast], ids=lambda p: p.specification.name)
+CLOCKS = pytest.mark.parametrize("early_clock", [False, True], ids=["decided", "early"])
+
+
+def cluster(protocol: type[MulticastProtocol], groups: int = 2, replicas: int = 3, **options: Any) -> Lockstep:
+    world = Lockstep(Topology.grid(groups, replicas), protocol, **options)
+    world.settle()
+    return world
+
+
+def logs(world: Lockstep) -> list[list[tuple[int, MessageId, Timestamp]]]:
+    return [world.engines[p].application.delivered for p in world.topology.processes]  # type: ignore[attr-defined]
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+@PROTOCOLS
+@CLOCKS
+def test_a_message_is_delivered_by_every_process_of_its_destinations_only(
+    protocol: type[MulticastProtocol], early_clock: bool
+) -> None:
+    world = cluster(protocol, groups=3, early_clock=early_clock)
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert [world.delivered(p) for p in range(9)] == [[m]] * 6 + [[]] * 3
+
+
+@PROTOCOLS
+def test_a_sender_outside_the_destinations_learns_that_its_message_was_delivered(
+    protocol: type[MulticastProtocol],
+) -> None:
+    world = cluster(protocol, groups=3)
+    m = world.submit(8, 0, 1)
+    assert world.protocol(8).describe()["submitted"] == 1
+    world.settle()
+    assert world.delivered(0) == world.delivered(5) == [m]
+    assert world.protocol(8).describe()["submitted"] == 0
+
+
+@PROTOCOLS
+@CLOCKS
+def test_groups_deliver_common_messages_in_one_order_with_equal_timestamps(
+    protocol: type[MulticastProtocol], early_clock: bool
+) -> None:
+    world = cluster(protocol, early_clock=early_clock)
+    ids = [world.submit(p, 0, 1) for p in (0, 3, 1, 4, 2, 5)]
+    world.settle()
+    assert sorted(i for _, i, _ in logs(world)[0]) == sorted(ids)
+    assert all(log == logs(world)[0] for log in logs(world))
+
+
+def convoy(protocol: type[MulticastProtocol], early_clock: bool) -> tuple[Lockstep, MessageId, MessageId]:
+    """The schedule of the notes. Group 1's clock is ahead, so m, stamped 1 in group 0, gets 6. Group 0's followers know
+    that the clock's move to 6 is decided; their leader does not, and stamps m' for group 0."""
+    world = cluster(protocol, early_clock=early_clock)
+    for _ in range(5):
+        world.submit(3, 1)
+        world.settle()
+    world.cut = {(3, 0)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    world.cut = {(1, 0), (2, 0)}
+    world.settle()
+    m2 = world.submit(0, 0)
+    world.settle()
+    return world, m, m2
+
+
+@PROTOCOLS
+def test_followers_wait_for_the_leaders_word_when_the_clock_moves_at_the_decision(
+    protocol: type[MulticastProtocol],
+) -> None:
+    world, m, m2 = convoy(protocol, early_clock=False)
+    assert world.delivered(1) == []
+    world.cut = set()
+    world.settle()
+    assert [world.delivered(p) for p in range(3)] == [[m2, m]] * 3
+
+
+@PROTOCOLS
+def test_followers_deliver_by_the_log_when_the_clock_moves_at_the_proposal(protocol: type[MulticastProtocol]) -> None:
+    world, m, m2 = convoy(protocol, early_clock=True)
+    assert world.delivered(0) == []
+    assert world.delivered(1)[0] == m
+    world.cut = set()
+    world.settle()
+    assert [world.delivered(p) for p in range(3)] == [[m, m2]] * 3
+
+
+@pytest.mark.parametrize("printed", [ft_skeen.FollowersApply, fastcast.FollowersApply], ids=["ft_skeen", "fastcast"])
+def test_followers_that_apply_the_log_as_printed_violate_the_order(printed: type[MulticastProtocol]) -> None:
+    """They have delivered m at 6 when m', which the leader delivers first, becomes due at 2."""
+    with pytest.raises(AssertionError, match="delivery at 2-0 after 6-1"):
+        world, _, _ = convoy(printed, early_clock=False)
+        world.cut = set()
+        world.settle()
+
+
+# -- leader change -----------------------------------------------------------------------------------------------------
+
+
+@PROTOCOLS
+@CLOCKS
+@pytest.mark.parametrize("victims", [(0,), (3,), (0, 3)])
+def test_what_a_dead_leader_had_begun_is_finished_by_the_next_one(
+    protocol: type[MulticastProtocol], early_clock: bool, victims: tuple[ProcessId, ...]
+) -> None:
+    world = cluster(protocol, early_clock=early_clock)
+    world.cut = {(3, p) for p in (0, 1, 2)} | {(0, p) for p in (3, 4, 5)}
+    m = world.submit(1, 0, 1)
+    world.settle()
+    assert world.delivered(1) == []
+    for victim in victims:
+        world.crash(victim)
+    world.cut = set()
+    world.advance(8 * SECOND)
+    alive = [p for p in range(6) if p not in victims]
+    assert [world.delivered(p) for p in alive] == [[m]] * len(alive)
+    assert [world.protocol(p).role() for p in alive].count("leader") == 2
+
+
+@PROTOCOLS
+def test_a_stamp_that_was_not_decided_is_not_told_and_is_taken_back(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol)
+    world.cut = {(0, 1), (0, 2)}
+    m = world.submit(4, 0, 1)
+    world.settle()
+    assert world.protocol(0).in_flight[m].local == Timestamp(1, 0)
+    assert 0 not in world.protocol(3).stamps.get(m, {})
+    world.crash(0)
+    world.cut = set()
+    other = world.submit(1, 0)
+    world.advance(8 * SECOND)
+    assert [sorted(world.delivered(p)) for p in (1, 2)] == [sorted((m, other))] * 2
+    assert world.delivered(4) == world.delivered(5) == [m]
+
+
+@PROTOCOLS
+def test_a_command_of_an_earlier_leader_is_void_after_a_later_ones(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol)
+    member = world.protocol(1)
+    late = Assign(Ballot(1, 0), Timestamp(9, 0), world.message(0))
+    begin, rise = Begin(Ballot(2, 2)), Advance(Ballot(1, 0), Timestamp(9, 0), Timestamp(30, 0), True)
+    values = [encode_command(c) for c in (begin, late, rise)]
+    member._apply(member.instance + 1, values, world.now, Outbox())
+    assert (member.entries, member.clock, member.seen) == ({}, 0, Ballot(2, 2))
+
+
+@PROTOCOLS
+def test_a_leader_whose_group_delivers_what_it_has_not_stamped_stops(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol)
+    deposed = world.protocol(0)
+    deposed.in_flight[bytes(16)] = mine = type("Mine", (), {"local": Timestamp(7, 0)})()
+    message = world.message(0)
+    deposed.on_install(1, message, Timestamp(7, 0), mine.local.encode(), world.now, Outbox())
+    assert deposed.reign is None
+    assert not deposed.in_flight
+
+
+@PROTOCOLS
+def test_a_new_leader_first_delivers_what_its_group_has_delivered(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol)
+    world.cut = {(0, 1)}
+    ids = [world.submit(3, 0, 1) for _ in range(3)]
+    world.settle()
+    assert world.delivered(2) == world.delivered(0) == ids
+    assert world.delivered(1) == []
+    world.crash(0)
+    world.cut = set()
+    world.advance(5 * SECOND)
+    assert world.delivered(1) == ids
+    assert world.protocol(1).log.position == 3
+
+
+# -- FastCast ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_slow_path_if_the_decided_stamps_do_not_bear_the_soft_ones_out() -> None:
+    world = cluster(FastCast)
+    world.cut = {(3, 4), (3, 5)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    assert world.protocol(0).softs[m][1][1] == Timestamp(1, 1)
+    assert world.protocol(0).clock == 1
+    world.crash(3)
+    world.cut = {(p, q) for p in (0, 1, 2) for q in (4, 5)} | {(q, p) for p in (0, 1, 2) for q in (4, 5)}
+    for _ in range(5):
+        world.submit(4, 1)
+        world.advance(3 * SECOND)
+    assert len(world.delivered(4)) == 5
+    world.cut = set()
+    world.advance(3 * SECOND)
+    stamped = {timestamp for log in logs(world) for _, message_id, timestamp in log if message_id == m}
+    assert [m in world.delivered(p) for p in range(6)] == [True, True, True, False, True, True]
+    assert len(stamped) == 1
+    assert max(stamped) > Timestamp(5, 1)
+
+
+def test_stamps_in_somebody_elses_name_are_refused() -> None:
+    world = cluster(FastCast)
+    member = world.protocol(0)
+    ballot, local = Ballot(1, 3), Timestamp(1, 1)
+    for forged in (Soft(bytes(16), ballot, local), Stamp(bytes(16), ballot, local, False)):
+        with pytest.raises(PeerError, match="somebody else's ballot"):
+            member.on_message(4, forged, world.now, Outbox())
+
+
+# -- garbage, catching up ----------------------------------------------------------------------------------------------
+
+
+@PROTOCOLS
+@CLOCKS
+def test_entries_stamps_and_instances_go_once_nobody_needs_them(
+    protocol: type[MulticastProtocol], early_clock: bool
+) -> None:
+    world = cluster(protocol, early_clock=early_clock)
+    for _ in range(10):
+        world.submit(0, 0, 1)
+        world.settle()
+    world.advance(2 * SECOND)
+    for p in range(6):
+        member = world.protocol(p)
+        assert (member.entries, member.stamps, member._locals, len(member._queue)) == ({}, {}, {}, 0)
+        assert member.paxos.low == member.instance + 1
+
+
+@PROTOCOLS
+def test_a_member_that_lacks_dropped_instances_gets_the_state(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol)
+    others = [p for p in range(6) if p != 2]
+    world.cut = {(p, 2) for p in others} | {(2, p) for p in others}
+    for _ in range(80):
+        world.submit(0, 0, 1)
+        world.settle()
+        world.now += 10_000
+    world.advance(SECOND)
+    assert world.protocol(0).paxos.low > 1
+    for p in others:
+        world.links[p, 2].clear()
+        world.links.get((2, p), type(world.links[p, 2])()).clear()
+        world.engines[2].peer_reset(p)
+    world.cut = set()
+    world.advance(4 * SECOND)
+    assert world.delivered(2) == world.delivered(0)
+    assert world.protocol(2).instance == world.protocol(0).instance
+    m = world.submit(1, 0, 1)
+    world.settle()
+    assert world.delivered(2)[-1] == m
+
+
+@PROTOCOLS
+def test_a_member_learns_from_its_group_that_it_is_behind(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol)
+    world.cut = {(0, 2)}
+    m = world.submit(0, 0)
+    world.settle()
+    world.links[0, 2].clear()
+    world.cut = set()
+    world.advance(3 * SECOND)
+    assert world.delivered(2) == [m]
+    told = Applied(world.protocol(2).instance, world.protocol(2).log.timestamp)
+    assert told.delivered == world.protocol(0).log.timestamp
+
+
+@PROTOCOLS
+def test_too_many_pending_messages_are_refused(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol, pending_max=2)
+    world.cut = {(0, 3)}
+    for _ in range(2):
+        world.submit(0, 0, 1)
+        world.settle()
+    with pytest.raises(Overloaded, match="the limit is 2"):
+        world.protocol(0).on_submit(world.message(0), world.now, Outbox())
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="at least twice"):
+        FtSkeen.specification.options(heartbeat_us=100, election_timeout_us=100)
+    with pytest.raises(ValueError, match="at least 1"):
+        FastCast.specification.options(instances_max=0)
