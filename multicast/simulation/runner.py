@@ -320,6 +320,13 @@ class Summary:
     def events_per_second(self) -> int:
         return int(self.events / self.wall_s) if self.wall_s else 0
 
+    @property
+    def foreign_per_message(self) -> float | None:
+        """See `Genuineness`; None where it is not measured."""
+        if self.settings.store:
+            return None
+        return round(self.foreign / self.messages, 3) if self.messages else 0.0
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
@@ -331,7 +338,7 @@ class Summary:
             "deliveries": self.deliveries,
             "protocol_events": self.events,
             "protocol_events_per_second": self.events_per_second,
-            "foreign_per_message": round(self.foreign / self.messages, 3) if self.messages else 0.0,
+            "foreign_per_message": self.foreign_per_message,
             "faults": dict(sorted(self.faults.items())),
             "violations": [
                 {

@@ -18,6 +18,7 @@ from multicast.protocol import Outbox
 from multicast.protocols.white_box import WhiteBox
 from multicast.simulation import worlds
 from multicast.simulation.latency import rows
+from multicast.simulation.runner import Outcome, Settings, Summary
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "multicast.simulation"]
@@ -68,6 +69,20 @@ def test_bugs_that_are_too_few_or_not_found_are_a_failure(tmp_path: Path) -> Non
     assert done.returncode == 1, done.stdout + done.stderr
     assert "NOT FOUND" in done.stdout
     assert "sequencer has 1 planted bugs" in done.stdout
+
+
+def test_what_a_world_shows_is_reported_with_its_options_and_a_replay_that_names_it() -> None:
+    outcome = Outcome(
+        protocol="skeen", seed=7, topology="2x1", digest="", simulated_us=1, wall_s=1.0, messages=1, deliveries=1,
+        events=1, foreign=0, faults={}, violations=[("exactly once", "it was twice")], options={"retry_us": 5},
+    )  # fmt: skip
+    summary = Summary("skeen", Settings(store=True, options={"clock": "hybrid"}))
+    summary.add(outcome)
+    result = summary.to_json()
+    assert result["foreign_per_message"] is None, "not measured"
+    (violation,) = result["violations"]
+    assert violation["options"] == {"retry_us": 5}
+    assert violation["replay"].endswith("--seeds 7:8 --profile faults --store --option clock=hybrid")
 
 
 def test_a_world_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

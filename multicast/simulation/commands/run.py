@@ -117,11 +117,12 @@ def _described(options: dict[str, Any]) -> str:
 def _print_summary(summary: Summary) -> None:
     result = summary.to_json()
     store = " with the store" if summary.settings.store else ""
+    foreign = "" if store else f", foreign processes per message {result['foreign_per_message']}"
     faults = ", ".join(f"{kind} {count}" for kind, count in result["faults"].items()) or "none"
     console.print(
         f"{summary.protocol}{store}: {summary.seeds} seeds, {result['simulated_seconds']:.1f} simulated seconds,"
         f" {summary.messages} messages, {summary.deliveries} deliveries, {summary.events} protocol events"
-        f" ({summary.events_per_second}/s), foreign processes per message {result['foreign_per_message']}",
+        f" ({summary.events_per_second}/s){foreign}",
         markup=False,
     )
     console.print(f"  faults: {faults}", markup=False)
