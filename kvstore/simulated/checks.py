@@ -8,7 +8,7 @@ for every one of them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterator
 from itertools import pairwise
 
 from kvstore.core.audit import APPLIED
@@ -70,6 +70,8 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
             seen.add(executed.id)
             if executed.outcome is None or executed.outcome.status != APPLIED:
                 continue
+            if executed.expired:
+                violations.append(f"{executed.id.hex()} came too late in shard {shard} and was applied")
             places = applied.setdefault(executed.id, {})
             if shard in places:
                 violations.append(f"{executed.id.hex()} was applied twice in shard {shard}")
@@ -216,17 +218,22 @@ def _find_cycle(graph: dict[object, set[object]]) -> list[object]:
         if root in state:
             continue
         path: list[object] = [root]
-        stack: list[Iterable[object]] = [iter(graph[root])]
+        stack: list[Iterator[object]] = [_following(graph, root)]
         state[root] = 1
         while stack:
-            following = next(iter(stack[-1]), None)
+            following = next(stack[-1], None)
             if following is None:
                 stack.pop()
                 state[path.pop()] = 2
             elif following not in state:
                 state[following] = 1
                 path.append(following)
-                stack.append(iter(graph.get(following, ())))
+                stack.append(_following(graph, following))
             elif state[following] == 1:
                 return path[path.index(following) :]
     return []
+
+
+def _following(graph: dict[object, set[object]], node: object) -> Iterator[object]:
+    """In an order that does not depend on hashes, so that a run always shows the same cycle."""
+    return iter(sorted(graph.get(node, ()), key=lambda n: (isinstance(n, int), n)))

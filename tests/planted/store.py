@@ -1,0 +1,221 @@
+"""Bugs planted in the replicas and stores of `kvstore`, each a small, named class that overrides a method or two.
+
+Every check of `kvstore.simulated.checks`, liveness, and the replica's own assertion on replay have at least one that
+they find: `checker` names it. tests/kvstore/test_simulated_planted.py demands it within `SEEDS_MAX` seeds;
+`python -m tests.kvstore.test_simulated_planted` counts them from seed 0 on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kvstore.core.execution import Execution, vote
+from kvstore.core.log import Entry, Log
+from kvstore.core.messages import Answered, Part, decode_shard_result
+from kvstore.core.model import Get, Result
+from kvstore.core.replica import Replica
+from kvstore.core.requests import Waiting
+from kvstore.simulated.runner import Settings
+from kvstore.storage.backend import DATA, META, Changes
+from kvstore.storage.store import Store
+from multicast.protocol import ApplicationOutbox
+from multicast.types import AppMessage, MessageId, Timestamp, created_us, new_message_id
+
+SEEDS_MAX = 200
+FAULTS = Settings(protocol="white_box")
+SHORT = Settings(protocol="white_box", seconds=1.0, clients=3)
+CHASE = Settings(protocol="skeen", profile="chase", shards=3)
+
+
+# -- in the replica ---------------------------------------------------------------------------------------------------
+
+
+class VotesReadTooEarly(Replica):
+    """A vote is read at delivery, though earlier transactions still write what it depends on."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.log = _HastyVotes()
+
+
+class _HastyVotes(Log):
+    def _blocker(self, entry: Entry) -> int:
+        writers, self._last_writer = self._last_writer, {}
+        try:
+            return super()._blocker(entry)
+        finally:
+            self._last_writer = writers
+
+
+class RemoteVotesIgnored(Replica):
+    """A shard goes by its own vote alone: half a transfer happens."""
+
+    def _fate(self, entry: Entry) -> tuple[int, bool, str, bytes]:
+        entry.parts = {shard: Part(part.id, part.digest, vote(entry.plan, self.store)) for shard, part in
+                       entry.parts.items()}  # fmt: skip
+        return super()._fate(entry)
+
+
+class RepetitionUnderAnotherId(Replica):
+    """What is asked again is multicast under a fresh id, so that no protocol can know it for a repetition."""
+
+    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
+        super()._begin(waiting, payload, now, out)
+        if out.submissions and now - created_us(waiting.id) > 500_000:
+            m = out.submissions.pop()
+            fresh = new_message_id(now, int.from_bytes(m.id[8:], "big"))
+            out.submit(AppMessage(fresh, m.destinations, m.payload, m.origin))
+
+
+class AnsweredAtDelivery(Replica):
+    """The client hears of success before the transaction is complete: of what it would have read if it were."""
+
+    def on_deliver(self, position: int, message: AppMessage, timestamp: Timestamp, *rest: Any) -> None:
+        waiting = self.requests.by_id.get(message.id)
+        if waiting is not None and len(message.destinations) > 1 and not waiting.transaction.compare:
+            self._finish(waiting, Answered(Result(True, timestamp), results_omitted=True), rest[-1])
+        super().on_deliver(position, message, timestamp, *rest)
+
+
+class AnsweredBeforeOrder(Replica):
+    """The client hears of success as soon as its transaction is multicast."""
+
+    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
+        super()._begin(waiting, payload, now, out)
+        if out.submissions and waiting.tokens:
+            self._finish(waiting, Answered(Result(True, Timestamp(now, 0)), results_omitted=True), out)
+
+
+class SomeResultsAreEnough(Replica):
+    """The answer leaves without what some shards have read."""
+
+    def _answer(self, waiting: Waiting, out: ApplicationOutbox) -> bool:
+        for shard in waiting.missing(self.shard_map) if waiting.results else ():
+            some = next(iter(waiting.results.values()))
+            waiting.results[shard] = msgspec.structs.replace(some, results=[])
+        return super()._answer(waiting, out)
+
+
+class ReadAgainForARepetition(Replica):
+    """A repetition is told what the keys hold now instead of what it was told the first time."""
+
+    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
+        record, branch = self.store.remembered(waiting.id), waiting.transaction.success
+        if record is None or waiting.destinations != (self.shard,) or not all(isinstance(op, Get) for op in branch):
+            return super()._begin(waiting, payload, now, out)
+        first = decode_shard_result(record)
+        execution = Execution(self.store, first.timestamp)
+        execution.run(list(enumerate(branch)))
+        results = tuple(result for _, result in execution.results)
+        self._finish(waiting, Answered(Result(True, first.timestamp, results), True), out)
+
+
+class SignalsAtDelivery(Replica):
+    """A shard signals a transaction when it is delivered there, whatever stands before it."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **{**options, "signals": "delivery"})
+
+
+class NoSignals(Replica):
+    """Transactions without conditions do not wait for other shards."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **{**options, "signals": "off"})
+
+
+class NothingIsPulled(Replica):
+    """Parts are pushed once; whoever misses one never asks for it."""
+
+    def _pull(self, now: int, out: ApplicationOutbox) -> None:
+        self._last_pull = now
+
+
+class ExpiredIsApplied(Replica):
+    """A delivery that came too late for its id has its effect nevertheless, in shards that wait for nobody."""
+
+    def on_deliver(self, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool,
+                   *rest: Any) -> None:  # fmt: skip
+        super().on_deliver(position, message, timestamp, stage, expired and len(message.destinations) > 1, *rest)
+
+
+# -- in the store -----------------------------------------------------------------------------------------------------
+
+
+class CommitForgetsPosition(Store):
+    """A commit is not atomic: the data are there, the position and offset are those of the commit before."""
+
+    def commit(self) -> None:
+        apply = self._backend.apply
+        earlier = getattr(self, "_earlier_meta", None)
+        self._earlier_meta = self._frozen_meta
+
+        def torn(changes: Changes) -> None:
+            if earlier is not None:
+                changes.tables[META] = dict(earlier)
+            apply(changes)
+
+        self._backend.apply = torn  # type: ignore[method-assign]
+        try:
+            super().commit()
+        finally:
+            self._backend.apply = apply  # type: ignore[method-assign]
+
+
+class ReadsTheCommitted(Store):
+    """A read misses what the write buffer holds of keys that the backend has, too."""
+
+    def _row(self, key: bytes) -> bytes | None:
+        return self._backend.get(DATA, key) or super()._row(key)
+
+
+class ScansMissTheBuffer(Store):
+    """A scan does not see what is not committed."""
+
+    def scan(self, prefix: bytes, after: bytes, limit: int, *rest: Any) -> Any:
+        found, more = super().scan(prefix, after, limit, *rest)
+        hidden = self._active.data
+        return [row for row in found if row[0] not in hidden], more
+
+
+class ForgetsAtOnce(Store):
+    """Results and parts are not kept: who asks later hears nothing."""
+
+    def remembered(self, message_id: MessageId) -> bytes | None:
+        return None
+
+    def part(self, message_id: MessageId) -> bytes | None:
+        return None
+
+
+class Planted(NamedTuple):
+    """A bug. checker: what shall find it. first_seed: one that it was found with when this was written."""
+
+    name: str
+    checker: str
+    replica: type[Replica] = Replica
+    store: type[Store] = Store
+    settings: Settings = FAULTS
+    first_seed: int = 0
+
+
+PLANTED_IN_STORE = (
+    Planted("votes_read_too_early", "agreement", VotesReadTooEarly),
+    Planted("remote_votes_ignored", "exactly once", RemoteVotesIgnored),
+    Planted("remote_votes_ignored", "conservation", RemoteVotesIgnored),
+    Planted("repetition_under_another_id", "exactly once", RepetitionUnderAnotherId),
+    Planted("answered_at_delivery", "strict serializability", AnsweredAtDelivery, settings=CHASE, first_seed=1),
+    Planted("answered_before_order", "answers", AnsweredBeforeOrder, settings=SHORT),
+    Planted("some_results_are_enough", "answers", SomeResultsAreEnough),
+    Planted("read_again_for_a_repetition", "answers", ReadAgainForARepetition),
+    Planted("signals_at_delivery", "strict serializability", SignalsAtDelivery, settings=CHASE, first_seed=4),
+    Planted("no_signals", "strict serializability", NoSignals, settings=CHASE, first_seed=1),
+    Planted("nothing_is_pulled", "liveness", NothingIsPulled, first_seed=1),
+    Planted("expired_is_applied", "exactly once", ExpiredIsApplied, first_seed=33),
+    Planted("commit_forgets_position", "exception", store=CommitForgetsPosition),
+    Planted("reads_the_committed", "reads", store=ReadsTheCommitted, first_seed=1),
+    Planted("scans_miss_the_buffer", "agreement", store=ScansMissTheBuffer),
+    Planted("forgets_at_once", "liveness", store=ForgetsAtOnce, first_seed=7),
+)
