@@ -1,0 +1,805 @@
+"""ToTo, S-ToTo, G-ToTo and GL-ToTo: symmetric atomic broadcast over a causal multicast (1994).
+
+Theory of operation. All processes of all groups form one broadcast group. In a *view* its members multicast *casts*
+causally (parts.causal_view): a cast carries messages and names its past. Nobody leads: once enough casts are there, a
+delivery rule (parts.causal) orders them, everywhere alike. So that it may, every member follows each cast that carries
+messages with a cast of its own, an empty one if it has nothing to say; when nothing is pending, nothing is sent but
+heartbeats. A process orders a cast only when it is *stable*, held on the disks of a majority of all processes, and
+tells what it holds by its casts and by receipts. Each group delivers its projection of the order: the messages that are
+addressed to it.
+
+A member that is silent blocks the order; so views change (parts.views). The leader of a consensus among all processes
+(parts.paxos) coordinates: who was not heard for a while leaves, who comes back is admitted. The flush before each new
+view makes all members finish the old one with the same casts: *virtual synchrony*.
+
+    message    from -> to                           durable before it leaves
+    Cast       member -> members                    itself and everything it follows
+    Receipt    member -> members                    what it says is held
+    Flush      coordinator -> members               -
+    Flushed    member -> coordinator                that it stopped, and what it holds
+    Ask        process -> who holds casts           -
+    Copies     member -> who asked                  -
+    Alive      process -> coordinator               -
+    StateAsk   process -> member of its group       -
+    State      member -> who asked                  -  (what it says is agreed, or in its journal before it is read)
+    Paxos*     among all processes                  see parts.paxos
+    Stable     process -> destination groups        -  (parts.delivered)
+
+Collision-free latency: the cast, the casts that follow it, their receipts: 3δ at every process, for any Φ.
+
+Timestamps. The order gives each message the time max(previous + 1, stamp of its cast), whoever it is addressed to, and
+whether it is delivered or dropped as a repetition. A view begins with the time at which the one before ended. So the
+time is the same everywhere, rises, and follows the senders' clocks (stamps are 0 with the logical clock).
+
+Why the order is safe. Stable casts are in every cut (parts.views), and closed under causality. Of any part of the DAG,
+the delivery rule orders a prefix of what it orders of the whole. So what any process delivered in a view, even one that
+left it then, is a prefix of what all who finish the view deliver. The rest of the cut, in which some members may be
+silent for ever, is ordered by what all know: the cut itself.
+
+Who cannot finish a view by itself (it was no member, or it was away) comes back through its group: it joins the next
+view at once as a voter, asks a member of its group that is *complete* for the time at the view's beginning and its
+position, installs what it lacks from that one's journal, and goes on from there. What the order repeats up to its last
+delivery's timestamp it skips. Only complete members count for a flush, a quorum of each group; each of them can finish
+the view by itself. So in every group somebody can always help.
+
+Deviations from the paper, with reasons:
+1. Readings of the delivery rules: see parts.causal.
+2. The paper leaves membership and virtual synchrony to others. Here a view holds a quorum of every group; the consensus
+   and stability need a majority of all processes, which a minority of each group cannot prevent.
+3. The paper counts a message as received when it is received. Here processes crash and come back: only what is durable
+   counts, and only stable casts are ordered, which costs one message delay.
+4. The threshold is bounded to what is safe for the number of members of a view.
+5. A message may be multicast again through another process. All copies are ordered; the first one in the order is
+   delivered, others are dropped. With a deduplication window ids are remembered for two windows; a copy that is ordered
+   later than that is delivered, expired.
+6. Casts are dropped when all members hold them and they are ordered here; how far the order has come is saved with
+   that.
+
+What is delivered is strictly serializable with any number of groups: an order of which everybody delivers a prefix
+cannot put what is multicast later before what was delivered.
+
+Not survived: a lost disk. Orderings relied on: none for safety; FIFO links make gaps rare.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from multicast.parts import paxos
+from multicast.parts.barriers import CopiesLog
+from multicast.parts.causal import RULES, EarlyDelivery, phi_range
+from multicast.parts.causal_view import CausalView
+from multicast.parts.delivered import Stable
+from multicast.parts.paxos import Paxos
+from multicast.parts.portions import PORTION_BYTES
+from multicast.parts.views import Cast, Flushed, Gathering, NewView, Span
+from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+
+_VIEW_KEY, _ORDER_KEY = b"v", b"o"
+_CAST_PREFIX, _DELIVERED_PREFIX = b"c", b"m"
+_UNSTABLE_MAX = 64
+_CAST_BYTES = 256 * 1024
+_EARLY_MAX = 10_000
+_SPAN_MAX = 1_000
+
+
+class Receipt(msgspec.Struct, array_like=True, tag=2, gc=False):
+    """I durably hold so many casts of each member of this view. ask: tell me what you hold."""
+
+    view: int
+    held: list[int]
+    ask: bool
+
+
+class Flush(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """This view ends: stop, and tell me what you hold."""
+
+    view: int
+
+
+class Ask(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """Send me these casts."""
+
+    view: int
+    spans: list[Span]
+
+
+class Copies(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """Casts of others, and mine."""
+
+    view: int
+    casts: list[Cast]
+
+
+class Alive(msgspec.Struct, array_like=True, tag=7, gc=False):
+    """I know this view. stopped: somebody has begun to flush it."""
+
+    view: int
+    stopped: bool
+
+
+class StateAsk(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """I have not all deliveries from before the present view, or do not know which one it is."""
+
+
+class State(msgspec.Struct, array_like=True, tag=9, gc=False):
+    """The present view, the consensus instance that decided it, and the order's time when it began. position: the
+    group's deliveries from before it are among so many first ones."""
+
+    number: int
+    members: list[ProcessId]
+    instance: int
+    time: int
+    position: int
+
+
+class ViewRecord(msgspec.Struct, array_like=True):
+    """The present view, as saved: see `State`. stopped: flushed. complete: all deliveries from before it are here."""
+
+    number: int
+    members: list[ProcessId]
+    instance: int
+    stopped: bool
+    complete: bool
+    time: int
+
+
+class OrderRecord(msgspec.Struct, array_like=True):
+    """How far the order has come in a view, as saved when casts are dropped. base: up to which ones."""
+
+    view: int
+    ordered: list[int]
+    marked: int
+    time: int
+    base: list[int]
+
+
+class TotoOptions(Options, kw_only=True, forbid_unknown_fields=True):
+    """rule: "toto", "s_toto", "g_toto" or "gl_toto". phi: the threshold, bounded to what is safe for the rule and the
+    number of members; 0: half of them.
+    heartbeat_us: of the coordinator, and to it. election_timeout_us: silence after which the coordinator is replaced,
+    or a member leaves the view. retry_us: after which time what seems lost is repeated. stability_us: how often what
+    everybody holds is told and dropped. Microseconds.
+    """
+
+    rule: str = "gl_toto"
+    phi: int = 0
+    heartbeat_us: int = 100_000
+    election_timeout_us: int = 1_000_000
+    retry_us: int = 500_000
+    stability_us: int = 100_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rule not in RULES:
+            raise ValueError(f"rule is one of {', '.join(RULES)}, not {self.rule!r}")
+        if self.phi < 0:
+            raise ValueError("phi must be at least 0")
+        if min(self.heartbeat_us, self.retry_us, self.stability_us) < 1:
+            raise ValueError("heartbeat_us, retry_us and stability_us must be at least 1")
+        if self.election_timeout_us < 2 * self.heartbeat_us:
+            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_cast = msgspec.msgpack.Decoder(Cast).decode
+_decode_new_view = msgspec.msgpack.Decoder(NewView).decode
+_decode_view = msgspec.msgpack.Decoder(ViewRecord).decode
+_decode_order = msgspec.msgpack.Decoder(OrderRecord).decode
+_decode_groups = msgspec.msgpack.Decoder(tuple[GroupId, ...]).decode
+
+
+def _cast_key(cast: Cast) -> bytes:
+    return _CAST_PREFIX + cast.author.to_bytes(4, "big") + cast.number.to_bytes(8, "big")
+
+
+class Toto(MulticastProtocol):
+    """One process. `record` is the present view, `view` its casts, `order` the delivery rule on the stable ones."""
+
+    specification = Specification(
+        name="toto",
+        summary="The ToTo family: symmetric atomic broadcast with early delivery; not genuine, strictly serializable",
+        paper="Johnson and Maugis, New Rules for Early Delivery in an Atomic Multicast System, 1994",
+        options=TotoOptions,
+        messages=(Cast, Receipt, Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Stable, *paxos.MESSAGES),
+        housekeeping=(Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Stable, *paxos.MESSAGES),
+        fault_tolerant=True,
+        genuine=False,
+        strict_groups_max=None,
+    )
+    paxos_class = Paxos
+    order_class = EarlyDelivery
+
+    def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
+        super().__init__(self_id, topology, options, rng)
+        o = self.options
+        everybody = topology.processes
+        self.peers = tuple(p for p in topology.groups[self.group] if p != self_id)
+        self.log = CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
+        self.paxos = self.paxos_class(self_id, everybody, rng, o.heartbeat_us, o.election_timeout_us)
+        self.record = ViewRecord(1, list(everybody), 0, False, True, 0)
+        self.time = 0
+        self._begin_view()
+        self._mine: dict[MessageId, AppMessage] = {}
+        self._queue: deque[AppMessage] = deque()
+        self._early: list[tuple[ProcessId, Any]] = []
+        self._target: tuple[int, int] | None = None
+        self._state_turn = self._ask_turn = 0
+        self._told: list[int] = []
+        self._gaps: list[Span] = []
+        self._dirty = False
+        self._heard: dict[ProcessId, int] = {}
+        self._led = Ballot(0, 0)
+        self._stop_seen = self._proposed = False
+        self._gathering: Gathering | None = None
+        self._beat_at = self._retry_at = self._drop_at = 0
+
+    def _begin_view(self) -> None:
+        record = self.record
+        n = len(record.members)
+        self.view = CausalView(record.number, record.members, self.self_id, self._quorum())
+        allowed = phi_range(self.options.rule, n)
+        phi = min(max(self.options.phi or n // 2, allowed.start), allowed.stop - 1)
+        self.order = self.order_class(n, self.options.rule, phi)
+        self._revealed = [0] * n
+
+    def _quorum(self) -> int:
+        """How many processes make a cast stable."""
+        return len(self.topology.processes) // 2 + 1
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        values = saved.values
+        destinations = {
+            k[1:]: _decode_groups(v) for k, v in values.items() if k[:1] == _DELIVERED_PREFIX and len(k) == 17
+        }
+        self.log.restore(values, saved.position, lambda message_id, _: destinations.get(message_id))
+        if _VIEW_KEY in values:
+            self.record = _decode_view(values[_VIEW_KEY])
+            self._begin_view()
+            self.time = self.record.time
+            if _ORDER_KEY in values:
+                self._resume(_decode_order(values[_ORDER_KEY]))
+            for key in sorted(k for k in values if k[:1] == _CAST_PREFIX and len(k) == 13):
+                self.view.restore(_decode_cast(values[key]))
+        else:
+            self._save_view(out)
+        self.paxos.on_start(values, now, out)
+        self._after_paxos(now, out)
+        if not saved.first:
+            self._tell(self.view.others, True, out)
+        self._tell((self.self_id,), False, out)
+        self._dirty = True
+
+    def _resume(self, saved: OrderRecord) -> None:
+        if saved.view != self.record.number:
+            raise AssertionError(f"the order of view {saved.view} is saved beside view {self.record.number}")
+        self.view.drop_below(saved.base)
+        self.order.resume(saved.ordered, saved.marked)
+        self._revealed = list(saved.ordered)
+        self.time = saved.time
+
+    def _save_view(self, out: Outbox) -> None:
+        out.put(_VIEW_KEY, _encode(self.record))
+
+    # -- dispatch -----------------------------------------------------------------------------------------------------
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        kind = type(message)
+        if kind is Cast or kind is Receipt or kind is Ask or kind is Copies or kind is Flush:
+            if message.view > self.record.number:
+                if len(self._early) < _EARLY_MAX:
+                    self._early.append((sender, message))
+            elif message.view == self.record.number:
+                self._on_view_message(sender, message, now, out)
+        elif kind in paxos.MESSAGES:
+            self.paxos.on_message(sender, message, now, out)
+            self._after_paxos(now, out)
+        elif kind is Stable:
+            self._forget(self.log.on_stable_message(sender, message, out), out)
+        elif kind is Alive:
+            if message.view == self.record.number:
+                self._heard[sender] = now
+                self._stop_seen = self._stop_seen or message.stopped
+        elif kind is Flushed:
+            if self._gathering is not None:
+                self._gathering.add(sender, message)
+                self._propose_if_ready(now, out)
+        elif self.topology.group_of[sender] != self.group:
+            raise PeerError(f"{kind.__name__} from another group")
+        elif kind is StateAsk:
+            self._on_state_ask(sender, out)
+        else:
+            self._on_state(sender, message, now, out)
+
+    def _on_view_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        """About the present view."""
+        view = self.view
+        kind = type(message)
+        if kind is Copies and self._gathering is not None:
+            self._gathering.keep(message.casts)
+            self._propose_if_ready(now, out)
+        if view.me is None:
+            return
+        if kind is Ask:
+            self._on_ask(sender, message.spans, out)
+        elif kind is Flush:
+            self._on_flush(sender, out)
+        elif kind is Copies:
+            for cast in message.casts:
+                self._on_cast(cast, out)
+            if self._gaps and sender != self.self_id:
+                self._ask_for_gaps([sender], out)
+        elif sender not in view.index:
+            raise PeerError(f"{kind.__name__} from outside view {view.number}")
+        elif kind is Cast:
+            self._on_cast(message, out)
+        else:
+            if len(message.held) != view.n:
+                raise PeerError("a receipt for other members")
+            if view.learn(view.index[sender], message.held):
+                self._dirty = True
+            if message.ask:
+                self._tell((sender,), False, out)
+
+    # -- multicast ----------------------------------------------------------------------------------------------------
+
+    def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
+        pending = len(self._mine)
+        if pending >= self.options.pending_max:
+            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+        if self.log.known(message.id) is None and message.id not in self._mine:
+            self._mine[message.id] = message
+            self._queue.append(message)
+            self._retry_by(now)
+
+    def _speak(self, now: int, out: Outbox) -> None:
+        """Send what is queued; follow what others sent; tell what is held."""
+        view = self.view
+        if view.me is None or self.record.stopped:
+            return
+        me = view.me
+        while self._queue and view.held[me] - view.stable[me] < _UNSTABLE_MAX:
+            self._cast(self._next_messages(), now, out)
+        if view.silent_about():
+            self._cast([], now, out)
+        elif view.held != self._told and self._is_pending():
+            self._tell(view.members, False, out)
+        if view.held != view.base and not self._drop_at:
+            self._drop_at = now + self.options.stability_us
+
+    def _next_messages(self) -> list[AppMessage]:
+        messages: list[AppMessage] = []
+        size = 0
+        while self._queue and (not messages or size + len(self._queue[0].payload) <= _CAST_BYTES):
+            messages.append(self._queue.popleft())
+            size += len(messages[-1].payload) + 100
+        return messages
+
+    def _cast(self, messages: list[AppMessage], now: int, out: Outbox) -> None:
+        stamp = 0
+        if self.options.clock == "hybrid":
+            stamp = now
+            if self.options.dedup_window_us:
+                stamp = max([now, *(created_us(m.id) for m in messages)])
+        cast = self.view.next_cast(stamp, messages)
+        self._save_cast(cast, out)
+        self._told = list(self.view.held)
+        self._send_cast(cast, out)
+
+    def _save_cast(self, cast: Cast, out: Outbox) -> None:
+        out.put(_cast_key(cast), _encode(cast))
+
+    def _send_cast(self, cast: Cast, out: Outbox) -> None:
+        out.send_durable(self.view.members, cast)
+
+    def _tell(self, to: tuple[ProcessId, ...], ask: bool, out: Outbox) -> None:
+        """What this member holds."""
+        if self.view.me is None or not to:
+            return
+        if to is self.view.members:
+            self._told = list(self.view.held)
+        self._send_receipt(to, Receipt(self.record.number, list(self.view.held), ask), out)
+
+    def _send_receipt(self, to: tuple[ProcessId, ...], receipt: Receipt, out: Outbox) -> None:
+        out.send_durable(to, receipt)
+
+    def _on_cast(self, cast: Cast, out: Outbox) -> None:
+        view = self.view
+        if cast.author not in view.index or len(cast.past) != view.n:
+            raise PeerError(f"a cast of {cast.author} in view {view.number}")
+        if view.learn_from(cast):
+            self._dirty = True
+        if not self.record.stopped:
+            for accepted in view.arrive(cast):
+                self._dirty = True
+                self._save_cast(accepted, out)
+
+    def _is_pending(self) -> bool:
+        """Whether a message is held and not ordered."""
+        ordered = self.order.ordered
+        return any(last > ordered[k] for k, last in enumerate(self.view.last_app))
+
+    # -- the order ----------------------------------------------------------------------------------------------------
+
+    def _order(self, out: Outbox) -> None:
+        """Order what is stable."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        if self.record.complete and self.view.me is not None:
+            self._reveal([min(a, b) for a, b in zip(self._ripe(), self.view.held, strict=True)])
+            self._take_order(out)
+
+    def _ripe(self) -> list[int]:
+        """Up to where casts may decide about the order."""
+        return self.view.stable
+
+    def _reveal(self, upto: list[int]) -> None:
+        revealed, view = self._revealed, self.view
+        for k, last in enumerate(upto):
+            while revealed[k] < last:
+                revealed[k] += 1
+                self.order.insert(k, view.cast(k, revealed[k]).past)
+
+    def _take_order(self, out: Outbox) -> None:
+        while new := self.order.order():
+            self._deliver_casts(new, out)
+
+    def _deliver_casts(self, places: list[tuple[int, int]], out: Outbox) -> None:
+        for k, number in places:
+            cast = self.view.cast(k, number)
+            for message in cast.messages:
+                self._deliver(message, cast.stamp, out)
+
+    def _deliver(self, message: AppMessage, stamp: int, out: Outbox) -> None:
+        """The next message of the order."""
+        self.time = max(self.time + 1, stamp)
+        self._mine.pop(message.id, None)
+        timestamp = Timestamp(self.time, 0)
+        if self.group not in message.destinations or timestamp <= self.log.timestamp:
+            return
+        if not self._is_repeated(message, timestamp):
+            self._delivered(message, timestamp, out)
+            out.deliver(message, timestamp)
+
+    def _is_repeated(self, message: AppMessage, timestamp: Timestamp) -> bool:
+        """Whether a copy of this message was delivered before (deviation 5)."""
+        window = self.options.dedup_window_us
+        if window and timestamp.time > created_us(message.id) + 2 * window:
+            return False
+        return self.log.known(message.id) is not None
+
+    def _delivered(self, message: AppMessage, timestamp: Timestamp, out: Outbox) -> None:
+        """Common to a delivery and an installation."""
+        self.log.add(message.id, message.destinations, timestamp, out)
+        out.put(_DELIVERED_PREFIX + message.id, _encode(message.destinations))
+
+    def on_install(
+        self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
+    ) -> None:
+        self._delivered(message, timestamp, out)
+        self._mine.pop(message.id, None)
+        if self.log.position != position:
+            raise AssertionError(f"installed delivery {position} as {self.log.position}")
+        self._complete_if_due(out)
+
+    # -- repairs ------------------------------------------------------------------------------------------------------
+
+    def _on_ask(self, sender: ProcessId, spans: list[Span], out: Outbox) -> None:
+        casts: list[Cast] = []
+        size = 0
+        for span in spans:
+            for cast in self.view.copies(span):
+                size += 100 + sum(100 + len(m.payload) for m in cast.messages)
+                if casts and size > PORTION_BYTES:
+                    break
+                casts.append(cast)
+        if casts:
+            self._send_copies(sender, Copies(self.record.number, casts), out)
+
+    def _send_copies(self, to: ProcessId, copies: Copies, out: Outbox) -> None:
+        """A copy vouches for nothing but its author, who has it on disk, or for the sender in a flush."""
+        out.send_durable((to,), copies)
+
+    def _ask_for_gaps(self, holders: list[ProcessId] | None, out: Outbox) -> None:
+        """Ask for casts that did not arrive: those who hold them, one after the other."""
+        view = self.view
+        asks: dict[ProcessId, list[Span]] = {}
+        for author, first, last in view.gaps():
+            span = (author, first, min(last, first + _SPAN_MAX))
+            known = [p for p in view.holders(span) if holders is None or p in holders]
+            if known:
+                self._ask_turn += 1
+                asks.setdefault(known[self._ask_turn % len(known)], []).append(span)
+        for holder, spans in asks.items():
+            out.send((holder,), Ask(self.record.number, spans))
+
+    def _retry_by(self, now: int) -> None:
+        if not self._retry_at:
+            self._retry_at = now + self.options.retry_us
+
+    def _retry(self, now: int, out: Outbox) -> None:
+        """Something takes long: what was lost?"""
+        view = self.view
+        self._retry_at = 0
+        gaps = view.gaps()
+        if view.me is not None and not self.record.stopped:
+            if self._is_pending() or self._mine or gaps:
+                self._tell(view.others, True, out)
+            if gaps and gaps == self._gaps:
+                self._ask_for_gaps(None, out)
+        self._gaps = gaps
+        if self._needs_state():
+            self._ask_for_state(out)
+
+    def _is_busy(self) -> bool:
+        """Whether something is awaited that may have been lost."""
+        return bool(self._mine) or self._needs_state() or self._is_pending() or self.view.held != self.view.wanted
+
+    # -- garbage ------------------------------------------------------------------------------------------------------
+
+    def _drop(self, now: int, out: Outbox) -> None:
+        """Forget casts that all members hold and that are ordered; keep telling what is held."""
+        view = self.view
+        self._drop_at = 0
+        if view.me is None or self.record.stopped:
+            return
+        if view.held != self._told:
+            self._tell(view.members, False, out)
+        if self.record.complete:
+            upto = [min(a, b) for a, b in zip(view.held_by_all(), self.order.ordered, strict=True)]
+            dropped = view.drop(upto)
+            for cast in dropped:
+                out.delete(_cast_key(cast))
+            if dropped:
+                saved = OrderRecord(view.number, self.order.ordered, self.order.marked, self.time, view.base)
+                out.put(_ORDER_KEY, _encode(saved))
+
+    def on_stable(self, position: int, now: int, out: Outbox) -> None:
+        self._forget(self.log.stable(position, out), out)
+
+    def _forget(self, settled: list[MessageId], out: Outbox) -> None:
+        for message_id in settled:
+            out.delete(_DELIVERED_PREFIX + message_id)
+
+    # -- the end of a view --------------------------------------------------------------------------------------------
+
+    def _on_flush(self, sender: ProcessId, out: Outbox) -> None:
+        if not self.record.stopped:
+            self._stop(out)
+        out.send_durable((sender,), Flushed(self.record.number, list(self.view.held), self.record.complete))
+
+    def _stop(self, out: Outbox) -> None:
+        """Take and send nothing in this view any more."""
+        self.record.stopped = True
+        self._save_view(out)
+
+    def _after_paxos(self, now: int, out: Outbox) -> None:
+        """Take what was decided; notice that this process leads."""
+        part = self.paxos
+        for instance, values in part.take():
+            for value in values:
+                self._on_new_view(instance, _decode_new_view(value), now, out)
+        if part.leading and self._led != part.promised:
+            self._led = part.promised
+            self._gathering = None
+            self._proposed = False
+            self._heard = dict.fromkeys(self.record.members, now)
+            self._beat_at = 0
+        if part.stranded:
+            self._retry_by(now)
+
+    def _on_new_view(self, instance: int, new: NewView, now: int, out: Outbox) -> None:
+        """A decision. The first one for a number counts."""
+        if new.number <= self.record.number:
+            return
+        finished = new.number == self.record.number + 1 and self._finish(new, out)
+        self._enter(ViewRecord(new.number, new.members, instance, False, finished, self.time), now, out)
+
+    def _finish(self, new: NewView, out: Outbox) -> bool:
+        """Order everything in the cut, if this process can do that by itself."""
+        view = self.view
+        if view.me is None or not self.record.complete:
+            return False
+        for cast in new.casts:
+            view.arrive(cast)
+        if any(held < last for held, last in zip(view.held, new.cut, strict=True)):
+            return False
+        assert all(map(int.__le__, self._revealed, new.cut)), "what is stable is in the cut"
+        self._reveal(new.cut)
+        self._take_order(out)
+        self._deliver_casts(self.order.order_rest(), out)
+        return True
+
+    def _enter(self, record: ViewRecord, now: int, out: Outbox) -> None:
+        for cast in self.view.everything():
+            out.delete(_cast_key(cast))
+        if any(self.view.base):
+            out.delete(_ORDER_KEY)
+        before = set(self.record.members)
+        self.record = record
+        self.time = record.time
+        self._begin_view()
+        self._save_view(out)
+        self._target = None
+        self._queue = deque(self._mine.values())
+        self._told = []
+        self._gaps = []
+        self._dirty = True
+        self._stop_seen = self._proposed = False
+        self._gathering = None
+        for p in before.symmetric_difference(record.members):
+            self._heard.pop(p, None)
+        for p in record.members:
+            self._heard[p] = now
+        self.paxos.truncate(min(record.instance - 1, self.paxos.decided), out)
+        self._beat_at = 0
+        self._retry_by(now)
+        early, self._early = self._early, []
+        for sender, message in early:
+            self.on_message(sender, message, now, out)
+
+    # -- coming back --------------------------------------------------------------------------------------------------
+
+    def _needs_state(self) -> bool:
+        return bool(self.peers) and (not self.record.complete or self.paxos.stranded)
+
+    def _ask_for_state(self, out: Outbox) -> None:
+        """From one member of the group after the other."""
+        self._state_turn += 1
+        peer = self.peers[self._state_turn % len(self.peers)]
+        if self._target is not None and not self.paxos.stranded:
+            out.catch_up(peer)
+        out.send((peer,), StateAsk())
+
+    def _on_state_ask(self, sender: ProcessId, out: Outbox) -> None:
+        record = self.record
+        if record.complete:
+            out.send((sender,), State(record.number, record.members, record.instance, record.time, self.log.position))
+
+    def _on_state(self, sender: ProcessId, state: State, now: int, out: Outbox) -> None:
+        if state.number > self.record.number and self._needs_state():
+            self._enter(ViewRecord(state.number, state.members, state.instance, False, False, self.time), now, out)
+            self.paxos.jump(state.instance, now, out)
+            self._after_paxos(now, out)
+        if state.number == self.record.number and not self.record.complete and self._target is None:
+            self._target = (state.position, state.time)
+            self._complete_if_due(out)
+            if not self.record.complete:
+                out.catch_up(sender)
+
+    def _complete_if_due(self, out: Outbox) -> None:
+        """All deliveries from before the view are here: this process can go on by itself."""
+        if self._target is not None and self.log.position >= self._target[0]:
+            self.record.time = self.time = self._target[1]
+            self.record.complete = True
+            self._target = None
+            self._dirty = True
+            self._save_view(out)
+
+    # -- the coordinator ----------------------------------------------------------------------------------------------
+
+    def _beat(self, now: int, out: Outbox) -> None:
+        """Every heartbeat: tell the coordinator; as coordinator, see who must leave and who may come."""
+        self._beat_at = now + self.options.heartbeat_us
+        if self.paxos.leading:
+            if self.paxos.idle and not self.paxos.stranded:
+                self._coordinate(now, out)
+        else:
+            leader = self.paxos.promised.leader
+            if leader != self.self_id:
+                out.send((leader,), Alive(self.record.number, self.record.stopped))
+
+    def _responsive(self, now: int) -> list[ProcessId]:
+        """Who was heard lately, in the topology's order."""
+        timeout = self.options.election_timeout_us
+        heard = self._heard
+        return [p for p in self.topology.processes if p == self.self_id or now - heard.get(p, -timeout) < timeout]
+
+    def _coordinate(self, now: int, out: Outbox) -> None:
+        members = self.record.members
+        alive = self._responsive(now)
+        if self._gathering is None:
+            if alive == members and not self._stop_seen and not self.record.stopped:
+                return
+            gathering = Gathering(self.record.number, members, self.topology)
+            if not gathering.is_quorum(alive):
+                return
+            self._gathering = gathering
+        if not self._proposed:
+            silent = [p for p in members if p not in self._gathering.replies or not self._gathering.suffices]
+            if silent:
+                out.send(silent, Flush(self.record.number))
+            self._propose_if_ready(now, out)
+
+    def _propose_if_ready(self, now: int, out: Outbox) -> None:
+        """Once everybody who lives has answered, a quorum of every group among them."""
+        gathering = self._gathering
+        if gathering is None or self._proposed or not self.paxos.leading or not self.paxos.idle:
+            return
+        alive = self._responsive(now)
+        if not gathering.suffices or any(p in gathering.members and p not in gathering.replies for p in alive):
+            return
+        if not gathering.is_quorum(alive):
+            return
+        asks = gathering.lacking()
+        for holder, spans in asks.items():
+            out.send((holder,), Ask(gathering.number, spans))
+        if not asks:
+            self._proposed = True
+            self.paxos.propose(_encode(gathering.result(alive)))
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
+        self.log.forget_reports(peer)
+        self.paxos.on_peer_reset(peer, now)
+        if peer in self.view.index:
+            self._tell((peer,), True, out)
+        self._retry_by(now)
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        self._order(out)
+        self._speak(now, out)
+        self.paxos.end_batch(now, out)
+        self.log.end_batch(out)
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        if now >= self._beat_at:
+            self._beat(now, out)
+        if self._drop_at and now >= self._drop_at:
+            self._drop(now, out)
+        if self._retry_at and now >= self._retry_at:
+            self._retry(now, out)
+        wakes = [self.paxos.tick(now, out), self._beat_at]
+        self._after_paxos(now, out)
+        self.end_batch(now, out)
+        log_wake = self.log.tick(now, out)
+        if not self._retry_at and self._is_busy():
+            self._retry_at = now + self.options.retry_us
+        wakes += [w for w in (log_wake, self._drop_at, self._retry_at) if w]
+        return min(wakes)
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def leader_of(self, group: GroupId) -> ProcessId | None:
+        """Everybody is equal; whoever coordinates is in the view for sure."""
+        members = self.topology.groups[group]
+        if self.paxos.promised.leader in members:
+            return self.paxos.promised.leader
+        return next((p for p in members if p in self.view.index), members[0])
+
+    def role(self) -> str:
+        if self.view.me is None:
+            return "outside"
+        if not self.record.complete:
+            return "recovering"
+        return "coordinator" if self.paxos.leading else "member"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "view": self.record.number,
+            "members": len(self.record.members),
+            "stopped": self.record.stopped,
+            "pending": len(self._mine),
+            "casts": sum(self.view.held) - sum(self.view.base),
+            "unsettled": self.log.unsettled,
+            "paxos": self.paxos.describe(),
+        }
+
+    def fingerprint(self) -> object:
+        view = self.view
+        record = self.record
+        casts = tuple((c.author, c.number, tuple(c.past), tuple(m.id for m in c.messages)) for c in view.everything())
+        return (
+            record.number, tuple(record.members), record.stopped, record.complete, self.time, tuple(view.held),
+            tuple(map(tuple, view.known)), tuple(self.order.ordered), self.order.marked, casts,
+            tuple(self._queue), tuple(self._mine), self.log.position, self.paxos.fingerprint(),
+        )  # fmt: skip
