@@ -214,6 +214,7 @@ class Toto(MulticastProtocol):
     )
     paxos_class = Paxos
     order_class = EarlyDelivery
+    gathering_class = Gathering
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
@@ -709,7 +710,7 @@ class Toto(MulticastProtocol):
         if self._gathering is None:
             if alive == members and not self._stop_seen and not self.record.stopped:
                 return
-            gathering = Gathering(self.record.number, members, self.topology)
+            gathering = self.gathering_class(self.record.number, members, self.topology)
             if not gathering.is_quorum(alive):
                 return
             self._gathering = gathering

@@ -1,0 +1,240 @@
+"""ToTo in staged scenarios: projections of one order, silence, views that change, coming back."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from multicast.parts.causal import RULES
+from multicast.protocol import Application, Outbox, PeerError
+from multicast.protocols.toto import Alive, StateAsk, Toto, TotoOptions
+from multicast.records import Delivered
+from multicast.simulation.network import Conditions
+from multicast.simulation.observe import Observer
+from multicast.simulation.world import Node, World
+from multicast.types import AppMessage, Topology, new_message_id
+from tests.multicast.lockstep import Lockstep
+
+SECOND = 1_000_000
+
+
+def world(groups: int = 2, replicas: int = 3, **options: Any) -> Lockstep:
+    one = Lockstep(Topology.grid(groups, replicas), "toto", **options)
+    one.advance(SECOND)
+    return one
+
+
+def logs(one: Lockstep, *processes: int) -> list[list[tuple[int, bytes, Any]]]:
+    return [one.engines[p].application.delivered for p in processes]  # type: ignore[attr-defined]
+
+
+def isolate(one: Lockstep, process: int) -> None:
+    for other in one.topology.processes:
+        one.cut |= {(process, other), (other, process)}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_group_delivers_its_projection_of_one_order(rule: str) -> None:
+    one = world(rule=rule)
+    sent = [one.submit(p, *groups) for p, groups in ((0, (0,)), (4, (0, 1)), (2, (1,)), (5, (0, 1)), (1, (0,)))]
+    one.advance(SECOND)
+    zero, also_zero, third, four = logs(one, 0, 1, 2, 4)
+    assert zero == also_zero == third
+    assert sorted(i for _, i, _ in zero) == sorted(sent[k] for k in (0, 1, 3, 4))
+    assert sorted(i for _, i, _ in four) == sorted(sent[k] for k in (1, 2, 3))
+    stamps = {i: t for _, i, t in zero}
+    assert all(stamps[i] == t for _, i, t in four if i in stamps)
+    times = sorted(t.time for _, _, t in {*zero, *four})
+    assert len(set(times)) == 5
+    assert [p for p, _, _ in four] == [1, 2, 3]
+
+
+def test_when_nothing_is_pending_only_heartbeats_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world()
+    one.submit(0, 0, 1)
+    one.advance(3 * SECOND)
+    heard: set[type] = set()
+    original = Toto.on_message
+
+    def spy(self: Toto, sender: int, message: Any, now: int, out: Any) -> None:
+        heard.add(type(message))
+        original(self, sender, message, now, out)
+
+    monkeypatch.setattr(Toto, "on_message", spy)
+    one.advance(3 * SECOND)
+    assert {kind.__name__ for kind in heard} == {"Alive", "Heartbeat"}
+    assert all(not one.protocol(p).view.everything() or not one.protocol(p)._is_busy() for p in range(6))
+
+
+def test_casts_are_dropped_when_everybody_has_them() -> None:
+    one = world(groups=1)
+    for _ in range(30):
+        one.submit(0, 0)
+        one.advance(SECOND // 10)
+    one.advance(SECOND)
+    assert all(len(one.protocol(p).view.everything()) <= 6 for p in range(3))
+    assert all(one.protocol(p).log.unsettled == 0 for p in range(3))
+
+
+def test_a_minority_of_every_group_may_crash() -> None:
+    one = world()
+    before = one.submit(1, 0, 1)
+    one.advance(SECOND)
+    one.crash(0)  # the coordinator
+    one.crash(5)
+    after = one.submit(1, 0, 1)
+    one.advance(8 * SECOND)
+    for p in (1, 2, 3, 4):
+        assert one.delivered(p) == [before, after]
+        assert one.protocol(p).record.members == [1, 2, 3, 4]
+    assert one.delivered(0) == one.delivered(5) == [before]
+
+
+def test_without_a_quorum_of_a_group_the_view_stays_and_early_delivery_goes_on() -> None:
+    one = world()
+    one.crash(3)
+    one.crash(4)
+    sent = one.submit(1, 0)
+    one.advance(10 * SECOND)
+    assert all(one.protocol(p).record.number == 1 for p in (0, 1, 2, 5))
+    assert one.delivered(0) == [sent]
+
+
+def test_without_a_majority_of_all_everything_waits() -> None:
+    one = world()
+    for p in (0, 3, 4):
+        one.crash(p)
+    one.submit(1, 0)
+    one.advance(10 * SECOND)
+    assert all(one.protocol(p).record.number == 1 and one.delivered(p) == [] for p in (1, 2, 5))
+
+
+def test_who_was_cut_off_comes_back_and_catches_up() -> None:
+    one = world()
+    isolate(one, 2)
+    missed = [one.submit(p, 0, 1) for p in (0, 3)]
+    one.advance(4 * SECOND)
+    assert sorted(one.delivered(0)) == sorted(missed)
+    assert one.protocol(0).record.members == [0, 1, 3, 4, 5]
+    own = one.submit(2, 0)
+    assert one.delivered(2) == []
+    one.cut.clear()
+    _feed_catch_up(one)
+    one.advance(4 * SECOND)
+    assert one.protocol(2).record.members == [0, 1, 2, 3, 4, 5]
+    assert one.protocol(2).role() in ("member", "coordinator")
+    assert one.delivered(2) == one.delivered(0) == one.delivered(1)
+    assert set(one.delivered(2)) == {*missed, own}
+
+
+def _feed_catch_up(one: Lockstep) -> None:
+    """Answer reads of journals from what the applications recorded."""
+    carry_out = one._carry_out
+
+    def with_reads(process: int, batch: Any) -> None:
+        carry_out(process, batch)
+        for peer, position in batch.reads:
+            items = [
+                (Delivered(at, stamp, 2, False, _message(one, message_id), 0, None, b""), None)
+                for at, message_id, stamp in logs(one, process)[0]
+                if at >= position
+            ]
+            for to, data in one.engines[process].feed(peer, items, False):
+                one.links.setdefault((process, to[0]), one.links[process, to[0]]).append(data)
+
+    one._carry_out = with_reads  # type: ignore[method-assign]
+
+
+def _message(one: Lockstep, message_id: bytes) -> AppMessage:
+    return AppMessage(message_id, (0, 1), b"x", 0)
+
+
+def test_a_cast_that_one_survivor_holds_is_delivered_by_all_before_the_view_changes() -> None:
+    """Virtual synchrony: 5 sends to 4 only, and dies."""
+    one = world()
+    one.cut |= {(5, p) for p in (0, 1, 2, 3)}
+    last = one.submit(5, 0, 1)
+    one.step(5, 4)
+    one.cut |= {(4, p) for p in (0, 1, 2, 3)}  # nobody hears 4's answering cast
+    one.settle()
+    assert one.protocol(0).view.held[5] == 0
+    assert one.protocol(4).view.held[5] == 1
+    one.crash(5)
+    one.cut.clear()
+    one.advance(5 * SECOND)
+    assert 5 not in one.protocol(0).record.members
+    assert all(one.delivered(p) == [last] for p in range(5))
+
+
+def test_a_flush_that_its_coordinator_does_not_finish_is_finished_by_the_next() -> None:
+    one = world()
+    one.protocol(0)._propose_if_ready = lambda now, out: None
+    isolate(one, 5)
+    one.advance(3 * SECOND)
+    assert all(one.protocol(p).record.stopped and one.protocol(p).record.number == 1 for p in range(5))
+    one.crash(0)
+    submitted = one.submit(1, 0, 1)
+    one.advance(8 * SECOND)
+    for p in (1, 2, 3, 4):
+        assert one.protocol(p).record.number > 1
+        assert not one.protocol(p).record.stopped
+        assert one.delivered(p) == [submitted]
+
+
+class Arrivals(Observer):
+    """When each process delivered."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, int] = {}
+
+    def on_deliver(self, node: Node, *details: Any) -> None:
+        self.at[node.pid] = node.world.now
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_replica_delivers_after_three_delays(rule: str) -> None:
+    """The cast, what follows it, receipts."""
+    topology, delay = Topology.grid(2, 3), 1_000
+
+    def make(pid: int, rng: random.Random, disk: object) -> tuple[Toto, Application, None]:
+        return Toto(pid, topology, TotoOptions(rule=rule), rng), Application(), None
+
+    arrivals = Arrivals()
+    one = World(topology, make, 0, Conditions.exact(delay), observers=[arrivals])
+    one.start()
+    one.run_for(300_500)
+    start = one.now
+    one.submit(4, AppMessage(new_message_id(one.now, 1), (0, 1), b"", 4))
+    one.run_for(10 * delay)
+    assert arrivals.at == dict.fromkeys(topology.processes, start + 3 * delay)
+
+
+def test_a_message_of_a_stranger_about_another_group_is_refused() -> None:
+    one = world()
+    with pytest.raises(PeerError, match="StateAsk from another group"):
+        one.protocol(0).on_message(3, StateAsk(), one.now, Outbox())
+    one.protocol(0).on_message(3, Alive(1, False), one.now, Outbox())
+    assert one.protocol(0)._heard[3] == one.now
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"rule": "x"}, "rule is one of toto, s_toto, g_toto, gl_toto, not 'x'"),
+        ({"phi": -1}, "phi must be at least 0"),
+        ({"retry_us": 0}, "heartbeat_us, retry_us and stability_us must be at least 1"),
+        ({"heartbeat_us": 10, "election_timeout_us": 19}, "election_timeout_us must be at least twice heartbeat_us"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        TotoOptions(**options)
+
+
+def test_phi_is_bounded_to_what_is_safe() -> None:
+    assert world(groups=1, phi=1, rule="s_toto").protocol(0).order.votes.phi == 1
+    assert world(groups=2, phi=1, rule="s_toto").protocol(0).order.votes.phi == 3
+    assert world(groups=2, phi=9, rule="g_toto").protocol(0).order.votes.phi == 5
+    assert world(groups=2, phi=1, rule="g_toto").protocol(0).order.votes.phi == 1
