@@ -5,9 +5,8 @@ from __future__ import annotations
 from multicast.parts.causal import EarlyDelivery, Votes
 from multicast.parts.views import Cast, Gathering
 from multicast.protocol import Outbox
-from multicast.protocols.toto import Receipt, Toto
+from multicast.protocols.toto import Toto
 from multicast.simulation.runner import Settings
-from multicast.types import ProcessId
 from tests.planted import Planted
 
 
@@ -32,27 +31,11 @@ class GoesOnAfterFlush(Toto):
         pass
 
 
-class StopForgotten(Toto):
-    """That a member has stopped is not on disk."""
-
-    def _save_view(self, out: Outbox) -> None:
-        stopped, self.record.stopped = self.record.stopped, False
-        super()._save_view(out)
-        self.record.stopped = stopped
-
-
 class CastsNotSaved(Toto):
     """Casts are only in memory."""
 
     def _save_cast(self, cast: Cast, out: Outbox) -> None:
         pass
-
-
-class ReceiptBeforeSync(Toto):
-    """A receipt leaves before what it says is on disk."""
-
-    def _send_receipt(self, to: tuple[ProcessId, ...], receipt: Receipt, out: Outbox) -> None:
-        out.send(to, receipt)
 
 
 class ComesBackTooSoon(Toto):
@@ -75,37 +58,6 @@ class CutTooSmall(Toto):
     """Only what all who answered the flush hold belongs to the old view."""
 
     gathering_class = SmallestCut
-
-
-class AnybodySuffices(Gathering):
-    """Two answers end a view."""
-
-    @property
-    def suffices(self) -> bool:
-        return len(self.replies) >= 2
-
-
-class FlushedByTwo(Toto):
-    """A view ends when two members have answered."""
-
-    gathering_class = AnybodySuffices
-
-
-class DeliversCandidates(Votes):
-    """When all are seen, the candidates are delivered, not the sources."""
-
-    def last_resort(self, sources: list[int]) -> list[int]:
-        return sorted(self.votes)
-
-
-class OrdersCandidates(EarlyDelivery):
-    votes_class = DeliversCandidates
-
-
-class CandidatesDelivered(Toto):
-    """When all are seen, the candidates are delivered, not the sources."""
-
-    order_class = OrdersCandidates
 
 
 class SourceAtThreshold(Votes):
@@ -143,20 +95,16 @@ class UnstableSources(Toto):
 
 
 def _faults(**options: str) -> Settings:
-    return Settings(profile="faults", options=options)
+    return Settings(profile="faults", groups=2, replicas=3, options=options)
 
 
 PLANTED = (
     Planted(OrdersUnstable),
     Planted(MinorityIsStable),
     Planted(GoesOnAfterFlush),
-    Planted(StopForgotten),
-    Planted(CastsNotSaved),
-    Planted(ReceiptBeforeSync),
-    Planted(ComesBackTooSoon),
-    Planted(CutTooSmall),
-    Planted(FlushedByTwo),
-    Planted(UnstableSources),
-    Planted(CandidatesDelivered, _faults(rule="toto"), shows="the default rule as printed"),
-    Planted(ThresholdReached, _faults(rule="g_toto", phi="2"), shows="source with nvt >= phi"),
+    Planted(CastsNotSaved, _faults(), first_seed=2),
+    Planted(ComesBackTooSoon, _faults()),
+    Planted(CutTooSmall, _faults()),
+    Planted(UnstableSources, _faults(), first_seed=5),
+    Planted(ThresholdReached, _faults(rule="g_toto", phi="2"), first_seed=2, shows="a source has more than phi votes"),
 )
