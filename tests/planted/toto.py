@@ -94,14 +94,14 @@ class UnstableSources(Toto):
     order_class = OrdersSources
 
 
-def _faults(**options: str) -> Settings:
-    return Settings(profile="faults", groups=2, replicas=3, options=options)
+def _faults(groups: int = 2, **options: str) -> Settings:
+    return Settings(profile="faults", groups=groups, replicas=3, options=options)
 
 
 PLANTED = (
-    Planted(OrdersUnstable),
-    Planted(MinorityIsStable),
-    Planted(GoesOnAfterFlush),
+    Planted(OrdersUnstable, _faults()),
+    Planted(MinorityIsStable, _faults(groups=1)),
+    Planted(GoesOnAfterFlush, _faults(), first_seed=1),
     Planted(CastsNotSaved, _faults(), first_seed=2),
     Planted(ComesBackTooSoon, _faults()),
     Planted(CutTooSmall, _faults()),
