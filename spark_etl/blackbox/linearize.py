@@ -20,6 +20,7 @@ from spark_etl.blackbox.resolve import Key, show
 
 LINEARIZABLE, NOT_LINEARIZABLE, UNDETERMINED = "linearizable", "not-linearizable", "not determined"
 CONFIGURATIONS_MAX = 2_000_000
+_FIRST_ROUND = 20_000
 _FOREVER = 1 << 62
 
 _State = tuple[Any, ...]
@@ -61,26 +62,32 @@ def parts(history: Sequence[Transaction]) -> list[tuple[tuple[Key, ...], list[Tr
 
 
 def linearize(history: Sequence[Transaction], configurations_max: int = CONFIGURATIONS_MAX) -> list[Searched]:
-    """Every part of a history. The bound is for each part."""
+    """Every part of a history. The bound is for each part; it is exhausted only while no part is found wrong."""
     lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
-    found = []
+    found: list[Searched] = []
+    hard: list[tuple[int, _Search]] = []
     for keys, transactions in parts(history):
-        timed = [t for t in transactions if t.invoke is not None]
-        if len(timed) < len(transactions):
+        if any(t.invoke is None for t in transactions):
             found.append(Searched(keys, UNDETERMINED, 0, "some of its operations have no real time"))
             continue
-        found.append(_Search(keys, timed, lists, configurations_max).run())
+        search = _Search(keys, transactions, lists)
+        found.append(search.run(min(_FIRST_ROUND, configurations_max)))
+        if found[-1].verdict == UNDETERMINED:
+            hard.append((len(found) - 1, search))
+    for place, search in hard:
+        if configurations_max <= _FIRST_ROUND or any(part.verdict == NOT_LINEARIZABLE for part in found):
+            break
+        found[place] = search.run(configurations_max)
     return found
 
 
 class _Search:
     """The transactions of one part, those of unknown outcome without a read that could fail them last."""
 
-    def __init__(self, keys: tuple[Key, ...], transactions: Sequence[Transaction], lists: set[Key], most: int):
+    def __init__(self, keys: tuple[Key, ...], transactions: Sequence[Transaction], lists: set[Key]):
         self.keys = keys
         self.place = {key: i for i, key in enumerate(keys)}
         self.lists = lists
-        self.most = most
         useful = [t for t in transactions if t.type == "ok" or any(op.kind in ("w", "append") for op in t.ops)]
         self.transactions = sorted(useful, key=lambda t: (t.invoke or 0, t.index))
         self.ends = [t.complete if t.type == "ok" and t.complete else _FOREVER for t in self.transactions]
@@ -93,7 +100,7 @@ class _Search:
             puts = [i for i, t in enumerate(self.transactions) if any(op.kind == "w" for op in t.ops)]
             self.puts = sorted((self.begins[i], i) for i in puts)
 
-    def run(self) -> Searched:
+    def run(self, most: int) -> Searched:
         """Depth first, without recursion. `taken` is a bit set; `low` the first transaction that is not in it."""
         count = len(self.transactions)
         owed = sum(1 << i for i, end in enumerate(self.ends) if end < _FOREVER)
@@ -108,8 +115,8 @@ class _Search:
             progress = (taken & owed).bit_count()
             if progress > best:
                 best, stuck = progress, taken
-            if len(seen) > self.most:
-                why = f"more than {self.most} configurations for {count} operations at {self._names()}"
+            if len(seen) > most:
+                why = f"more than {most} configurations for {count} operations at {self._names()}"
                 return Searched(self.keys, UNDETERMINED, len(seen), why)
             following: list[tuple[int, _State]] = []
             for i in self._candidates(taken):

@@ -265,18 +265,18 @@ class Judge:
             for variant in (REALTIME, SESSION, PLAIN):
                 found[variant + base] = self._judge(variant, base, found)
         for model in found:
-            weaker = (name for name in _weaker(model) if found[name].verdict == VIOLATED)
-            if found[model].verdict == UNDETERMINED and (name := next(weaker, None)):
+            broken = (name for name in weaker(model) if found[name].verdict == VIOLATED)
+            if found[model].verdict == UNDETERMINED and (name := next(broken, None)):
                 found[model] = found[name]
         return {model: found[model] for model in MODELS}
 
     def _judge(self, variant: str, base: str, found: dict[str, Verdict]) -> Verdict:
         model = variant + base
-        if any(verdict.verdict == HOLDS and model in _weaker(stronger) for stronger, verdict in found.items()):
+        if any(verdict.verdict == HOLDS and model in weaker(stronger) for stronger, verdict in found.items()):
             return Verdict(HOLDS)
         for anomaly in self.facts.anomalies:
             demanded = _DEMANDED.get(anomaly.name)
-            if demanded and demanded in (base, *_weaker(base)):
+            if demanded and demanded in (base, *weaker(base)):
                 return Verdict(VIOLATED, anomaly.text)
         if variant == REALTIME and not any(t.timed for t in self.history):
             return Verdict(UNDETERMINED, "the history has no real time")
@@ -652,15 +652,15 @@ class _Solver:
         return found
 
 
-def _weaker(model: str) -> frozenset[str]:
+def weaker(model: str) -> frozenset[str]:
     """Every other model that this one implies. A session's transactions follow one another in real time."""
-    if model not in _WEAKER:
+    if model not in _IMPLIES:
         variant = next(v for v in (SESSION, REALTIME, PLAIN) if model.startswith(v))
         base = model.removeprefix(variant)
         below = {PLAIN: (), SESSION: (PLAIN,), REALTIME: (SESSION, PLAIN)}[variant]
         direct = [variant + implied for implied in _IMPLIED[base]] + [v + base for v in below]
-        _WEAKER[model] = frozenset(direct).union(*map(_weaker, direct))
-    return _WEAKER[model]
+        _IMPLIES[model] = frozenset(direct).union(*map(weaker, direct))
+    return _IMPLIES[model]
 
 
-_WEAKER: dict[str, frozenset[str]] = {}
+_IMPLIES: dict[str, frozenset[str]] = {}
