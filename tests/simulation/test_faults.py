@@ -1,0 +1,99 @@
+"""Faults of disks: who gets them, and what is never done to a group."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from multicast.protocol import Application, MulticastProtocol
+from multicast.simulation import faults
+from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.faults import Fault, Injector
+from multicast.simulation.world import World
+from multicast.types import AppMessage, ProcessId, Topology, new_message_id
+from tests.simulation.sequencer import Sequencer
+
+TOPOLOGY = Topology.grid(2, 3)
+
+
+class Forgetful(Sequencer):
+    """A process whose disk was lost is a member again when the test says so."""
+
+    readmitted = False
+    lost = False
+
+    def on_start(self, saved: Any, now: int, out: Any) -> None:
+        super().on_start(saved, now, out)
+        self.lost = saved.lost
+
+    def is_member(self) -> bool:
+        return not self.lost or self.readmitted
+
+
+def _world() -> World:
+    def make_process(
+        pid: ProcessId, rng: random.Random, disk: SimulatedDisk
+    ) -> tuple[MulticastProtocol, Application, None]:
+        return Forgetful(pid, TOPOLOGY, Forgetful.specification.options(), rng), Application(), None
+
+    world = World(TOPOLOGY, make_process, 1)
+    world.start()
+    return world
+
+
+def _inject(world: World, *planned: tuple[str, int, int]) -> Injector:
+    """(kind, when, victim), each of them for 100 ms."""
+    return Injector(world, [Fault(kind, at, 100_000, (victim,)) for kind, at, victim in planned])
+
+
+def test_only_who_survives_a_lost_disk_loses_one() -> None:
+    for survives in (False, True):
+        kinds = {
+            fault.kind
+            for seed in range(50)
+            for fault in faults.draw_disk(random.Random(seed), TOPOLOGY, 1_000_000, survives)
+        }
+        assert {"torn_tail", "failing_fsync"} <= kinds
+        assert ("lost_disk" in kinds) == survives
+
+
+def test_a_group_has_one_process_without_memory_and_nobody_is_down_with_it() -> None:
+    world = _world()
+    injector = _inject(
+        world, ("lost_disk", 0, 1), ("lost_disk", 200_000, 2), ("power", 300_000, 0), ("lost_disk", 400_000, 4)
+    )
+    world.run_for(1_000_000)
+    assert injector.counts == {"lost_disk": 2}, "the second one of the group and the crash beside it do not happen"
+    assert [pid for pid, node in world.nodes.items() if node.lost] == [1, 4]
+
+
+def test_a_process_that_is_readmitted_counts_again_when_that_is_on_disk() -> None:
+    world = _world()
+    injector = _inject(world, ("lost_disk", 0, 1), ("lost_disk", 1_000_000, 2), ("lost_disk", 4_000_000, 2))
+    world.run_for(500_000)
+    protocol = world.node(1).protocol
+    assert isinstance(protocol, Forgetful)
+    protocol.readmitted = True
+    world.run_for(1_000_000)
+    assert injector.counts == {"lost_disk": 1}, "only just readmitted"
+    world.run_for(4_000_000)
+    assert injector.counts == {"lost_disk": 2}
+
+
+@pytest.mark.parametrize("kind", ["torn_tail", "failing_fsync"])
+def test_a_faulty_disk_kills_a_process_that_comes_back(kind: str) -> None:
+    world = _world()
+    injector = _inject(world, *((kind, number * 300_000, 1) for number in range(3)))
+    for number in range(60):
+        message = AppMessage(new_message_id(world.now, number), (0,), bytes(50), 0)
+        world.schedule(world.now + number * 20_000, world.submit, 0, message)
+    world.run_for(2_000_000)
+    injector.stop()
+    world.heal()
+    world.run_for(1_000_000)
+    assert world.node(1).up
+    assert injector.counts[kind] >= 1
+    assert world.node(1).life == 1 + injector.counts[kind]
+    assert world.violations == []
