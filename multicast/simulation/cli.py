@@ -90,6 +90,12 @@ def check(protocol: type[MulticastProtocol], settings: Settings) -> None:
         Topology.grid(settings.groups, settings.replicas)
 
 
+def check_json(path: Path | None) -> None:
+    """Whether the file of --json can be written, before hours of work for it."""
+    if path is not None and not path.parent.is_dir():
+        raise BadUsage(f"--json {path}: {path.parent} is not a directory")
+
+
 def write_json(path: Path | None, content: object) -> None:
     """Results to the file of --json, if there is one."""
     if path is None:

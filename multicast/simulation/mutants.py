@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -78,7 +79,7 @@ def load(package: str) -> dict[str, tuple[Bug, ...]]:
 def search(module: str, bug: Bug, seeds: Iterable[int]) -> Found:
     """Run seeds until one shows the bug."""
     started = time.process_time()
-    about = " ".join((bug.protocol.__doc__ or "").split()).partition(". ")[0].rstrip(".")
+    about = re.split(r"(?<!Fig)\. ", " ".join((bug.protocol.__doc__ or "").split()))[0].rstrip(".")
     found = Found(
         module=module, bug=bug.protocol.__name__, about=about, shows=bug.shows, seeds=None, seed=None, checker="",
         wall_s=0.0,

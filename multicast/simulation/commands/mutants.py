@@ -10,7 +10,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from multicast import registry
-from multicast.simulation.cli import BadUsage, JsonOption, bounded, console, progress, write_json
+from multicast.simulation.cli import BadUsage, JsonOption, bounded, check_json, console, progress, write_json
 from multicast.simulation.mutants import SEEDS_MAX, BadPackage, Bug, Found, load, search
 
 BUGS_MIN = 3
@@ -26,6 +26,7 @@ def command(
 ) -> None:
     """Count the seeds until each planted bug is found. Exit status 1 if one is not, or if a protocol has too few."""
     bounded("seeds-max", seeds_max, _SEEDS_MOST)
+    check_json(json_file)
     planted = _chosen(protocol, bugs)
     found: list[Found] = []
     interrupted = False

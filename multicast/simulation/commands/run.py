@@ -17,6 +17,7 @@ from multicast.simulation.cli import (
     ProtocolOption,
     bounded,
     check,
+    check_json,
     console,
     option_pairs,
     progress,
@@ -44,6 +45,7 @@ def command(
     """Run seeds and check every property of atomic multicast. Exit status 1 on any violation.
 
     With --store: also exactly-once, strict serializability, and equal state at equal position."""
+    check_json(json_file)
     world = _world() if store else None
     profiles = world.profiles if world else PROFILES
     if profile not in profiles:
