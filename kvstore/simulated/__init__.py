@@ -1,8 +1,13 @@
 """Whole replicas (protocol, transactions, store) in the simulated world, with clients, faults and checks.
 
-    python -m kvstore.simulated run --protocol white_box --seeds 0:20       random workloads under faults
-    python -m kvstore.simulated schedule two-groups --signals off --out DIR  the schedules that need execution signals
+    python -m kvstore.simulated run --protocol all --seeds 0:20              random workloads under faults
+    python -m kvstore.simulated schedules                                    every schedule, protocol, way to signal
+    python -m kvstore.simulated schedule two-groups --signals off --out DIR  one of them, step by step
+    python -m kvstore.simulated strictness --seeds 0:100                     random searches for anomalies
 
 `cluster` puts replicas into a world, `clients` is the workload and its history, `checks` looks at the journals and the
-history afterwards, `schedules` scripts the two schedules. Both commands write the run directory that the audit reads.
+history afterwards, `runner` joins them for a seed. `schedules` scripts the schedules that need execution signals,
+`chase` is a workload that hunts for them, `strictness` compares what both show with what protocols say of themselves.
+`run` and `schedule` write the run directory that the audit reads. `adapter` is for `python -m multicast.simulation run
+--store`.
 """
