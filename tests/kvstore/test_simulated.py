@@ -80,6 +80,41 @@ def test_a_repetition_through_any_replica_gets_the_first_result():
     assert sum(e.outcome.status == APPLIED for e in cluster.executed(0) if e.outcome) == 1
 
 
+def test_a_repetition_is_answered_at_once_through_any_replica():
+    """Also where nothing is known of it: in another shard, or where it is delivered only now."""
+    cluster, _, low, _ = quiet_cluster()
+    transaction = Transaction(success=(Put(low, b"1"), Get(low)))
+    message_id, first = execute(cluster, 0, transaction)
+    cluster.world.run_for(300_000)
+    for pid in cluster.topology.processes:
+        begun = cluster.world.now
+        _, again = execute(cluster, pid, transaction, message_id)
+        assert again.result == first.result and cluster.world.now - begun < 20_000, pid
+
+
+def test_a_replica_whose_disk_was_lost_learns_everything_again():
+    cluster, _, low, high = quiet_cluster()
+    world = cluster.world
+    transaction = Transaction(success=(Put(low, b"0"), Put(high, b"0"), Get(high)))
+    message_id, first = execute(cluster, 0, transaction)
+    for i in range(20):
+        execute(cluster, i % 6, Transaction(success=(Put(low, b"%d" % i), Put(high, b"%d" % i))))
+    world.run_for(500_000)
+    world.lose_disk(5)
+    for i in range(20):
+        execute(cluster, i % 5, Transaction(success=(Put(low, b"%d" % i), Put(high, b"%d" % i))))
+    world.restart(5)
+    assert cluster.stores[5].get(high) is None
+    assert world.run_while(lambda: cluster.unfinished, 30_000_000)
+    execute(cluster, 5, Transaction(success=(Put(high, b"last"),)))
+    world.run_for(3_000_000)
+    assert checks.agreement(cluster)[1] == [] and not cluster.unfinished
+    assert cluster.stores[5].state_digest() == cluster.stores[3].state_digest()
+    _, again = execute(cluster, 5, transaction, message_id)
+    assert again.repeated and again.result == first.result
+    assert [list(store.parts()) for store in cluster.stores.values()] == [[]] * 6
+
+
 def test_a_replica_that_was_away_until_everybody_forgot_still_completes_what_it_had_delivered():
     """Replica 5 of shard 1 dies with a delivered transaction whose parts never reached it."""
     cluster, _, low, high = quiet_cluster(dedup_window_us=500_000)
