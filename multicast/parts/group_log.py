@@ -125,12 +125,14 @@ class SavedEntry(msgspec.Struct, array_like=True, gc=False):
 
 class State(msgspec.Struct, array_like=True, tag=9, gc=False):
     """The log up to `instance` amounts to this clock, this highest ballot and these entries, but for what is delivered
-    up to `position`. In portions: number `part` of `parts`."""
+    up to `position`. unlogged: local timestamps of such deliveries whose Assigns come after that instance. In portions:
+    number `part` of `parts`."""
 
     position: int
     instance: int
     clock: int
     seen: Ballot
+    unlogged: list[Timestamp]
     entries: list[SavedEntry]
     part: int
     parts: int
@@ -488,9 +490,11 @@ class GroupLog(MulticastProtocol):
         if self.paxos.amnesiac:
             return
         pending = [SavedEntry(e.message, e.local, e.final, True) for e in self.entries.values() if not e.position]
+        unlogged = [e.local for e in self.entries.values() if not e.logged]
         parts = portions(pending, lambda entry: len(entry.message.payload))
         for part, some in enumerate(parts):
-            out.send((to,), State(self.log.position, self.instance, self.clock, self.seen, some, part, len(parts)))
+            marks = (self.log.position, self.instance, self.clock, self.seen, unlogged)
+            out.send((to,), State(*marks, some, part, len(parts)))
 
     def _on_state(self, sender: ProcessId, state: State, now: int, out: Outbox) -> None:
         entries = self._assembly.add(sender, state.part, state.parts, state.entries)
@@ -511,9 +515,10 @@ class GroupLog(MulticastProtocol):
         if state.instance <= self.instance:
             return
         self._end_reign()
-        given = {entry.local: entry for entry in state.entries}
+        given, unlogged = {entry.local: entry for entry in state.entries}, set(state.unlogged)
         for entry in list(self.entries.values()):
-            if entry.position and (entry.position <= state.position or entry.local in given):
+            passed = entry.position <= state.position and entry.local not in unlogged
+            if entry.position and (passed or entry.local in given):
                 self._mark_logged(entry, out)
             elif not entry.position and entry.local not in given:
                 self._remove_entry(entry, out)
