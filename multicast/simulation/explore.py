@@ -124,8 +124,10 @@ class Model:
         self._journals: dict[ProcessId, list[bytes]] = {p: [] for p in topology.processes}
         self._lives = dict.fromkeys(topology.processes, 0)
         self._wakes: dict[ProcessId, int | None] = {}
+        self._beginning = True
         for process in topology.processes:
             self._begin_life(process)
+        self._beginning = False
         self._settle()
 
     # -- actions ------------------------------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ class Model:
             sends += engine.feed(peer, *self._journal(process).read_deliveries(position))
         for to, data in sends:
             for peer in to:
-                if peer in self.engines:
+                if peer in self.engines or self._beginning:
                     self.links.setdefault((process, peer), deque()).append(data)
         if not engine.idle:
             self._run(process)
