@@ -62,10 +62,16 @@ class DeliveredLog:
     """One process's deliveries.
 
     period_us: how often watermarks are told. window_us: the deduplication window, 0 for none.
+    by_quorum: tell other groups a watermark only once a quorum of the own group has reached it. For protocols in which
+    any process may be the first of its group to deliver: it may lose its disk when it has told so, and other groups,
+    unlike its own, are not asked before it returns (parts.rejoin).
     position, timestamp: of the last delivery; 0 and ZERO before the first.
     """
 
-    def __init__(self, self_id: ProcessId, topology: Topology, period_us: int, window_us: int):
+    def __init__(
+        self, self_id: ProcessId, topology: Topology, period_us: int, window_us: int, by_quorum: bool = False
+    ):
+        self._by_quorum = by_quorum
         self.position = 0
         self.timestamp = ZERO
         self._self_id = self_id
@@ -258,35 +264,42 @@ class DeliveredLog:
     def on_stable_message(self, sender: ProcessId, message: Stable, out: Outbox) -> list[MessageId]:
         """Returns newly settled messages."""
         if message.ask:
-            out.send((sender,), Stable(self.watermark))
+            out.send((sender,), Stable(self._told_to(self._topology.group_of[sender])))
         return self.report(sender, message.watermark, out)
 
     def tick(self, now: int, out: Outbox) -> int | None:
         """Tell watermarks, forget old ids. Returns when it wants to be called again."""
         if now < self._next_report:
             return self._next_report
-        own = self.watermark
         behind = False
         for group, shared in self._shared.items():
             told = self._told.get(group, ZERO)
             if told < shared:
+                own = self._told_to(group)
                 if own > told:
                     self._told[group] = own
                     self._send(group, Stable(own), out)
                 behind = behind or own < shared
         if self._window_us:
-            self._forget_old(own.time - 2 * self._window_us, out)
+            self._forget_old(self.watermark.time - 2 * self._window_us, out)
         if self._unsettled and not self._ask_at:
             self._ask_at = now + _ASK_AFTER_PERIODS * self._period_us
         elif self._unsettled and now >= self._ask_at:
             self._ask_at = 0
             for group in sorted({g for groups in self._unsettled for g in groups}):
-                self._send(group, Stable(own, True), out)
+                self._send(group, Stable(self._told_to(group), True), out)
         if not self._unsettled and not behind:
             self._next_report = 0
             return None
         self._next_report = now + self._period_us
         return self._next_report
+
+    def _told_to(self, group: GroupId) -> Timestamp:
+        """What a process of this group may hear of the own watermark."""
+        own_group = self._topology.group_of[self._self_id]
+        if group == own_group or not self._by_quorum:
+            return self.watermark
+        return min(self.watermark, self._group_marks[own_group])
 
     def _send(self, group: GroupId, message: Stable, out: Outbox) -> None:
         peers = [p for p in self._topology.groups[group] if p != self._self_id]

@@ -71,9 +71,9 @@ Deviations from the algorithms, with reasons:
    p returns with such a T. `quorum-clock`: the same holds of a quorum's clocks, and the clock with which p returns is
    not below. But a clock that p told alone may be above the one it returns with, and must not be counted with what
    others tell later: they forget p's clocks when p asks (links are FIFO, so nothing older comes after that).
-   `min-clock(p)` as a leader's: p proposes nothing in its old epochs any more. Watermarks: p may have told that it had
-   delivered m before any other of its group had; others may then settle m with one real delivery less. It is in p's T
-   again (or below its `reach`), and who asks a group that has settled m learns the final timestamp by Known.
+   `min-clock(p)` as a leader's: p proposes nothing in its old epochs any more. Settled: p may have been the first of
+   its group to deliver m, and have said so; m is in p's T again then, or below its `reach`. Who tells another group of
+   m has delivered it, and tells p so, or knows of a quorum without p's old word (parts.delivered, by_quorum).
 
 Orderings relied on: FIFO from a primary to a follower between NEW-STATE and proposals; whatever is lost with a link is
 found by place, position or time.
@@ -344,7 +344,7 @@ class PrimCast(MulticastProtocol):
         self.status = PROMISED
         self.clock = Clock(self.options.clock)
         self.entries: dict[MessageId, _Entry] = {}
-        self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
+        self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
         self.joined = self.promised = Ballot(_FIRST_EPOCH, self.members[0])
         self.leaders: dict[GroupId, Ballot] = {g: Ballot(_FIRST_EPOCH, ps[0]) for g, ps in topology.groups.items()}
         self.length = 0

@@ -122,6 +122,18 @@ def test_what_was_delivered_is_restored_from_what_was_put() -> None:
         DeliveredLog(0, topology, 100, 0).restore(values, 4, lambda i, at: None)
 
 
+def test_another_group_hears_of_what_a_quorum_has_delivered() -> None:
+    topology = Topology.grid(2, 3)
+    log, out = DeliveredLog(0, topology, 1_000, 0, by_quorum=True), Outbox()
+    log.add(b"m" * 16, (0, 1), Timestamp(1, 0), out)
+    log.stable(1, out)
+    log.tick(1_000, out)
+    assert [(to, m.watermark) for to, m, _ in out.sends] == [((1, 2), Timestamp(1, 0))]
+    log.report(2, Timestamp(1, 0), out)
+    log.tick(2_000, out)
+    assert [(to, m.watermark) for to, m, _ in out.sends[1:]] == [((3, 4, 5), Timestamp(1, 0))]
+
+
 def test_watermarks_are_told_once_and_again_to_a_peer_that_lost_them() -> None:
     topology = Topology.grid(2, 1)
     log, out = DeliveredLog(0, topology, 1_000, 0), Outbox()
