@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
+import msgspec
+
 from multicast.parts.delivered import DeliveredLog
 from multicast.protocol import Outbox
-from multicast.types import AppMessage, GroupId, MessageId, Timestamp, Topology
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 Stamp = tuple[int, int]
 """(rtc, seq): a wall-clock time in microseconds, and the place among those that share it."""
@@ -66,9 +68,35 @@ def all_promise(senders_to: dict[GroupId, tuple[GroupId, ...]]) -> bool:
     return all(joined[group] <= {group, *senders} for group, senders in senders_to.items())
 
 
+class Item(msgspec.Struct, array_like=True, gc=False):
+    """A decided message and its final stamp."""
+
+    stamp: Stamp
+    message: AppMessage
+
+
+class Base(msgspec.Struct, array_like=True):
+    """What a group's log amounts to after `instance`; also the saved form. numbers: how many messages were decided for
+    each group. casts: sender -> (epoch, number) of its last one."""
+
+    instance: int = 0
+    last: Stamp = NEVER
+    numbers: dict[GroupId, int] = {}
+    casts: dict[ProcessId, tuple[int, int]] = {}
+
+    def copy(self) -> Base:
+        return Base(self.instance, self.last, dict(self.numbers), dict(self.casts))
+
+
 class CopiesLog(DeliveredLog):
     """Deliveries of which two may be of one id: a copy that is stamped very late is delivered again, expired, maybe
     before the first delivery is settled. Whichever is settled first lets the id be forgotten."""
+
+    def is_repeated(self, message_id: MessageId, timestamp: Timestamp) -> bool:
+        """Whether a copy of this message was delivered before. Ids are known for two windows at least."""
+        if self._window_us and timestamp.time > created_us(message_id) + 2 * self._window_us:
+            return False
+        return self.known(message_id) is not None
 
     def _forget(self, message_id: MessageId, out: Outbox) -> None:
         if self.known(message_id) is not None:

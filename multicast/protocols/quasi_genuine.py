@@ -105,7 +105,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from multicast.parts import barriers, paxos, reminders
-from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of, timestamp_of
+from multicast.parts.barriers import NEVER, Base, Channel, Item, Stamp, stamp_of, timestamp_of
 from multicast.parts.delivered import Stable
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.learner import RemoteLearner
@@ -113,18 +113,7 @@ from multicast.parts.paxos import Accepted, Paxos
 from multicast.parts.portions import Assembly, portions
 from multicast.parts.reminders import Forgot, Reminder, Reminders
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
-from multicast.types import (
-    FINAL,
-    OPTIMISTIC,
-    AppMessage,
-    Ballot,
-    GroupId,
-    MessageId,
-    ProcessId,
-    Timestamp,
-    Topology,
-    created_us,
-)
+from multicast.types import FINAL, OPTIMISTIC, AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _BASE_KEY, _EPOCH_KEY = b"s", b"e"
 _CHANNEL_PREFIX, _ITEM_PREFIX, _DELIVERED_PREFIX = b"c", b"i", b"m"
@@ -147,13 +136,6 @@ class Null(msgspec.Struct, array_like=True, tag=2, gc=False):
     """A null message, as decided. It is the same as any other of this group and stamp."""
 
     stamp: Stamp
-
-
-class Item(msgspec.Struct, array_like=True, gc=False):
-    """A decided message and its final stamp."""
-
-    stamp: Stamp
-    message: AppMessage
 
 
 class Ordered(msgspec.Struct, array_like=True, tag=3, gc=False):
@@ -223,19 +205,6 @@ class Ack(msgspec.Struct, array_like=True, tag=8, gc=False):
     """I durably have your group's messages for mine up to this number (to the own group: its instances)."""
 
     number: int
-
-
-class Base(msgspec.Struct, array_like=True):
-    """What a group's log amounts to after `instance`; also the saved form. numbers: how many messages were decided for
-    each group. casts: sender -> (epoch, number) of its last one."""
-
-    instance: int = 0
-    last: Stamp = NEVER
-    numbers: dict[GroupId, int] = {}
-    casts: dict[ProcessId, tuple[int, int]] = {}
-
-    def copy(self) -> Base:
-        return Base(self.instance, self.last, dict(self.numbers), dict(self.casts))
 
 
 class StateAsk(msgspec.Struct, array_like=True, tag=9, gc=False):
@@ -539,7 +508,7 @@ class QuasiGenuine(MulticastProtocol):
                 self._held.append(cast)
             return
         expected = self.base.casts if self.paxos.idle and not self._due else self._expected
-        if _follows(expected.get(sender), cast):
+        if self._follows(expected.get(sender), cast):
             self._expected[sender] = (cast.epoch, cast.number)
             rtc = min(cast.rtc, now + self.options.stamp_ahead_us_max)
             value = Cast(sender, cast.epoch, cast.number, rtc, cast.message)
@@ -618,7 +587,7 @@ class QuasiGenuine(MulticastProtocol):
         if self.options.direct_learners:
             self._ahead_base = self.base.copy()
             self._announced.clear()
-        self._told = dict.fromkeys((self.group, *self._receivers), now)
+        self._told = dict.fromkeys((self.group, *self._receivers), self._silent_at_first(now))
         for group in self._receivers:
             if self._quorum_has(group) < self.base.numbers.get(group, 0):
                 self._send_barrier(group, self.topology.groups[group], out)
@@ -655,7 +624,7 @@ class QuasiGenuine(MulticastProtocol):
         for stamp, value in sorted(map(_in_order, map(_decode_value, values)), key=_sort_key):
             if type(value) is Null:
                 base.last = max(base.last, stamp)
-            if isinstance(value, Null) or not _follows(base.casts.get(value.sender), value):
+            if isinstance(value, Null) or not self._follows(base.casts.get(value.sender), value):
                 continue
             base.casts[value.sender] = (value.epoch, value.number)
             item = Item(self._next_stamp(base, stamp), value.message)
@@ -666,6 +635,12 @@ class QuasiGenuine(MulticastProtocol):
                 if not self.options.optimistic or item.stamp != stamp:
                     requested[group] = item.stamp
         return sent, requested
+
+    def _follows(self, last: tuple[int, int] | None, cast: Cast) -> bool:
+        """Whether the cast is its sender's next one after `last` = (epoch, number)."""
+        if last is None or cast.epoch > last[0]:
+            return cast.number == 1
+        return cast.epoch == last[0] and cast.number == last[1] + 1
 
     def _next_stamp(self, base: Base, stamp: Stamp) -> Stamp:
         """Lines 29-30."""
@@ -806,11 +781,20 @@ class QuasiGenuine(MulticastProtocol):
             if group in self._wanted:
                 continue
             if now - told >= threshold:
-                self._want(group, (max(told + threshold, now - threshold), 0))
+                self._want(group, self._silent_since(told, now))
             else:
                 wake = min(wake, told + threshold)
         self._answer_wants(out)
         return wake
+
+    def _silent_at_first(self, now: int) -> int:
+        """Line 3 of Algorithm 2 (deviation 7)."""
+        return now
+
+    def _silent_since(self, told: int, now: int) -> Stamp:
+        """Line 8 of Algorithm 2 (deviation 7)."""
+        threshold = self.options.barrier_threshold_us
+        return (max(told + threshold, now - threshold), 0)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -876,7 +860,7 @@ class QuasiGenuine(MulticastProtocol):
             self._passed_some = True
             if pending.saved:
                 out.delete(_item_key(pending.source, pending.number))
-            if timestamp > self.log.timestamp and not self._is_repeated(pending.message, timestamp):
+            if timestamp > self.log.timestamp and not self.log.is_repeated(pending.message.id, timestamp):
                 self._delivered(pending.message, timestamp, out)
                 out.deliver(pending.message, timestamp)
 
@@ -886,13 +870,6 @@ class QuasiGenuine(MulticastProtocol):
     def _passed(self, timestamp: Timestamp) -> bool:
         """Whether all barriers have reached this message (deviation 2)."""
         return stamp_of(timestamp) <= self._floor
-
-    def _is_repeated(self, message: AppMessage, timestamp: Timestamp) -> bool:
-        """Whether a copy of this message was delivered before: deviation 10. Ids are known for two windows at least."""
-        window = self.options.dedup_window_us
-        if window and timestamp.time > created_us(message.id) + 2 * window:
-            return False
-        return self.log.known(message.id) is not None
 
     def _delivered(self, message: AppMessage, timestamp: Timestamp, out: Outbox) -> None:
         """Common to a delivery and an installation."""
@@ -1296,13 +1273,6 @@ class QuasiGenuine(MulticastProtocol):
             self.paxos.fingerprint(), self.base.instance, self.base.last, casts, channels, pending, self.log.position,
             tuple(c.number for c in self._casts),
         )  # fmt: skip
-
-
-def _follows(last: tuple[int, int] | None, cast: Cast) -> bool:
-    """Whether the cast is its sender's next one after `last` = (epoch, number)."""
-    if last is None or cast.epoch > last[0]:
-        return cast.number == 1
-    return cast.epoch == last[0] and cast.number == last[1] + 1
 
 
 def _in_order(value: Cast | Null) -> tuple[Stamp, Cast | Null]:

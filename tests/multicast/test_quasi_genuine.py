@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
-from multicast.parts.barriers import Stamp
+from multicast.parts.barriers import NEVER, Base, Channel, Stamp
 from multicast.parts.delivered import LAST_KEY
 from multicast.protocol import Application, MulticastProtocol, Overloaded
-from multicast.protocols.quasi_genuine import Barrier, Null, Ordered, QuasiGenuine, QuasiGenuineOptions
+from multicast.protocols.quasi_genuine import Barrier, Cast, Null, Ordered, QuasiGenuine, QuasiGenuineOptions
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Run, Settings
@@ -29,6 +30,9 @@ from tests.multicast.lockstep import Lockstep
 
 SECOND = 1_000_000
 
+encode = msgspec.msgpack.encode
+decode_value = msgspec.msgpack.Decoder(Cast | Null).decode
+
 
 def cluster(groups: int = 2, protocol: type[MulticastProtocol] = QuasiGenuine, **options: Any) -> Lockstep:
     world = Lockstep(Topology.grid(groups, 3), protocol, **options)
@@ -41,6 +45,32 @@ class NoOwnBarrier(QuasiGenuine):
 
     def _lowest_barrier(self) -> Stamp:
         return min(channel.barrier for group, channel in self.channels.items() if group != self.group)
+
+
+class FirstOfEqualStamps(QuasiGenuine):
+    """The loop of lines 27 and 28 as printed: it ends when no stamp is below all others, and drops the rest."""
+
+    def _apply(self, base: Base, values: list[bytes]) -> Any:
+        casts = [value for value in map(decode_value, values) if isinstance(value, Cast)]
+        stamps = [cast.rtc for cast in casts]
+        kept = [encode(c) for c in casts if all(stamps.count(rtc) == 1 for rtc in stamps if rtc <= c.rtc)]
+        nulls = [value for value in values if isinstance(decode_value(value), Null)]
+        return super()._apply(base, kept + nulls)
+
+
+class NullPerRequest(QuasiGenuine):
+    """Lines 15-20 as printed: each copy of a request makes a null message of its own."""
+
+    def _want(self, group: int, stamp: Stamp) -> None:
+        self._null = NEVER
+        super()._want(group, stamp)
+
+
+class LatestBarrier(QuasiGenuine):
+    """Line 12 as printed: a barrier is whatever came last."""
+
+    def _raise_barrier(self, channel: Channel, stamp: Stamp) -> None:
+        channel.barrier = stamp
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -102,15 +132,34 @@ def test_a_barrier_counts_inclusively_so_that_a_message_does_not_block_itself() 
     assert world.delivered(2) == [m]
 
 
-def test_equal_stamps_are_all_taken() -> None:
-    world = cluster()
+def equal_stamps(protocol: type[MulticastProtocol]) -> tuple[Lockstep, list[MessageId]]:
+    """Two messages of one stamp are decided in one instance."""
+    world = cluster(protocol=protocol)
     world.cut = {(1, 0), (2, 0)}
-    ids = [world.submit(p, 0) for p in (0, 1, 2)]
+    first = world.submit(0, 0)
+    world.settle()
+    world.now += 1_000
+    world.cut = {(a, 0) for a in (1, 2)} | {(0, a) for a in (1, 2)}
+    blocker = world.submit(0, 0)
+    world.cut = {(0, 1), (0, 2)}
+    world.now += 1_000
+    equal = [world.submit(p, 0) for p in (1, 2)]
     world.settle()
     world.cut = set()
     world.settle()
-    assert sorted(world.delivered(4) + world.delivered(0)) == sorted(ids)
-    assert world.protocol(0).base.last[1] == 2
+    return world, [first, blocker, *equal]
+
+
+def test_equal_stamps_are_all_taken() -> None:
+    world, ids = equal_stamps(QuasiGenuine)
+    assert world.delivered(0) == world.delivered(2) == ids
+    assert world.protocol(0).base.last == (world.now, 1)
+    assert world.protocol(0).paxos.decided == 3
+
+
+def test_the_printed_loop_drops_what_has_equal_stamps() -> None:
+    world, ids = equal_stamps(FirstOfEqualStamps)
+    assert world.delivered(0) == ids[:2]
 
 
 def test_a_message_that_is_decided_too_late_for_its_stamp_gets_the_next_one() -> None:
@@ -154,6 +203,22 @@ def test_a_request_is_answered_by_one_null_message_and_repeated_ones_by_none() -
     assert [world.protocol(p).paxos.decided for p in (3, 4, 5)] == [1, 1, 1]
 
 
+def test_the_printed_rule_makes_a_null_message_per_request() -> None:
+    world = cluster(protocol=NullPerRequest)
+    world.cut = {(3, 4), (3, 5)}
+    world.protocol(3)._on_wants([(0, (world.now, 0)), (1, (world.now, 0))], world.now, world.engines[3]._out)
+    world.protocol(3)._on_wants([(0, (world.now, 0))], world.now, world.engines[3]._out)
+    assert world.protocol(3).paxos.describe()["queued"] == 3
+
+
+def test_copies_of_a_request_make_one_null_message() -> None:
+    world = cluster()
+    world.cut = {(3, 4), (3, 5)}
+    for _ in range(3):
+        world.protocol(3)._on_wants([(0, (world.now, 0))], world.now, world.engines[3]._out)
+    assert world.protocol(3).paxos.describe()["queued"] == 1
+
+
 def test_a_blocking_group_that_is_no_destination_stores_nothing() -> None:
     world = cluster(groups=3)
     for _ in range(3):
@@ -165,14 +230,25 @@ def test_a_blocking_group_that_is_no_destination_stores_nothing() -> None:
     assert world.protocol(6).base.last == world.protocol(0).base.last
 
 
-def test_a_barrier_never_goes_back() -> None:
-    world = cluster()
+def old_barrier(protocol: type[MulticastProtocol]) -> tuple[Stamp, Stamp]:
+    """A group's barrier before and after an old one of its comes once more."""
+    world = cluster(protocol=protocol)
     world.submit(0, 0, 1)
     world.settle()
     before = world.protocol(3).channels[0].barrier
     world.links[0, 3].append(world.engines[0].codec.encode(0, Barrier((1, 0), 0)))
     world.settle()
-    assert world.protocol(3).channels[0].barrier == before > (1, 0)
+    return before, world.protocol(3).channels[0].barrier
+
+
+def test_a_barrier_never_goes_back() -> None:
+    before, after = old_barrier(QuasiGenuine)
+    assert after == before > (1, 0)
+
+
+def test_the_printed_barrier_goes_back() -> None:
+    _, after = old_barrier(LatestBarrier)
+    assert after == (1, 0)
 
 
 def test_a_barrier_does_not_pass_a_lost_message() -> None:

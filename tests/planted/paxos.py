@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from multicast.parts.paxos import Accepted, Paxos, Promise, Values
+from collections.abc import Mapping
+
+from multicast.parts.paxos import Accepted, Paxos, Prepare, Promise, Values
 from multicast.protocol import MulticastProtocol, Outbox
 from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.types import Ballot
@@ -60,6 +62,42 @@ class LowestBallotChosen(Paxos):
         return super()._choose(votes)
 
 
+class NextPerValue(Paxos):
+    """The draft's lines 28 and 29 as printed, inside the loop: the next instance is counted on per message (erratum
+    4)."""
+
+    def _send_accept(self, instance: int, values: Values, out: Outbox) -> None:
+        super()._send_accept(instance, values, out)
+        self._next += max(0, len(values) - 1)
+
+
+class VotesWithoutMemory(Paxos):
+    """A member whose disk was lost goes on as if nothing had been."""
+
+    def on_start(self, values: Mapping[bytes, bytes], now: int, out: Outbox, lost: bool = False) -> None:
+        super().on_start(values, now, out)
+
+
+class VotesBeforeItsReturn(Paxos):
+    """A member whose disk was lost asks for a new ballot, and accepts meanwhile."""
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        for ballot, instances in self._accepting.items():
+            self._send_accepted(Accepted(ballot, instances), out)
+        self._accepting.clear()
+        super().end_batch(now, out)
+
+
+class PromisesBeforeItsReturn(Paxos):
+    """A member whose disk was lost promises before it knows what was chosen."""
+
+    def _on_prepare(self, sender: int, prepare: Prepare, now: int, out: Outbox) -> None:
+        if self.amnesiac and prepare.ballot > self.promised:
+            self._promise(prepare.ballot, now, out)
+            self._send_promise(prepare.ballot, prepare.first, out)
+        super()._on_prepare(sender, prepare, now, out)
+
+
 def _with(part: type[Paxos]) -> type[MulticastProtocol]:
     return type(part.__name__, (QuasiGenuine,), {"paxos_class": part, "__doc__": part.__doc__, "__module__": __name__})
 
@@ -72,4 +110,8 @@ PLANTED = (
     Planted(_with(BallotsMixed), first_seed=6),
     Planted(_with(PromisesIgnored), first_seed=2),
     Planted(_with(LowestBallotChosen), first_seed=17),
+    Planted(_with(NextPerValue), shows="the quasi-genuine draft's lines 28 and 29, erratum 4"),
+    Planted(_with(VotesWithoutMemory)),
+    Planted(_with(VotesBeforeItsReturn)),
+    Planted(_with(PromisesBeforeItsReturn)),
 )

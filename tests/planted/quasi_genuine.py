@@ -5,12 +5,15 @@ The printed rules that the notes call wrong are among them: kept here, they fail
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
-from multicast.parts.barriers import NEVER, Channel, Stamp, stamp_of
-from multicast.protocol import Outbox
-from multicast.protocols.quasi_genuine import Barrier, Base, QuasiGenuine
-from multicast.types import AppMessage, GroupId, Timestamp
+from multicast.parts.barriers import NEVER, Base, Channel, Stamp, stamp_of
+from multicast.parts.learner import RemoteLearner
+from multicast.protocol import MulticastProtocol, Outbox
+from multicast.protocols.quasi_genuine import Barrier, Cast, QuasiGenuine
+from multicast.simulation.runner import Settings
+from multicast.types import AppMessage, Ballot, GroupId, Timestamp
 from tests.planted import Planted
 
 
@@ -105,10 +108,74 @@ class StampsFall(QuasiGenuine):
             self._casts[-1].rtc -= 100_000
 
 
+class StartsAtMinusInfinity(QuasiGenuine):
+    """Algorithm 2, lines 3 and 8 as printed: the last barrier is at minus infinity, and so is one threshold later
+    (erratum 7)."""
+
+    def _silent_at_first(self, now: int) -> int:
+        return -(1 << 62)
+
+    def _silent_since(self, told: int, now: int) -> Stamp:
+        return (told + self.options.barrier_threshold_us, 0)
+
+
+class GapsIgnored(QuasiGenuine):
+    """A cast is taken although an earlier one of its sender is missing, and that one after it."""
+
+    def _follows(self, last: tuple[int, int] | None, cast: Cast) -> bool:
+        return last != (cast.epoch, cast.number)
+
+
+class OneLearnedVote(QuasiGenuine):
+    """Section 3.4: one acceptor is enough for a learner of another group."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for learner in self.learners.values():
+            learner.quorum = 1
+
+
+class OrderNotLearned(RemoteLearner[Any]):
+    """An instance is learned without those before it."""
+
+    def _take(self) -> list[Any]:
+        learned = [meaning for instance, meaning in self._told if instance in self._chosen]
+        self._told = deque(t for t in self._told if t[0] not in self._chosen)
+        return learned + super()._take()
+
+
+class BallotsLearned(RemoteLearner[Any]):
+    """Acceptances and proposals of different ballots count together."""
+
+    def _follow(self, ballot: Ballot) -> bool:
+        self.ballot = max(ballot, self.ballot)
+        return True
+
+
+def _learning(part: type[RemoteLearner[Any]]) -> type[MulticastProtocol]:
+    def learners(self: QuasiGenuine, *args: Any) -> None:
+        QuasiGenuine.__init__(self, *args)
+        self.learners = {g: part(learner.quorum) for g, learner in self.learners.items()}
+
+    names = {"__init__": learners, "__doc__": part.__doc__, "__module__": __name__}
+    return type(part.__name__, (QuasiGenuine,), names)
+
+
+class EpochForgotten(QuasiGenuine):
+    """A process that lost its disk begins with its first epoch again."""
+
+    def _begin_epoch(self, epoch: int, out: Outbox) -> None:
+        super()._begin_epoch(1 if self.base.casts.get(self.self_id) else epoch, out)
+
+
+DIRECT = Settings(profile="faults", options={"direct_learners": "true"})
+PARALLEL = Settings(profile="faults", options={"direct_learners": "true", "parallel_consensus": "true"})
+PERIODIC = Settings(profile="faults", options={"liveness": "periodic"})
+
 PLANTED = (
-    Planted(NoOwnBarrier, shows="line 40"),
-    Planted(StrictBarrier, shows="line 40"),
-    Planted(OnlyRestampedInserted, shows="lines 29-37"),
+    Planted(NoOwnBarrier, shows="line 40, erratum 1"),
+    Planted(StrictBarrier, shows="line 40, erratum 2"),
+    Planted(OnlyRestampedInserted, shows="lines 29-37, erratum 3"),
     Planted(StampKept, shows="line 30"),
     Planted(BarrierPassesMessages, first_seed=2),
     Planted(ReceivedNotSaved),
@@ -116,4 +183,10 @@ PLANTED = (
     Planted(DroppedTooEarly, first_seed=2),
     Planted(BaseNotSaved),
     Planted(StampsFall, shows="line 6"),
+    Planted(StartsAtMinusInfinity, PERIODIC, shows="Algorithm 2, lines 3 and 8, erratum 7"),
+    Planted(GapsIgnored, shows="FIFO order"),
+    Planted(OneLearnedVote, DIRECT, shows="Section 3.4"),
+    Planted(_learning(OrderNotLearned), PARALLEL, shows="Section 3.4"),
+    Planted(_learning(BallotsLearned), PARALLEL, shows="Section 3.4"),
+    Planted(EpochForgotten),
 )
