@@ -60,7 +60,7 @@ Deviations from the figures, with reasons:
 Easy to get wrong: line 11 compares the own group's ballot only; line 17 demands equal vectors, a quorum of every group
 and the leader's own acknowledgement (it is part of every quorum that counts, since only then has its clock passed what
 it commits); line 51 takes ACCEPTED states of the maximal cballot only. tests/planted/white_box.py has each of these
-lines, and each of the deviations 1 to 7 and 11 left out, as a bug that the simulator or a staged schedule finds.
+lines, and each of the deviations 1 to 5, 7 and 11 left out, as a bug that a random run or a staged schedule finds.
 
 Orderings relied on: FIFO from a leader to its followers (ACCEPT before DELIVER, NEW_STATE before either; DELIVERs and
 heartbeats in order of their positions); a loss is found by position.
