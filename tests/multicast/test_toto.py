@@ -183,6 +183,24 @@ def test_a_flush_that_its_coordinator_does_not_finish_is_finished_by_the_next() 
         assert one.delivered(p) == [submitted]
 
 
+def test_two_copies_that_come_very_late_are_delivered_once() -> None:
+    """Beyond two windows after its creation a message has no effect, but is delivered, for those who wait for it."""
+    one = world(clock="hybrid", dedup_window_us=SECOND)
+    old = AppMessage(new_message_id(one.now - 5 * SECOND, 7), (0, 1), b"x", 0)
+    for p in (0, 4):
+        one.engines[p].submit(old)
+        one._run(p)
+    one.advance(SECOND)
+    assert all(one.delivered(p) == [old.id] for p in range(6))
+    one.advance(3 * SECOND)
+    one.submit(1, 0, 1)
+    one.advance(3 * SECOND)  # forgotten
+    one.engines[2].submit(old)
+    one._run(2)
+    one.advance(SECOND)
+    assert all(one.delivered(p).count(old.id) == 2 for p in range(6))
+
+
 class Arrivals(Observer):
     """When each process delivered."""
 
