@@ -303,7 +303,7 @@ class Replica(Application):
         entry = Entry(
             position, message, timestamp, expired, plan, digest, self._needed(transaction, shards), completion, now
         )
-        self._delivered[message.id] = entry
+        self._delivered.setdefault(message.id, entry)  # a repetition that expired may overtake the first's completion
         if message.id in self._settled_early:
             self._settled_early.discard(message.id)
             entry.settled = True
@@ -355,7 +355,8 @@ class Replica(Application):
 
     def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
         message_id = entry.message.id
-        del self._delivered[message_id]
+        if self._delivered.get(message_id) is entry:
+            del self._delivered[message_id]
         status, succeeded, failure, failure_key = self._fate(entry)
         execution = Execution(self.store, entry.timestamp)
         if status in (APPLIED, FAILED):

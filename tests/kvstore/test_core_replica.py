@@ -308,6 +308,18 @@ def test_invalid_requests_are_refused_before_anything_is_ordered(message_id, tra
     assert refused.code == "invalid" and text in refused.message and bench.out.submissions == []
 
 
+def test_a_repetition_that_expired_while_the_first_delivery_waits_changes_nothing():
+    bench = Bench()
+    transaction = write(key(0), key(1))
+    message_id = bench.request(transaction)
+    bench.deliver(transaction, message_id)
+    bench.deliver(transaction, message_id, expired=True)
+    assert bench.out.completions == []
+    bench.part(1, message_id, transaction)
+    assert [decode_outcome(record).status for _, record in bench.out.completions] == [APPLIED, EXPIRED]
+    assert bench.store.get(key(0)) is not None
+
+
 def test_an_expired_delivery_has_no_effect_and_says_so():
     bench = Bench()
     message_id = bench.request(write(key(0), key(1)))
