@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from multicast.parts.paxos import Accepted, Paxos, Promise, Values
 from multicast.protocol import MulticastProtocol, Outbox
 from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.simulation.runner import Settings
 from multicast.types import Ballot
 from tests.planted import Planted
 
@@ -82,10 +83,12 @@ def _with(part: type[Paxos]) -> type[MulticastProtocol]:
     return type(part.__name__, (QuasiGenuine,), {"paxos_class": part, "__doc__": part.__doc__, "__module__": __name__})
 
 
+ONE_GROUP = Settings(profile="faults", groups=1, replicas=3)
+
 PLANTED = (
     Planted(_with(PromiseNotSaved), first_seed=16),
     Planted(_with(AcceptedNotSaved)),
-    Planted(_with(AcceptedBeforeSync), first_seed=19),
+    Planted(_with(AcceptedBeforeSync), ONE_GROUP, first_seed=47),
     Planted(_with(OneIsEnough), first_seed=2),
     Planted(_with(BallotsMixed), first_seed=6),
     Planted(_with(PromisesIgnored), first_seed=2),
