@@ -418,7 +418,7 @@ class GroupLog(MulticastProtocol):
             if position > self.log.position and len(self._early) < _EARLY_MAX:
                 self._early[position] = (local, final)
         self._follow_words(out)
-        if self._early and min(self._early) > self.log.position + 1:
+        if self._early and self.log.position + 1 not in self._early:
             out.catch_up(sender)
 
     def _follow_words(self, out: Outbox) -> None:
@@ -446,8 +446,7 @@ class GroupLog(MulticastProtocol):
         self._delivered(entry, out)
         if entry.position != position:
             raise AssertionError(f"installed delivery {position} as {entry.position}")
-        for past in [p for p in self._early if p <= position]:
-            del self._early[past]
+        self._early.pop(position, None)
         self._deliver_ready(now, out)
         self._adopt_if_due(now, out)
         self._begin_if_ready(now, out)

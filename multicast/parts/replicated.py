@@ -428,7 +428,10 @@ class ReplicatedSkeen(GroupLog):
                 groups = tuple(g for g in entry.message.destinations if g != self.group)
                 out.send(self.topology.members(groups), self._stamp_of(entry, True))
                 self._retry_later(entry, now)
-                self._consider(entry)
+                if entry.final is not None:
+                    self._conclude(entry, entry.final)
+                else:
+                    self._consider(entry)
         held, self._held = self._held, []
         for sender, message in held:
             self._on_multicast(sender, message, now, out)

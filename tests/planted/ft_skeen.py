@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multicast.parts.group_log import Entry
-from multicast.protocol import Outbox
+from multicast.protocol import Outbox, Saved
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.simulation.runner import Settings
 from multicast.types import Ballot
@@ -61,12 +61,20 @@ class EntriesNotSaved(FtSkeen):
         pass
 
 
+class ReturnsAtOnce(FtSkeen):
+    """A process that has lost its disk begins anew, as if it had never been there."""
+
+    def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+        super().on_start(Saved(saved.values, saved.position, saved.first or saved.lost), now, out)
+
+
 PLANTED = (
     Planted(FollowersApply, settings=DECIDED_CLOCK, first_seed=1, shows="followers, with the clock of the decision"),
-    Planted(ClockNotAdvanced, settings=DECIDED_CLOCK, first_seed=1, shows="Fig. 1, line 15"),
+    Planted(ClockNotAdvanced, settings=DECIDED_CLOCK, first_seed=9, shows="Fig. 1, line 15"),
     Planted(ToldUndecided, first_seed=1),
-    Planted(InFlightForgotten, settings=DECIDED_CLOCK, first_seed=15),
+    Planted(InFlightForgotten, settings=DECIDED_CLOCK, first_seed=1),
     Planted(StaleCommandsCount, first_seed=6),
     Planted(BeginsAtOnce),
     Planted(EntriesNotSaved, first_seed=1),
+    Planted(ReturnsAtOnce, first_seed=2),
 )
