@@ -1,0 +1,155 @@
+"""What the papers say: latencies and numbers of messages, per protocol and options, in one place.
+
+A figure is a pair (δ, T_cons): so many message delays and so many consensus instances. Protocols are named as in the
+registry, options as on the command line; a variant that the registry's protocol does not offer is left out (`variants`
+says so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from multicast.protocol import MulticastProtocol, Options
+from multicast.simulation.runner import protocol_options
+
+Figure = tuple[float, float]
+"""(message delays, consensus instances)."""
+
+SKEWS = (0.0, 0.25, 0.5, 0.7)
+"""Clock errors at which the hybrid clock is measured, in δ."""
+
+SKEW_MAX = 2.0
+
+
+class Count(NamedTuple):
+    """Messages sent per multicast to k groups of n, messages to oneself included. text: the formula. bumps: of that
+    kind, between none and so many come on top."""
+
+    text: str
+    base: Callable[[int, int], int]
+    kind: str = ""
+    most: Callable[[int, int], int] = lambda k, n: 0
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant. Figures that no paper states are None.
+
+    source: where they are from. first: the first delivery in each group; at_leader: each group's leader's. conflicts:
+    how many conflicting messages its worst case needs. skew: the greatest clock error, in δ. groups: how many
+    destinations it is about; None: any number from 2 on. average: delivery when every group always has a consensus
+    instance under way, by the number of blockers. early: the optimistic delivery.
+    """
+
+    protocol: str
+    options: dict[str, str] = {}
+    source: str
+    collision_free_first: Figure | None = None
+    collision_free_all: Figure | None = None
+    failure_free_first: Figure | None = None
+    failure_free_all: Figure | None = None
+    messages: Count | None = None
+    average: Callable[[int], Figure] | None = None
+    early: Figure | None = None
+    at_leader: bool = False
+    conflicts: int = 1
+    skew: float = 0.0
+    groups: int | None = None
+
+
+_SKEEN = "White-Box paper, Section III"
+_WHITE_BOX = "White-Box paper, Theorem 5; PrimCast paper, Section 4"
+_PRIMCAST = "PrimCast paper, Sections 5 and 6"
+_QUASI = "quasi-genuine paper, Section 3.1"
+
+
+def _primcast_count() -> Count:
+    return Count(
+        "kn + k²n² (+ bumps ≤ min(k - 1, 1)·kn²)",
+        lambda k, n: k * n + k * k * n * n,
+        "Bump",
+        lambda k, n: min(k - 1, 1) * k * n * n,
+    )
+
+
+_TABLE: tuple[Published, ...] = (
+    Published(
+        protocol="sequencer", source="folklore",
+        collision_free_first=(2, 0), collision_free_all=(2, 0), failure_free_first=(2, 0), failure_free_all=(2, 0),
+        messages=Count("1 + k", lambda k, n: 1 + k),
+    ),
+    Published(
+        protocol="skeen", source=_SKEEN,
+        collision_free_first=(2, 0), collision_free_all=(2, 0), failure_free_first=(4, 0), failure_free_all=(4, 0),
+        messages=Count("k + k²", lambda k, n: k + k * k),
+    ),
+    Published(
+        protocol="white_box", source=_WHITE_BOX,
+        collision_free_first=(3, 0), collision_free_all=(4, 0), failure_free_first=(5, 0), failure_free_all=(6, 0),
+        messages=Count("k + 2k²n + kn", lambda k, n: k + 2 * k * k * n + k * n),
+    ),
+    Published(
+        protocol="white_box", options={"leaders_in_quorum": "true"}, source=_WHITE_BOX,
+        collision_free_first=(3, 0), collision_free_all=(4, 0), failure_free_first=(5, 0), failure_free_all=(6, 0),
+        messages=Count("k + 2k²n + kn", lambda k, n: k + 2 * k * k * n + k * n),
+    ),
+    Published(
+        protocol="primcast", source=_PRIMCAST,
+        collision_free_first=(3, 0), collision_free_all=(3, 0), failure_free_first=(5, 0), failure_free_all=(5, 0),
+        messages=_primcast_count(),
+    ),
+    Published(
+        protocol="quasi_genuine", source=_QUASI + ".2", conflicts=2,
+        collision_free_first=(3, 2), collision_free_all=(3, 2), failure_free_first=(3, 4), failure_free_all=(3, 4),
+        average=lambda blockers: (3, 2.5 + blockers / (blockers + 1)),
+    ),
+    Published(
+        protocol="quasi_genuine", options={"liveness": "periodic"}, source=_QUASI + ": the decision, with one group",
+        groups=1,
+        collision_free_first=(1, 1), collision_free_all=(1, 1), failure_free_first=(1, 2), failure_free_all=(1, 2),
+        average=lambda blockers: (1, 1.5),
+    ),
+)  # fmt: skip
+
+
+def hybrid(skew: float) -> Published:
+    """PrimCast with a hybrid clock and clocks that are wrong by at most `skew` δ."""
+    worst = (min(5.0, 4.0 + 2.0 * skew), 0.0)
+    return Published(
+        protocol="primcast", options={"clock": "hybrid"}, source="PrimCast paper, Section 6", skew=skew,
+        collision_free_first=(3, 0), collision_free_all=(3, 0), failure_free_first=worst, failure_free_all=worst,
+        messages=_primcast_count(),
+    )  # fmt: skip
+
+
+def table(skews: Sequence[float] = SKEWS) -> list[Published]:
+    """Everything, in the order of the protocols' names."""
+    return sorted([*_TABLE, *(hybrid(skew) for skew in skews)], key=lambda p: p.protocol)
+
+
+def offered(protocol: type[MulticastProtocol], published: Published) -> bool:
+    """Whether the protocol has these options."""
+    try:
+        protocol_options(protocol, published.options)
+    except ValueError:
+        return False
+    return True
+
+
+def variants(
+    protocol: type[MulticastProtocol], options: Mapping[str, str], skews: Sequence[float] = SKEWS
+) -> list[Published]:
+    """What is published of this protocol: all of it, or, if any options are given, what is about these. Never empty: of
+    an unknown variant nothing is published."""
+    name = protocol.specification.name
+    known = [p for p in table(skews) if p.protocol == name and offered(protocol, p)]
+    if options:
+        wanted = protocol_options(protocol, options)
+        known = [p for p in known if _same(protocol_options(protocol, p.options), wanted)]
+    return known or [Published(protocol=name, options=dict(options), source="nothing published")]
+
+
+def _same(one: Options, other: Options) -> bool:
+    return bool(msgspec.to_builtins(one) == msgspec.to_builtins(other))
