@@ -20,6 +20,7 @@ Stamp = tuple[int, int]
 
 NEVER: Stamp = (0, 0)
 _GROUP_BITS = 16
+_WANTS_MAX = 1_000
 
 
 def timestamp_of(stamp: Stamp, source: GroupId) -> Timestamp:
@@ -118,6 +119,49 @@ class Channel:
         self.asked_at = 0
         self.turn = 0
         self.unsaved: deque[tuple[int, Timestamp]] = deque()
+
+
+class Wants:
+    """Which groups wait for the own group's barrier, and up to where. A newer want does not put off the answer to an
+    older one: under load, with a slow clock here, there is always a newer one."""
+
+    __slots__ = ("_stamps",)
+
+    def __init__(self) -> None:
+        self._stamps: dict[GroupId, deque[Stamp]] = {}
+
+    def __contains__(self, group: GroupId) -> bool:
+        return group in self._stamps
+
+    def groups(self) -> tuple[GroupId, ...]:
+        return tuple(self._stamps)
+
+    def add(self, group: GroupId, stamp: Stamp) -> None:
+        """One that is below an earlier want of the same group is answered with that."""
+        stamps = self._stamps.setdefault(group, deque())
+        if not stamps or stamp > stamps[-1]:
+            if len(stamps) >= _WANTS_MAX:
+                stamps.pop()
+            stamps.append(stamp)
+
+    def reached(self, group: GroupId, barrier: Stamp) -> bool:
+        """Whether this barrier answers a want of the group."""
+        stamps = self._stamps.get(group)
+        return stamps is not None and stamps[0] <= barrier
+
+    def drop(self, group: GroupId, barrier: Stamp) -> bool:
+        """Forget the wants that this barrier answers; whether there were any."""
+        if not self.reached(group, barrier):
+            return False
+        stamps = self._stamps[group]
+        while stamps and stamps[0] <= barrier:
+            stamps.popleft()
+        if not stamps:
+            del self._stamps[group]
+        return True
+
+    def clear(self) -> None:
+        self._stamps.clear()
 
 
 class Pending:

@@ -367,7 +367,7 @@ class QuasiGenuine(MulticastProtocol):
         self._led: Ballot | None = None
         self._expected: dict[ProcessId, tuple[int, int]] = {}
         self._held: list[Cast] = []
-        self._wanted: dict[GroupId, Stamp] = {}
+        self._wanted = barriers.Wants()
         self._null: Stamp = NEVER
         self._told: dict[GroupId, int] = {}
         self._hints: dict[GroupId, int] = {}
@@ -679,8 +679,7 @@ class QuasiGenuine(MulticastProtocol):
     ) -> Ordered:
         """To be sent to a group: it is a barrier, too."""
         first = base.numbers.get(group, 0) - len(items) + 1
-        if self._wanted.get(group, base.last) <= base.last:
-            self._wanted.pop(group, None)
+        self._wanted.drop(group, base.last)
         self._told[group] = max(self._told.get(group, 0), base.last[0])
         return Ordered(first, items, base.last, wants)
 
@@ -711,7 +710,7 @@ class QuasiGenuine(MulticastProtocol):
             wants = self._wants(requested) if self.options.liveness == "request" else {}
             for group in self._receivers:
                 items, waiting = sent.get(group, []), wants.get(group, [])
-                if items or waiting or self._wanted.get(group, (base.last[0] + 1, 0)) <= base.last:
+                if items or waiting or self._wanted.reached(group, base.last):
                     ordered = self._ordered(group, base, items, waiting)
                     proposed = Proposed(self.paxos.promised, instance, self.base.instance, ordered)
                     out.send(self.topology.groups[group], proposed)
@@ -756,15 +755,14 @@ class QuasiGenuine(MulticastProtocol):
         self._answer_wants(out)
 
     def _want(self, group: GroupId, stamp: Stamp) -> None:
-        self._wanted[group] = max(stamp, self._wanted.get(group, stamp))
+        self._wanted.add(group, stamp)
         if stamp > max(self.base.last, self._null):
             self._null = stamp
             self._propose((stamp, 1, 0, 0, 0, _encode(Null(stamp))))
 
     def _answer_wants(self, out: Outbox) -> None:
-        for group, stamp in list(self._wanted.items()):
-            if stamp <= self.base.last:
-                del self._wanted[group]
+        for group in self._wanted.groups():
+            if self._wanted.drop(group, self.base.last):
                 self._told[group] = max(self._told.get(group, 0), self.base.last[0])
                 if group != self.group:
                     self._send_barrier(group, self.topology.groups[group], out)

@@ -64,6 +64,9 @@ _WHITE_BOX = "White-Box paper, Theorem 5; PrimCast paper, Section 4"
 _PRIMCAST = "PrimCast paper, Sections 5 and 6"
 _QUASI = "quasi-genuine paper, Section 3.1"
 
+_OPTIMISTIC = {"optimistic": "true", "wait_us": "1000"}
+"""w(p) = δ (`schedule.DELTA_US`): assumption A2 holds as long as clocks agree."""
+
 
 def _primcast_count() -> Count:
     return Count(
@@ -110,6 +113,29 @@ _TABLE: tuple[Published, ...] = (
         groups=1,
         collision_free_first=(1, 1), collision_free_all=(1, 1), failure_free_first=(1, 2), failure_free_all=(1, 2),
         average=lambda blockers: (1, 1.5),
+    ),
+    Published(
+        protocol="quasi_genuine", options={**_OPTIMISTIC}, source="quasi-genuine paper, Section 3.2: A2 holds",
+        conflicts=2, early=(1, 0), failure_free_first=(2, 2), failure_free_all=(2, 2),
+    ),
+    Published(
+        protocol="quasi_genuine", options={**_OPTIMISTIC}, source="quasi-genuine paper, Section 3.2: A2 does not hold",
+        conflicts=2, skew=0.5, early=(1, 0), failure_free_first=(3, 4), failure_free_all=(3, 4),
+    ),
+    Published(
+        protocol="quasi_genuine", options={**_OPTIMISTIC, "parallel_consensus": "true"},
+        source="quasi-genuine paper, Section 3.3: A2 holds", conflicts=2, early=(1, 0),
+        collision_free_first=(2, 1), collision_free_all=(2, 1), failure_free_first=(2, 1), failure_free_all=(2, 1),
+    ),
+    Published(
+        protocol="quasi_genuine", options={**_OPTIMISTIC, "parallel_consensus": "true"},
+        source="quasi-genuine paper, Section 3.3: A2 does not hold", conflicts=2, skew=0.5, early=(1, 0),
+        collision_free_first=(2, 1), collision_free_all=(2, 1), failure_free_first=(3, 2), failure_free_all=(3, 2),
+    ),
+    Published(
+        protocol="quasi_genuine", options={"direct_learners": "true"}, conflicts=2,
+        source="quasi-genuine paper, Section 3.4: δ less from each decision to who waits for it",
+        collision_free_first=(1, 2), collision_free_all=(1, 2), failure_free_first=(1, 4), failure_free_all=(1, 4),
     ),
 )  # fmt: skip
 

@@ -5,7 +5,8 @@ like. It begins somewhere at random, and then changes one thing at a time, keepi
 it wanders over plateaus): the sender of m; who sends a conflicting message, to whom, and when, at an instant at which
 something happens in the run at hand or just before one; how far ahead a group's clock is; clock errors; the delay of a
 message, of all on a link, of all of a kind, mostly 0 or δ, sometimes between. Starts alternate between two aims, the
-first delivery in each group and the last of all; a start that gets stuck is given up for a new one. One generator,
+first delivery in each group and the last of all; one that gets stuck is given up for a new one, or for one a few
+changes away from the worst so far. One generator,
 seeded, decides everything, and effort is counted in messages processed, so a search is repeatable.
 """
 
@@ -83,10 +84,16 @@ class Search:
         self._best: dict[str, tuple[float, Schedule]] = {}
         self._sets = self._destination_sets()
 
-    def run(self, progress: Callable[[float], None] | None = None) -> Found:
-        """Spend the effort. progress: is told the share of it that is spent."""
+    def run(
+        self,
+        reached: Callable[[float, float], bool] | None = None,
+        more: int = 1,
+        progress: Callable[[float], None] | None = None,
+    ) -> Found:
+        """Spend the effort; up to `more` times it while `reached(first, every)` is false. progress: is told the share
+        of the effort that is spent."""
         starts = 0
-        while self.events < self.events_max:
+        while self.events < self.events_max or self._goes_on(reached, more):
             name, aim = ("every", self._every) if starts % 2 else ("first", self._first)
             if starts % 4 < 2:
                 schedule, played = self._start(calm=starts % 8 < 2)
@@ -99,13 +106,18 @@ class Search:
         first, every = self._best["first"], self._best["every"]
         return Found(first=first[0], every=every[0], worst_first=first[1], worst_every=every[1], runs=self.runs)
 
+    def _goes_on(self, reached: Callable[[float, float], bool] | None, more: int) -> bool:
+        if reached is None or self.events >= more * self.events_max:
+            return False
+        return not reached(self._best["first"][0], self._best["every"][0])
+
     # -- ascent -------------------------------------------------------------------------------------------------------
 
     def _climb(self, aim: Aim, schedule: Schedule, played: Played) -> None:
         """From here until it is stuck."""
         score = (aim(played), played.mean)
         since = 0
-        while since < _STUCK and self.events < self.events_max:
+        while since < _STUCK:
             changed = self._change(schedule, played)
             if changed == schedule:
                 continue
