@@ -25,13 +25,15 @@ from multicast.simulation.cli import (
 )
 from multicast.simulation.latency.published import SKEW_MAX, SKEWS, Published, variants
 from multicast.simulation.latency.schedule import DELTA_US
-from multicast.simulation.latency.table import GROUPS, REPLICAS, Plan, Row, consensus_row, row
+from multicast.simulation.latency.table import GROUPS, REPLICAS, Counted, Plan, Row, consensus_row, row
 from multicast.simulation.runner import Settings
 
 DESTINATIONS_MAX = 8
 REPLICAS_MAX = 9
 SEED_MAX = 1 << 63
 EFFORT_MAX = 1_000.0
+_WIDTH = 200
+"""Of the tables. They are wide; where the lines are to be cut is the terminal's business."""
 
 
 def command(
@@ -94,25 +96,25 @@ def _title(name: str, published: Published) -> str:
 
 
 def _show(measured: list[Row], schedules: bool) -> None:
-    console.print(_latencies(measured))
-    console.print(_counts(measured))
+    for table in (_latencies(measured), _counts(measured)):
+        table.width = max(console.width, _WIDTH)
+        console.print(table, width=table.width)
     for one in measured:
         for mean in one.averages:
             value = "not delivered" if mean.measured is None else f"{mean.measured:.2f}"
             console.print(
-                f"{one.protocol} {_options(one)}: always busy, {mean.blockers} blockers: {value} on average"
-                f" ({mean.paper:.2f})",
+                f"{_name(one)}: always busy, {mean.blockers} blockers: {value} on average ({mean.paper:.2f})",
                 markup=False,
             )
         if one.early is not None:
             paper = "-" if one.early_paper is None else f"{one.early_paper:g}"
-            console.print(f"{one.protocol} {_options(one)}: optimistic delivery at {one.early:g} ({paper})", markup=False)
+            console.print(f"{_name(one)}: optimistic delivery at {one.early:g} ({paper})", markup=False)
     for one in measured:
         for line in one.against:
-            console.print(f"{one.protocol} {_options(one)}: {line}", markup=False)
+            console.print(f"{_name(one)}: {line}", markup=False)
         if schedules and one.schedules:
             for name, lines in (("first", one.worst_first), ("every", one.worst_all)):
-                console.print(f"{one.protocol} {_options(one)}: worst for {name}:", markup=False)
+                console.print(f"{_name(one)}: worst for {name}:", markup=False)
                 for line in lines:
                     console.print(f"  {line}", markup=False)
 
@@ -138,7 +140,7 @@ def _latencies(measured: list[Row]) -> Table:
             _pair(one.collision_free_all, one.paper["collision_free_all"]),
             _pair(one.failure_free_first, one.paper["failure_free_first"]) + leader,
             _pair(one.failure_free_all, one.paper["failure_free_all"]),
-            _pair(one.messages, one.paper["messages"]),
+            _messages(one),
             "yes" if one.match else "NO",
         )
     return table
@@ -148,7 +150,11 @@ def _counts(measured: list[Row]) -> Table:
     table = Table(title="Messages per multicast to k groups of n, beside the formula", box=SIMPLE)
     for heading in ("protocol", "options", "formula", "n", "k: measured (formula)"):
         table.add_column(heading, justify="right" if heading == "n" else "left")
+    shown: list[tuple[str, list[Counted]]] = []
     for one in measured:
+        if (one.protocol, one.counts) in shown:
+            continue
+        shown.append((one.protocol, one.counts))
         for replicas in sorted({c.replicas for c in one.counts}):
             cells = [
                 f"{c.destinations}: {c.messages} ({c.least if c.least == c.most else f'{c.least}..{c.most}'})"
@@ -159,8 +165,19 @@ def _counts(measured: list[Row]) -> Table:
     return table
 
 
+def _messages(one: Row) -> str:
+    most = one.paper["messages"]
+    if most is None or most == one.messages_least:
+        return _pair(one.messages, most)
+    return f"{one.messages} ({one.messages_least}..{most:g})"
+
+
 def _pair(value: float | None, paper: float | None) -> str:
     return f"{'-' if value is None else f'{value:g}'} ({'-' if paper is None else f'{paper:g}'})"
+
+
+def _name(one: Row) -> str:
+    return f"{one.protocol} {_options(one)}".rstrip()
 
 
 def _options(one: Row) -> str:

@@ -38,8 +38,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     """One variant. Figures that no paper states are None.
 
     source: where they are from. first: the first delivery in each group; at_leader: each group's leader's. conflicts:
-    how many conflicting messages its worst case needs. skew: the greatest clock error, in δ. groups: how many
-    destinations it is about; None: any number from 2 on. average: delivery when every group always has a consensus
+    how many conflicting messages its worst case needs. distinct: no two messages are multicast in the same microsecond.
+    skew: the greatest clock error, in δ. groups: how many destinations it is about; None: any number from 2 on. average: delivery when every group always has a consensus
     instance under way, by the number of blockers. early: the optimistic delivery.
     """
 
@@ -55,6 +55,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     early: Figure | None = None
     at_leader: bool = False
     conflicts: int = 1
+    distinct: bool = False
     skew: float = 0.0
     groups: int | None = None
 
@@ -63,9 +64,15 @@ _SKEEN = "White-Box paper, Section III"
 _WHITE_BOX = "White-Box paper, Theorem 5; PrimCast paper, Section 4"
 _PRIMCAST = "PrimCast paper, Sections 5 and 6"
 _QUASI = "quasi-genuine paper, Section 3.1"
+_QUASI_EARLY = "quasi-genuine paper, Section 3."
 
-_OPTIMISTIC = {"optimistic": "true", "wait_us": "1000"}
-"""w(p) = δ (`schedule.DELTA_US`): assumption A2 holds as long as clocks agree."""
+_PARALLEL = {"parallel_consensus": "true"}
+_W = 1.001
+_OPTIMISTIC = {"optimistic": "true", "wait_us": "1001"}
+"""w(p) is just above δ, `schedule.DELTA_US`: assumption A2 holds."""
+
+_TOO_OPTIMISTIC = {"optimistic": "true", "wait_us": "900"}
+"""w(p) is below δ: A2 does not hold. In the paper's figures 2w, twice a message on its way, is then 2δ."""
 
 
 def _primcast_count() -> Count:
@@ -110,27 +117,27 @@ _TABLE: tuple[Published, ...] = (
     ),
     Published(
         protocol="quasi_genuine", options={"liveness": "periodic"}, source=_QUASI + ": the decision, with one group",
-        groups=1,
+        groups=1, at_leader=True,
         collision_free_first=(1, 1), collision_free_all=(1, 1), failure_free_first=(1, 2), failure_free_all=(1, 2),
         average=lambda blockers: (1, 1.5),
     ),
     Published(
-        protocol="quasi_genuine", options={**_OPTIMISTIC}, source="quasi-genuine paper, Section 3.2: A2 holds",
-        conflicts=2, early=(1, 0), failure_free_first=(2, 2), failure_free_all=(2, 2),
+        protocol="quasi_genuine", options=_OPTIMISTIC, source=_QUASI_EARLY + "2: 2w + 2T",
+        conflicts=2, distinct=True, early=(_W, 0), failure_free_first=(2 * _W, 2), failure_free_all=(2 * _W, 2),
     ),
     Published(
-        protocol="quasi_genuine", options={**_OPTIMISTIC}, source="quasi-genuine paper, Section 3.2: A2 does not hold",
-        conflicts=2, skew=0.5, early=(1, 0), failure_free_first=(3, 4), failure_free_all=(3, 4),
+        protocol="quasi_genuine", options=_TOO_OPTIMISTIC, source=_QUASI_EARLY + "2, without A2: 2w + 4T + δ",
+        conflicts=2, distinct=True, failure_free_first=(3, 4), failure_free_all=(3, 4),
     ),
     Published(
-        protocol="quasi_genuine", options={**_OPTIMISTIC, "parallel_consensus": "true"},
-        source="quasi-genuine paper, Section 3.3: A2 holds", conflicts=2, early=(1, 0),
-        collision_free_first=(2, 1), collision_free_all=(2, 1), failure_free_first=(2, 1), failure_free_all=(2, 1),
+        protocol="quasi_genuine", options={**_OPTIMISTIC, **_PARALLEL}, source=_QUASI_EARLY + "3: w + T + δ",
+        conflicts=2, distinct=True, early=(_W, 0), collision_free_first=(_W + 1, 1), collision_free_all=(_W + 1, 1),
+        failure_free_first=(_W + 1, 1), failure_free_all=(_W + 1, 1),
     ),
     Published(
-        protocol="quasi_genuine", options={**_OPTIMISTIC, "parallel_consensus": "true"},
-        source="quasi-genuine paper, Section 3.3: A2 does not hold", conflicts=2, skew=0.5, early=(1, 0),
-        collision_free_first=(2, 1), collision_free_all=(2, 1), failure_free_first=(3, 2), failure_free_all=(3, 2),
+        protocol="quasi_genuine", options={**_TOO_OPTIMISTIC, **_PARALLEL},
+        source=_QUASI_EARLY + "3, without A2: 2w + 2T + δ",
+        conflicts=2, distinct=True, failure_free_first=(3, 2), failure_free_all=(3, 2),
     ),
     Published(
         protocol="quasi_genuine", options={"direct_learners": "true"}, conflicts=2,

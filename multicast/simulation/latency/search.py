@@ -6,8 +6,8 @@ it wanders over plateaus): the sender of m; who sends a conflicting message, to 
 something happens in the run at hand or just before one; how far ahead a group's clock is; clock errors; the delay of a
 message, of all on a link, of all of a kind, mostly 0 or δ, sometimes between. Starts alternate between two aims, the
 first delivery in each group and the last of all; one that gets stuck is given up for a new one, or for one a few
-changes away from the worst so far. One generator,
-seeded, decides everything, and effort is counted in messages processed, so a search is repeatable.
+changes away from the worst so far. One generator, seeded, decides everything, and effort is counted in messages
+processed, so a search is repeatable. Of the worst schedules that which does not matter is removed before they are shown.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ EVENTS = 400_000
 
 _STUCK = 150
 _KICKS_MAX = 4
+_SIMPLIFY_RUNS = 200
 _STEPS_US = (500, 200, 100, 50, 20, 10, 5, 2, 1)
 _AHEAD = (0, 2, 4)
 _SUBSETS_GROUPS_MAX = 4
@@ -58,7 +59,8 @@ class Found(msgspec.Struct, kw_only=True):
 
 class Search:
     """One search. destinations: of m. conflicts: how many conflicting messages there are. skew_us: the greatest clock
-    error. at_leader: "first" is measured at each group's leader. earliest_us: how long before m conflicts may be sent.
+    error. at_leader: "first" is measured at each group's leader. distinct: no two messages are multicast at the same
+    instant.
     """
 
     def __init__(
@@ -70,12 +72,14 @@ class Search:
         conflicts: int = 1,
         skew_us: int = 0,
         at_leader: bool = False,
+        distinct: bool = False,
         effort: float = 1.0,
     ):
         self.model = model
         self.destinations = destinations
         self.conflicts = conflicts
         self.skew_us = skew_us
+        self.distinct = distinct
         self.events_max = int(EVENTS * effort)
         self.rng = random.Random(f"{model.protocol.specification.name}/{model.topology.groups}/{seed}")
         self.events = self.runs = 0
@@ -103,8 +107,27 @@ class Search:
             starts += 1
             if progress is not None:
                 progress(min(1.0, self.events / self.events_max))
-        first, every = self._best["first"], self._best["every"]
+        first, every = self._simple("first", self._first), self._simple("every", self._every)
         return Found(first=first[0], every=every[0], worst_first=first[1], worst_every=every[1], runs=self.runs)
+
+    def _simple(self, name: str, aim: Aim) -> tuple[float, Schedule]:
+        """The worst schedule without what does not matter."""
+        value, schedule = self._best[name]
+        budget = _SIMPLIFY_RUNS
+        for field in ("delays_us", "skew_us", "ahead"):
+            chunk = len(getattr(schedule, field))
+            while chunk and budget:
+                keys = sorted(getattr(schedule, field))
+                for start in range(0, len(keys), chunk):
+                    now = getattr(schedule, field)
+                    fewer = {k: v for k, v in now.items() if k not in keys[start : start + chunk]}
+                    simpler = msgspec.structs.replace(schedule, **{field: fewer})
+                    if budget and fewer != now:
+                        budget -= 1
+                        if aim(self._play(simpler)) >= value:
+                            schedule = simpler
+                chunk //= 2
+        return self._best[name][0], schedule
 
     def _goes_on(self, reached: Callable[[float, float], bool] | None, more: int) -> bool:
         if reached is None or self.events >= more * self.events_max:
@@ -119,7 +142,7 @@ class Search:
         since = 0
         while since < _STUCK:
             changed = self._change(schedule, played)
-            if changed == schedule:
+            if changed == schedule or self._excluded(changed):
                 continue
             after = self._play(changed)
             better = (aim(after), after.mean)
@@ -143,9 +166,15 @@ class Search:
         """A few changes away from this one, for better or worse."""
         played = self._play(schedule)
         for _ in range(self.rng.randint(1, _KICKS_MAX)):
-            schedule = self._change(schedule, played)
-            played = self._play(schedule)
+            changed = self._change(schedule, played)
+            if not self._excluded(changed):
+                schedule = changed
+                played = self._play(schedule)
         return schedule, played
+
+    def _excluded(self, schedule: Schedule) -> bool:
+        instants = [0, *(c.at_us for c in schedule.conflicts)]
+        return self.distinct and len(set(instants)) < len(instants)
 
     def _start(self, calm: bool) -> tuple[Schedule, Played]:
         """Anywhere. calm: all delays are δ at first."""
@@ -154,7 +183,7 @@ class Search:
         schedule = Schedule(
             sender=rng.choice(topology.processes),
             destinations=self.destinations,
-            conflicts=tuple(self._conflict(rng.randint(-span, span)) for _ in range(self.conflicts)),
+            conflicts=tuple(self._conflict(at) for at in self._instants(span)),
             ahead={g: rng.choice(_AHEAD) for g in topology.groups},
             skew_us={p: self._skew() for p in topology.processes} if self.skew_us else {},
         )
@@ -163,6 +192,11 @@ class Search:
             return schedule, played
         schedule = msgspec.structs.replace(schedule, delays_us=self._delays(played.keys))
         return schedule, self._play(schedule)
+
+    def _instants(self, span: int) -> list[int]:
+        """For the conflicts, all different and not m's."""
+        instants = self.rng.sample(range(-span, span), self.conflicts)
+        return [at if at else span for at in instants]
 
     def _conflict(self, at_us: int) -> Conflict:
         rng = self.rng

@@ -103,15 +103,16 @@ class Stage:
             instant, _, pid, kind, sender, message = heappop(heap)
             self.now = instant
             seat = self._seats[pid]
-            if kind == _TIMER:
-                if instant != seat.wake_at:
-                    continue
-                seat.wake_at = _NEVER
-            else:
+            wakes = True
+            if kind != _TIMER:
                 seat.inbox.append((kind, sender, message))
                 if self._watching:
                     self.instants.add(instant)
-            if not seat.ready:
+            elif instant == seat.wake_at:
+                seat.wake_at = _NEVER
+            else:
+                wakes = False
+            if wakes and not seat.ready:
                 seat.ready = True
                 self._ready.append(seat)
             if not heap or heap[0][0] > instant:

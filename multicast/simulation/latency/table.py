@@ -44,14 +44,15 @@ Progress = Callable[[float], None]
 
 class Counted(msgspec.Struct, kw_only=True):
     """Messages per multicast to `destinations` groups of `replicas`; least and most: as published. by_kind: of which
-    types."""
+    types. match: it is within, and without those of a bounded kind exactly the least."""
 
     destinations: int
     replicas: int
     messages: int
-    least: int | None
-    most: int | None
+    least: int
+    most: int
     by_kind: dict[str, int]
+    match: bool
 
 
 class Average(msgspec.Struct, kw_only=True):
@@ -92,6 +93,7 @@ class Row(msgspec.Struct, kw_only=True):
     seed: int
     source: str
     formula: str
+    messages_least: int | None
     early: float | None
     early_paper: float | None
     counts: list[Counted]
@@ -146,6 +148,7 @@ def row(
         conflicts=published.conflicts,
         skew_us=round(published.skew * DELTA_US),
         at_leader=published.at_leader,
+        distinct=published.distinct,
         effort=plan.effort * (1.0 if figure.any_latency else _UNPUBLISHED_EFFORT),
     )
     found = search.run(figure.reached if destinations > 1 else None, EFFORT_MORE, progress)
@@ -169,6 +172,7 @@ def row(
         seed=plan.seed,
         source=published.source,
         formula=published.messages.text if published.messages else "",
+        messages_least=figure.least_messages,
         early=max((p.early for p in alone if p.early is not None), default=None),
         early_paper=None if published.early is None else _value(published.early, consensus),
         counts=_counts(protocol, published),
@@ -178,7 +182,7 @@ def row(
         schedules=found.runs,
         against=[],
     )
-    measured.against = against(measured, figure.least_messages)
+    measured.against = against(measured)
     measured.match = not measured.against
     return measured
 
@@ -194,9 +198,9 @@ def consensus_row(replicas: int, protocol: type[Consensus] = Consensus) -> Row:
         collision_free_all=_finite(played.every), failure_free_first=None, failure_free_all=None, messages=messages,
         paper=paper, match=True, destinations=1, replicas=replicas, groups=1, first_at="leader", skew=0.0, conflicts=0,
         consensus=played.every, seed=0, source="2δ from the leader's proposal", formula="n + n²", early=None,
-        early_paper=None, counts=[], averages=[], worst_first=[], worst_all=[], schedules=0, against=[],
+        messages_least=replicas + replicas**2, early_paper=None, counts=[], averages=[], worst_first=[], worst_all=[], schedules=0, against=[],
     )  # fmt: skip
-    result.against = against(result, replicas + replicas**2)
+    result.against = against(result)
     result.match = not result.against
     return result
 
@@ -234,18 +238,17 @@ def _counts(protocol: type[MulticastProtocol], published: Published) -> list[Cou
             model = _model(protocol, published, groups + 1, replicas)
             played = _alone(model, groups, _senders(model, all_of_them=False))
             worst = max(played, key=lambda p: sum(p.sent.values()))
-            least, most = _bounds(count, groups, replicas)
-            found.append(
-                Counted(
-                    destinations=groups,
-                    replicas=replicas,
-                    messages=sum(worst.sent.values()),
-                    least=least,
-                    most=most,
-                    by_kind=worst.sent,
-                )
-            )
+            found.append(_counted(count, groups, replicas, worst.sent))
     return found
+
+
+def _counted(count: Count, groups: int, replicas: int, sent: dict[str, int]) -> Counted:
+    least, most = _bounds(count, groups, replicas)
+    extra = sent.get(count.kind, 0)
+    return Counted(
+        destinations=groups, replicas=replicas, messages=sum(sent.values()), least=least, most=most, by_kind=sent,
+        match=sum(sent.values()) - extra == least and extra <= most - least,
+    )  # fmt: skip
 
 
 def _bounds(count: Count, groups: int, replicas: int) -> tuple[int, int]:
@@ -299,7 +302,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def against(row: Row, least_messages: int | None) -> list[str]:
+def against(row: Row) -> list[str]:
     """What does not match, a line each."""
     found = []
     for field in FIELDS[:4]:
@@ -312,13 +315,14 @@ def against(row: Row, least_messages: int | None) -> list[str]:
             short = paper - value > (TOLERANCE if searched else _EXACT)
             if value > paper + _EXACT or (short and row.destinations > 1) or (short and row.groups == 1):
                 found.append(f"{field}: {value:g}, the paper has {paper:g}")
-    most = row.paper["messages"]
-    if least_messages is not None and most is not None and not least_messages <= row.messages <= most:
-        found.append(f"messages: {row.messages}, the paper has {_range(least_messages, int(most))}")
+    least, most = row.messages_least, row.paper["messages"]
+    if least is not None and most is not None and not least <= row.messages <= most:
+        found.append(f"messages: {row.messages}, the paper has {_range(least, int(most))}")
     for count in row.counts:
-        if count.least is not None and count.most is not None and not count.least <= count.messages <= count.most:
+        if not count.match:
             where = f"k = {count.destinations}, n = {count.replicas}"
-            found.append(f"messages for {where}: {count.messages}, the paper has {_range(count.least, count.most)}")
+            text = f"{count.messages} ({', '.join(f'{kind} {number}' for kind, number in count.by_kind.items())})"
+            found.append(f"messages for {where}: {text}, the paper has {_range(count.least, count.most)}")
     for mean in row.averages:
         if mean.measured is None or abs(mean.measured - mean.paper) > AVERAGE_TOLERANCE:
             text = "not delivered" if mean.measured is None else f"{mean.measured:.3f}"
