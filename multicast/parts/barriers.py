@@ -6,6 +6,7 @@ from the configuration (`senders_to`).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from heapq import heappop, heappush
 
@@ -128,7 +129,7 @@ class Wants:
     __slots__ = ("_stamps",)
 
     def __init__(self) -> None:
-        self._stamps: dict[GroupId, deque[Stamp]] = {}
+        self._stamps: dict[GroupId, list[Stamp]] = {}
 
     def __contains__(self, group: GroupId) -> bool:
         return group in self._stamps
@@ -137,12 +138,14 @@ class Wants:
         return tuple(self._stamps)
 
     def add(self, group: GroupId, stamp: Stamp) -> None:
-        """One that is below an earlier want of the same group is answered with that."""
-        stamps = self._stamps.setdefault(group, deque())
-        if not stamps or stamp > stamps[-1]:
-            if len(stamps) >= _WANTS_MAX:
-                stamps.pop()
-            stamps.append(stamp)
+        """In any order. Beyond the limit the highest one stands for those just below it."""
+        stamps = self._stamps.setdefault(group, [])
+        index = bisect_left(stamps, stamp)
+        if index < len(stamps) and stamps[index] == stamp:
+            return
+        stamps.insert(index, stamp)
+        if len(stamps) > _WANTS_MAX:
+            del stamps[-2]
 
     def reached(self, group: GroupId, barrier: Stamp) -> bool:
         """Whether this barrier answers a want of the group."""
@@ -154,8 +157,7 @@ class Wants:
         if not self.reached(group, barrier):
             return False
         stamps = self._stamps[group]
-        while stamps and stamps[0] <= barrier:
-            stamps.popleft()
+        del stamps[: bisect_right(stamps, barrier)]
         if not stamps:
             del self._stamps[group]
         return True

@@ -349,6 +349,7 @@ class QuasiGenuine(MulticastProtocol):
         self._wait_us: int = o.wait_us if o.optimistic else 0
         self.early = EarlyDeliveries(o.wait_us, o.pending_max)
         self._due: list[_Due] = []
+        self._due_nulls: set[Stamp] = set()
         self.learners: dict[GroupId, RemoteLearner[Ordered]] = {}
         self._ahead_base: Base | None = None
         self._announced: deque[tuple[int, list[bytes]]] = deque()
@@ -524,7 +525,11 @@ class QuasiGenuine(MulticastProtocol):
     def _propose_due(self, now: int) -> None:
         due = self._due
         while due and due[0][0][0] + self._wait_us <= now:
-            self.paxos.propose(heappop(due)[-1])
+            stamp, kind, *_, value = heappop(due)
+            if kind == 1:
+                self._due_nulls.discard(stamp)
+                self._null = max(self._null, stamp)
+            self.paxos.propose(value)
 
     # -- optimistic delivery ------------------------------------------------------------------------------------------
 
@@ -565,6 +570,7 @@ class QuasiGenuine(MulticastProtocol):
             self._leaders[self.group] = part.promised.leader
             self._held.clear()
             self._due.clear()
+            self._due_nulls.clear()
             self._ahead_base = None
             self._send_casts(self._casts, now, out)
         decided = part.take()
@@ -756,8 +762,11 @@ class QuasiGenuine(MulticastProtocol):
 
     def _want(self, group: GroupId, stamp: Stamp) -> None:
         self._wanted.add(group, stamp)
-        if stamp > max(self.base.last, self._null):
-            self._null = stamp
+        if stamp > max(self.base.last, self._null) and stamp not in self._due_nulls:
+            if self._wait_us:
+                self._due_nulls.add(stamp)
+            else:
+                self._null = stamp
             self._propose((stamp, 1, 0, 0, 0, _encode(Null(stamp))))
 
     def _answer_wants(self, out: Outbox) -> None:

@@ -9,15 +9,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from multicast import registry
-from multicast.protocol import Outbox
-from multicast.protocols.white_box import WhiteBox
 from multicast.simulation import worlds
-from multicast.simulation.latency import rows
 from multicast.simulation.runner import Outcome, Settings, Summary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,28 +141,3 @@ def test_an_interrupted_run_prints_what_it_has() -> None:
     assert "so far" in out
     assert "seeds" in out
     assert "Traceback" not in err
-
-
-def test_latencies_are_the_papers() -> None:
-    for name in ("skeen", "white_box"):
-        measured = list(rows(registry.load(name), {}))
-        assert measured
-        for row in measured:
-            assert row.match, row
-            assert (row.collision_free_first, row.collision_free_all) == ((2, 2) if name == "skeen" else (3, 4))
-
-
-def test_messages_per_multicast_are_the_formulas() -> None:
-    for row in rows(registry.load("skeen"), {}):
-        assert row.messages == row.destinations + row.destinations**2
-    for row in rows(WhiteBox, {}):
-        k, n = row.destinations, row.replicas
-        assert row.messages == k + 2 * k * k * n + k * n
-
-
-def test_a_protocol_that_does_not_deliver_is_a_mismatch() -> None:
-    class Mute(WhiteBox):
-        def _send_deliver(self, entry: Any, position: int, out: Outbox) -> None:
-            entry.sent = True
-
-    assert not any(row.match for row in rows(Mute, {}))

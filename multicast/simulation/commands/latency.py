@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.box import SIMPLE
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from multicast import registry
@@ -66,11 +67,15 @@ def command(
             measured.append(consensus_row(plan.replicas or REPLICAS))
         for done, (one, published) in enumerate(todo):
             bar.update(task, description=_title(one.specification.name, published))
-            measured.append(row(one, published, plan, lambda share, d=done: bar.update(task, completed=d + share)))
+            measured.append(row(one, published, plan, partial(_advance, bar, task, done)))
     write_json(json_file, msgspec.to_builtins(measured))
     _show(measured, schedules)
     if not all(one.match for one in measured):
         raise typer.Exit(1)
+
+
+def _advance(bar: Progress, task: TaskID, done: int, share: float) -> None:
+    bar.update(task, completed=done + share)
 
 
 def _plan(groups: int | None, replicas: int | None, seed: int, effort: float, skews: list[float] | None) -> Plan:

@@ -55,7 +55,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """For people, in δ."""
         text = [f"m: multicast by process {self.sender} at 0 to groups {_groups(self.destinations)}"]
         text += [
-            f"conflicting: multicast by process {c.sender} at {c.at_us / DELTA_US:g} to groups {_groups(c.destinations)}"
+            f"conflicting: by process {c.sender} at {c.at_us / DELTA_US:g} to groups {_groups(c.destinations)}"
             for c in self.conflicts
         ]
         text += [f"group {g} has ordered {count} messages before" for g, count in sorted(self.ahead.items()) if count]
