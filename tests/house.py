@@ -30,13 +30,9 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("multicast.registry", ("multicast.types", "multicast.protocol", "multicast.protocols")),
     ("multicast.journal", ("multicast.types", "multicast.records")),
     ("multicast.runtime", ("multicast.journal", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
-    ("multicast.simulation", ("multicast.journal", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
     (
-        "multicast.simulation.latency",
-        (
-            "multicast.simulation", "multicast.parts.paxos", "multicast.registry",
-            *(f"multicast.{m}" for m in LIBRARY_PURE),
-        ),
+        "multicast.simulation",
+        ("multicast.journal", "multicast.registry", "multicast.parts", *(f"multicast.{m}" for m in LIBRARY_PURE)),
     ),
     ("multicast", ("multicast",)),
     ("kvstore.core", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),

@@ -26,12 +26,13 @@ SKEW_MAX = 2.0
 
 class Count(NamedTuple):
     """Messages sent per multicast to k groups of n, messages to oneself included. text: the formula. bumps: of that
-    kind, between none and so many come on top."""
+    kind, between none and so many come on top. merged: so many may be saved by sending two of them as one."""
 
     text: str
     base: Callable[[int, int], int]
     kind: str = ""
     most: Callable[[int, int], int] = lambda k, n: 0
+    merged: Callable[[int, int], int] = lambda k, n: 0
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +96,14 @@ def _ft_skeen_count(delivers: bool) -> Count:
 
 
 def _fastcast_count(delivers: bool) -> Count:
+    """Of a message to one group both instances begin at once, and a follower accepts both by one message."""
     text = "kn + 2k²n + 2kn + 2kn²" + (" (+ k(n - 1) Delivers)" if delivers else "")
     return Count(
         text,
         lambda k, n: k * n + 2 * k * k * n + 2 * k * n + 2 * k * n * n,
         "Deliver",
         _delivers if delivers else lambda k, n: 0,
+        lambda k, n: n * (n - 1) if k == 1 else 0,
     )
 
 

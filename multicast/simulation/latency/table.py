@@ -44,7 +44,7 @@ Progress = Callable[[float], None]
 
 class Counted(msgspec.Struct, kw_only=True):
     """Messages per multicast to `destinations` groups of `replicas`; least and most: as published. by_kind: of which
-    types. match: it is within, and without those of a bounded kind exactly the least."""
+    types. match: it is within, and without those of a bounded kind as the formula says."""
 
     destinations: int
     replicas: int
@@ -256,13 +256,14 @@ def _counted(count: Count, groups: int, replicas: int, sent: dict[str, int]) -> 
     extra = sent.get(count.kind, 0)
     return Counted(
         destinations=groups, replicas=replicas, messages=sum(sent.values()), least=least, most=most, by_kind=sent,
-        match=sum(sent.values()) - extra == least and extra <= most - least,
+        match=least <= sum(sent.values()) - extra <= count.base(groups, replicas)
+        and extra <= count.most(groups, replicas),
     )  # fmt: skip
 
 
 def _bounds(count: Count, groups: int, replicas: int) -> tuple[int, int]:
     base = count.base(groups, replicas)
-    return base, base + count.most(groups, replicas)
+    return base - count.merged(groups, replicas), base + count.most(groups, replicas)
 
 
 def _averages(protocol: type[MulticastProtocol], published: Published, replicas: int, seed: int) -> list[Average]:
