@@ -23,6 +23,8 @@ KEYS = 6
 TIMEOUT_US = 1_500_000
 """After this long without an answer the same id goes to another replica."""
 ATTEMPTS = 5
+LONGEST_US = 10_000_000
+"""About how long a client tries before it gives up."""
 REFUSALS = 30
 """So often a client tries when it is told that nothing was done and that it may try again."""
 
@@ -140,10 +142,17 @@ class Workload:
         """As the SDK makes them."""
         return new_message_id(self.world.now, self._rng.getrandbits(62))
 
-    def read_everything(self, done: Callable[[Operated], None]) -> None:
-        """A last read of all accounts."""
-        client = Client(self, random.Random(f"{self._seed}/closing"))
-        client.operate("read_all", Transaction(success=tuple(Get(a) for a in self.accounts)), done)
+    def read_everything(self, done: Callable[[Operated], None], give_up_at: int) -> None:
+        """A last read of all accounts, by one client after the other until one is answered."""
+
+        def read(operation: Operated) -> None:
+            if operation.result is None and self.world.now < give_up_at:
+                self.read_everything(done, give_up_at)
+            else:
+                done(operation)
+
+        client = Client(self, random.Random(f"{self._seed}/closing {self._processes}"))
+        client.operate("read_all", Transaction(success=tuple(Get(a) for a in self.accounts)), read)
 
 
 class Client:

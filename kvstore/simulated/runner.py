@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvstore.core.replica import Replica
-from kvstore.simulated import chase
+from kvstore.simulated import chase, clients
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -232,7 +232,7 @@ def _execute(
     if not world.run_while(lambda: workload.running > 0, LIVENESS_LIMIT_US):
         world.report("liveness", f"{workload.running} clients still wait, a minute after everything was healed")
     closing: list[Operated] = []
-    workload.read_everything(closing.append)
+    workload.read_everything(closing.append, world.now + LIVENESS_LIMIT_US - clients.LONGEST_US)
     if not world.run_while(lambda: not closing or cluster.unfinished, LIVENESS_LIMIT_US):
         logs = {pid: replica.status()["log_length"] for pid, replica in cluster.replicas.items()}
         world.report("liveness", f"replicas are behind a minute after everything was healed; their logs: {logs}")
