@@ -33,7 +33,8 @@ _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get
 
 
 class Operated(msgspec.Struct):
-    """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect."""
+    """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
+    refused: the code with which it was finally refused."""
 
     id: MessageId
     f: str
@@ -42,6 +43,7 @@ class Operated(msgspec.Struct):
     completed_us: int | None = None
     result: Result | None = None
     failed: bool = False
+    refused: str = ""
     results_omitted: bool = False
 
 
@@ -143,10 +145,11 @@ class Workload:
         return new_message_id(self.world.now, self._rng.getrandbits(62))
 
     def read_everything(self, done: Callable[[Operated], None], give_up_at: int) -> None:
-        """A last read of all accounts, by one client after the other until one is answered."""
+        """A last read of all accounts, by one client after the other until one is answered. A refusal is an answer:
+        clocks may differ by more than the window for ids."""
 
         def read(operation: Operated) -> None:
-            if operation.result is None and self.world.now < give_up_at:
+            if operation.result is None and not operation.refused and self.world.now < give_up_at:
                 self.read_everything(done, give_up_at)
             else:
                 done(operation)
@@ -212,7 +215,7 @@ class Client:
                 operation.result, operation.results_omitted = answer.result, answer.results_omitted
                 history.end(self._process, "ok", now, operation)
         elif isinstance(answer, Refused) and (answer.code == "expired" or (not uncertain and not answer.retryable)):
-            operation.failed = answer.outcome == "not_applied"
+            operation.failed, operation.refused = answer.outcome == "not_applied", answer.code
             history.end(self._process, "fail" if operation.failed else "info", now, operation, answer.code)
         elif attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
             uncertain = uncertain or not isinstance(answer, Refused) or answer.outcome == "unknown"
