@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Vector = tuple[Any, ...]
 _START = 0
+_STATES = ("NewLeaderAck", "NewState", "NewStateAck")
+"""Messages at which a process may change any stamp; otherwise it gives a message its stamp with an ACCEPT."""
 _ACCEPTED_MAX = 1_000
 """So many of a group's latest accepted messages are checked when a process joins a ballot."""
 
@@ -121,13 +123,14 @@ class WhiteBoxInvariants(Checker):
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
     ) -> None:
+        received = type(args[1]).__name__ if handler == "on_message" else ""
         joined = node.protocol.joined  # type: ignore[attr-defined]
         newly = self._joined.get(node.pid) != joined
-        if newly:
+        if newly or received in _STATES:
             self._on_joined(node, joined)
         if sends:
             self._on_sends(node, sends)
-        if handler == "on_message" and type(args[1]).__name__ == "AcceptAck":
+        if received == "AcceptAck":
             self._on_ack_received(args[0], args[1])
         if newly:
             for accepted in self._accepted[self.topology.group_of[node.pid]]:

@@ -29,6 +29,14 @@ def test_a_planted_bug_is_found(module: str, bug: Bug, capsys: pytest.CaptureFix
         print(f"\n{module} {found.bug}: found by seed {found.seed}, {found.checker}", end=" ")
 
 
+def test_a_seed_at_which_the_protocol_itself_fails_shows_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = PLANTED["sequencer"][0]
+    monkeypatch.setattr(registry, "load", lambda name: bug.protocol)
+    found = search("sequencer", bug, range(5))
+    assert found.seeds is None
+    assert found.without
+
+
 @pytest.mark.parametrize("module", sorted({*registry.names(), "paxos"}))
 def test_every_protocol_has_planted_bugs(module: str) -> None:
     assert len(PLANTED[module]) >= 3

@@ -39,6 +39,9 @@ def command(
     few = {module: len(ones) for module, ones in planted.items() if len(ones) < BUGS_MIN}
     for module, count in few.items():
         console.print(f"{module} has {count} planted bugs; every protocol must have {BUGS_MIN}", markup=False)
+    spoiled = sorted({(one.module, seed) for one in found for seed in one.without})
+    for module, seed in spoiled:
+        console.print(f"{module} fails at seed {seed} without any planted bug", markup=False)
     missed = [one for one in found if one.seeds is None]
     console.print(
         f"{len(found) - len(missed)} of {len(found)} bugs found within {seeds_max} seeds,"
@@ -47,7 +50,7 @@ def command(
     write_json(json_file, msgspec.to_builtins(found))
     if interrupted:
         raise typer.Exit(130)
-    if missed or few:
+    if missed or few or spoiled:
         raise typer.Exit(1)
 
 
