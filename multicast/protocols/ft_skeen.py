@@ -18,6 +18,8 @@ decided, after 6: the failure-free latency is 12. With `early_clock` it moves at
 Messages for k groups of n, those to oneself counted: k + k² + 2(kn + kn²), the accepted votes going to all members; and
 k(n - 1) Delivers without `early_clock`.
 
+When to pick it: as the baseline of the others. It asks nothing of consensus but decisions, and pays for that.
+
 Errata and deviations:
 1. The figures of 6 at every replica and of 12 with a convoy do not go together. If a message that reaches the leader
    until 6δ may still be ordered before m, nobody but the leader can know before 7δ that none did; and a replica that
