@@ -105,6 +105,6 @@ PLANTED = (
     Planted(CastsNotSaved, _faults(), first_seed=2),
     Planted(ComesBackTooSoon, _faults()),
     Planted(CutTooSmall, _faults()),
-    Planted(UnstableSources, _faults(), first_seed=5),
+    Planted(UnstableSources, _faults(), first_seed=26),
     Planted(ThresholdReached, _faults(rule="g_toto", phi="2"), first_seed=2, shows="a source has more than phi votes"),
 )
