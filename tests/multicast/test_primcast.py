@@ -15,7 +15,7 @@ from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError,
 from multicast.protocols.primcast import Accept, Ack, Bump, NewEpoch, PrimCast, Promise, Start, Want
 from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
 from tests.multicast.lockstep import START_US, Lockstep, Recorder
-from tests.planted.primcast import PrintedLine73
+from tests.planted.primcast import PrintedLine73, WithoutQuorumClock
 
 SECOND = 1_000_000
 
@@ -131,6 +131,42 @@ def test_line_29_delivery_waits_for_a_quorum_of_clocks() -> None:
     world.cut = set()
     world.settle()
     assert [len(world.delivered(p)) for p in range(3)] == [1, 1, 1]
+
+
+def _primary_dies_when_only_its_clock_was_raised(protocol: type[MulticastProtocol]) -> tuple[Lockstep, MessageId]:
+    """Group 1 has stamped m at 6, which of group 0 only the primary has heard when it dies; the next stamps lower."""
+    world = cluster(protocol=protocol)
+    for _ in range(5):
+        world.submit(3, 1)
+    world.settle()
+    world.cut = {(p, q) for p in range(3, 6) for q in (1, 2)}
+    m = world.submit(0, 0, 1)
+    world.step(0, 0)
+    for follower in (1, 2):
+        while world.step(0, follower):
+            pass
+    world.cut |= {(0, 1), (0, 2)}
+    world.settle()
+    world.crash(0)
+    world.advance(5 * SECOND)
+    world.submit(next(p for p in (1, 2) if world.protocol(p).role() == "leader"), 0)
+    world.settle()
+    world.cut = set()
+    world.advance(2 * SECOND)
+    return world, m
+
+
+def test_line_29_a_later_primary_stamps_above_what_was_delivered() -> None:
+    world, m = _primary_dies_when_only_its_clock_was_raised(PrimCast)
+    assert world.delivered(0) == []
+    assert world.delivered(1) == world.delivered(2)
+    assert len(world.delivered(1)) == 2 and world.delivered(1)[1] == m
+
+
+def test_line_29_left_out_processes_deliver_in_different_orders() -> None:
+    world, m = _primary_dies_when_only_its_clock_was_raised(WithoutQuorumClock)
+    assert world.delivered(0) == [m]
+    assert len(world.delivered(1)) == 2 and world.delivered(1)[1] == m
 
 
 def test_line_50_a_higher_stamp_of_another_group_is_told_to_the_own_group() -> None:

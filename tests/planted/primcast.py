@@ -29,13 +29,6 @@ ALONE = Settings(
 """All faults meet the same three processes."""
 FORGETFUL = Settings(profile="faults", options={"clock": "hybrid", "dedup_window_us": "1000000"})
 """Ids are forgotten after two seconds: late copies come in time to be ordered again."""
-ELECTIONS = Settings(
-    profile="faults",
-    groups=3,
-    replicas=5,
-    options={"clock": "logical", "election_timeout_us": "100000", "heartbeat_us": "50000"},
-)
-"""Many elections among five, and stamps that real time does not raise: a quorum's clocks matter when a primary dies."""
 
 
 class PrintedLine42(PrimCast):
@@ -106,7 +99,8 @@ class AcknowledgedBeforeSync(PrimCast):
 
 
 class WithoutQuorumClock(PrimCast):
-    """Line 29 left out: a later primary may stamp below what was delivered."""
+    """Line 29 left out: a later primary may stamp below what was delivered. (Random runs rarely find it: the clocks of
+    the others must be low when the primary dies. See the staged schedule in tests/multicast.)"""
 
     def _horizon(self) -> int:
         return self.clocks.leader_clock
@@ -207,20 +201,19 @@ class AmnesiacBehind(PrimCast):
 
 
 PLANTED = (
-    Planted(PrintedLine42, first_seed=3, shows="line 42"),
-    Planted(PrintedLine73, SPARSE, first_seed=44, shows="line 73"),
+    Planted(PrintedLine42, first_seed=48, shows="line 42"),
+    Planted(PrintedLine73, SPARSE, first_seed=3, shows="line 73"),
     Planted(AcknowledgedWithoutPayload),
-    Planted(AcknowledgedBeforeSync, first_seed=7),
-    Planted(WithoutQuorumClock, ELECTIONS, first_seed=4, shows="line 29"),
-    Planted(WithoutLeaderClock, shows="line 28"),
+    Planted(AcknowledgedBeforeSync, first_seed=22),
+    Planted(WithoutLeaderClock, first_seed=3, shows="line 28"),
     Planted(LongestOfAnyEpoch, first_seed=112, shows="line 66"),
-    Planted(ShortestState, first_seed=4, shows="line 67"),
-    Planted(EpochsMixed, first_seed=12, shows="line 10"),
+    Planted(ShortestState, first_seed=2, shows="line 67"),
+    Planted(EpochsMixed, first_seed=4, shows="line 10"),
     Planted(ClockNotRaised, shows="lines 44 and 49"),
-    Planted(LengthIgnored, first_seed=2),
+    Planted(LengthIgnored),
     Planted(PromisesNotSaved, first_seed=8),
     Planted(EntriesNotSaved),
-    Planted(ReachIgnored),
+    Planted(ReachIgnored, first_seed=3),
     Planted(AmnesiacVotes, ALONE, first_seed=16),
     Planted(AmnesiacBehind, first_seed=9),
     Planted(CopiesMixed, FORGETFUL, first_seed=7),
