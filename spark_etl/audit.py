@@ -312,9 +312,7 @@ class Audit:
             )
             row = unknown.agg(F.count("*").alias("n"), F.count("effect").alias("effective")).first()
             if row and row.n:
-                self.notes.append(
-                    f"of {row.n} operations whose outcome no client knows, {row.effective} had an effect"
-                )
+                self.notes.append(f"of {row.n} operations whose outcome no client knows, {row.effective} had an effect")
 
     def _without_history(self, prop: Property) -> None:
         if prop.verdict in (UNDETERMINED, VALID):

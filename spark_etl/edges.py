@@ -23,9 +23,7 @@ def reads_in_order(reads: DataFrame, writes: DataFrame) -> DataFrame:
     absent); expected: the version that the order says. A transaction never sees its own write.
     """
     rows = reads.withColumn("deleted", F.lit(None).cast("boolean"))
-    rows = rows.unionByName(
-        writes.select("key", "gts", "id", "replica", "deleted"), allowMissingColumns=True
-    )
+    rows = rows.unionByName(writes.select("key", "gts", "id", "replica", "deleted"), allowMissingColumns=True)
     is_write = F.col("version").isNull()
     before = Window.partitionBy("key").orderBy("gts", is_write).rowsBetween(Window.unboundedPreceding, 0)
     return (

@@ -73,8 +73,9 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
     if len(protocols) > 1:
         problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
     lives = sum(row.event == "started" for row in by_table["lives"])
-    return Inputs(shards, problems, sorted(unsure), sorted(unsure - short), crashed, stops, unfinished, lives,
-    protocols)
+    return Inputs(
+        shards, problems, sorted(unsure), sorted(unsure - short), crashed, stops, unfinished, lives, protocols
+    )
 
 
 def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
@@ -89,9 +90,7 @@ def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
     return problems, unsure, unfinished
 
 
-def _continuity(
-    segments: list[Any], marks: Mapping[int, int | None], problems: list[str], holed: set[int]
-) -> set[int]:
+def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: list[str], holed: set[int]) -> set[int]:
     """Each replica's segments follow one another without a gap, up to what it vouched for, and are of one cluster.
     Returns the replicas that lack only what came after the end of their journals."""
     short: set[int] = set()

@@ -68,13 +68,32 @@ _PLACE = ("replica", "shard", "segment", "offset")
 TABLES: dict[str, tuple[str, ...]] = {
     # A delivery. position 0: optimistic. installed_from: the peer whose journal it came from, or null.
     "deliveries": (
-        *_PLACE, "position", "gts", "id", "stage", "expired", "destinations", "origin", "payload_bytes", "at",
+        *_PLACE,
+        "position",
+        "gts",
+        "id",
+        "stage",
+        "expired",
+        "destinations",
+        "origin",
+        "payload_bytes",
+        "at",
         "installed_from",
     ),
     # A replica's account of one transaction on its shard. effect: applied, and something was written.
     # content: a digest of all but the state digest; equal for equal accounts.
     "outcomes": (
-        *_PLACE, "position", "gts", "id", "at", "status", "succeeded", "effect", "content", "state_digest", "reason",
+        *_PLACE,
+        "position",
+        "gts",
+        "id",
+        "at",
+        "status",
+        "succeeded",
+        "effect",
+        "content",
+        "state_digest",
+        "reason",
     ),
     # One per key that was read; version: what the replica says it saw.
     "reads": (*_PLACE, "position", "gts", "id", "key", "version"),
@@ -84,7 +103,15 @@ TABLES: dict[str, tuple[str, ...]] = {
     "submitted": (*_PLACE, "id", "destinations", "at"),
     # event "started" or "stopped". members: JSON, shard -> replicas.
     "lives": (
-        *_PLACE, "at", "event", "incarnation", "protocol", "durability", "members", "delivered", "completed",
+        *_PLACE,
+        "at",
+        "event",
+        "incarnation",
+        "protocol",
+        "durability",
+        "members",
+        "delivered",
+        "completed",
     ),
     # One per journal file with a header: the journal offsets at which it begins and at which what can be used of it
     # ends, and how many records were used.

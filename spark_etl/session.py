@@ -46,9 +46,7 @@ def check_java() -> None:
 
 
 @contextmanager
-def spark_session(
-    directory: Path, master: str = "local[2]", memory: str = "2g", input_bytes: int = 0
-) -> Iterator[Any]:
+def spark_session(directory: Path, master: str = "local[2]", memory: str = "2g", input_bytes: int = 0) -> Iterator[Any]:
     """A Spark session fit for so much input. `directory` receives `spark.log` and, while it runs, `tmp`. CannotStart if
     it does not start."""
     check_java()

@@ -8,13 +8,18 @@ versions is not certain, only cycles of what is certain have such a name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from spark_etl.blackbox.graphs import Edge, Graph
 from spark_etl.blackbox.history import Transaction
-from spark_etl.blackbox.models import Edge, Graph, Judge
-from spark_etl.blackbox.resolve import Anomaly, show
+from spark_etl.blackbox.models import Judge, realtime_edges
+from spark_etl.blackbox.resolve import INIT, Anomaly, Key, show
 
 NAMES = ("G0", "G1c", "G-single", "G-nonadjacent", "G2-item")
+INFERRED_MAX = 5_000
+"""Up to so many transactions, orders of versions that must be inferred count too."""
 _SHOWN_OPS = 4
+_SHOWN_KEYS = 20
 
 
 def name(cycle: Sequence[Edge]) -> str:
@@ -49,11 +54,12 @@ def explain(edge: Edge, transactions: dict[int, Transaction]) -> str:
     return ops[kind]
 
 
-def describe(cycle: Sequence[Edge], transactions: dict[int, Transaction]) -> str:
+def anomaly(kind: str, cycle: Sequence[Edge], transactions: dict[int, Transaction]) -> Anomaly:
     """A sentence per edge, and what the transactions did."""
-    sentences = "; ".join(explain(edge, transactions) for edge in cycle)
-    did = ". ".join(_did(transactions[edge.source], {e.key for e in cycle}) for edge in cycle)
-    return f"{sentences}: a circle. {did}"
+    steps = tuple(explain(edge, transactions) for edge in cycle)
+    did = ". ".join(_did(transactions[edge.source], [e.key for e in cycle]) for edge in cycle)
+    text = f"{', '.join(f'T{edge.source}' for edge in cycle)} precede one another in a circle. {did}"
+    return Anomaly(kind, tuple(edge.source for edge in cycle), text, steps)
 
 
 def _did(transaction: Transaction, keys: Iterable[object]) -> str:
@@ -65,20 +71,113 @@ def _did(transaction: Transaction, keys: Iterable[object]) -> str:
 
 def find(judge: Judge) -> list[Anomaly]:
     """One cycle, the shortest found, of every kind that the history has; with sessions and real time only those kinds
-    that do not exist without."""
+    that do not exist without. Where sessions or real time leave no choice about the order of versions, that counts."""
     transactions = judge.facts.committed
     found: dict[str, list[Edge]] = {}
-    for extra in ([], judge.session_edges(), judge.realtime_edges()):
-        for cycle in _cycles(judge.known, extra):
-            kind = name(cycle)
-            if kind.partition("-process")[0].partition("-realtime")[0] in found and kind not in NAMES:
+    certain = list(judge.known)
+    for suffix, extra in (("", []), ("-process", judge.session_edges()), ("-realtime", judge.realtime_edges())):
+        inferred: list[Edge] = []
+        if len(transactions) <= INFERRED_MAX:
+            inferred = judge.forced(extra)
+            inferred += [rw for e in inferred for rw in judge.overwritten(e.key, e.source, e.target)]
+        new = set(inferred) - set(certain)
+        for cycle in _cycles([*certain, *new], extra):
+            base = name(cycle)
+            plain = base.removesuffix("-process").removesuffix("-realtime")
+            kind = plain + suffix if any(edge in new for edge in cycle) else base
+            if plain in found and kind not in NAMES:
                 continue
             if kind not in found or len(cycle) < len(found[kind]):
                 found[kind] = cycle
-    return [
-        Anomaly(kind, tuple(edge.source for edge in cycle), describe(cycle, transactions))
-        for kind, cycle in found.items()
-    ]
+        if not suffix:
+            certain += [edge for edge in inferred if edge in new]
+            if fork := _long_fork(certain):
+                found["long-fork"] = fork
+    return [anomaly(kind, cycle, transactions) for kind, cycle in found.items()]
+
+
+def _long_fork(known: Sequence[Edge]) -> list[Edge]:
+    """Two readers that saw two writes in opposite orders."""
+    wrote: dict[int, list[Edge]] = {}
+    missed: dict[int, list[Edge]] = {}
+    graph = _graph(known)
+    cyclic = set(graph.cyclic())
+    for edge in known:
+        if edge.source in cyclic and edge.target in cyclic and edge.kind in ("wr", "rw"):
+            (wrote if edge.kind == "wr" else missed).setdefault(edge.source, []).append(edge)
+    tried = 0
+    for firsts in wrote.values():
+        for first in firsts:
+            for second in missed.get(first.target, ()):
+                for third in wrote.get(second.target, ()):
+                    tried += 1
+                    if tried > 100_000:
+                        return []
+                    for fourth in missed.get(third.target, ()):
+                        if fourth.target == first.source and len({first[0], second[0], third[0], fourth[0]}) == 4:
+                            return [first, second, third, fourth]
+    return []
+
+
+def cyclic_versions(judge: Judge) -> list[Anomaly]:
+    """Registers whose versions succeed one another in a circle: the initial one is first, who reads one version and
+    writes another puts its own later, and so do operations that follow one another in real time."""
+    touched: dict[Key, list[Transaction]] = {}
+    values: dict[tuple[Key, int], tuple[Any, Any]] = {}
+    for transaction in judge.history:
+        for key in dict.fromkeys(op.key for op in transaction.ops):
+            if key not in judge.facts.list_keys and key not in judge.facts.repeated:
+                seen = _versions(transaction, key)
+                if seen is not None:
+                    touched.setdefault(key, []).append(transaction)
+                    values[key, transaction.index] = seen
+    found = []
+    for key, transactions in touched.items():
+        numbers: dict[Any, int] = {None: 0}
+        graph = Graph()
+        for t in transactions:
+            first, last = (numbers.setdefault(v, len(numbers)) for v in values[key, t.index])
+            if first != last:
+                graph.add(first, last, Edge(t.index, t.index, "ww", key))
+        for a, b, _, _ in realtime_edges(t for t in transactions if t.timed):
+            before, after = numbers[values[key, a][1]], numbers[values[key, b][0]]
+            if before != after:
+                graph.add(before, after, Edge(a, b, "realtime", key))
+        for number in range(1, len(numbers)):
+            graph.add(0, number, Edge(INIT, INIT, "init", key))
+        if cycle := graph.cycle():
+            found.append(_versions_anomaly(key, cycle, {t.index: t for t in transactions}))
+            if len(found) == _SHOWN_KEYS:
+                break
+    return found
+
+
+def _versions(transaction: Transaction, key: Key) -> tuple[Any, Any] | None:
+    """The first and the last version of a register that a transaction proves to have been there."""
+    ops = [op for op in transaction.ops if op.key == key and op.kind in ("r", "w")]
+    if transaction.type != "ok":
+        ops = [op for op in ops if op.kind == "w"]
+    if not ops or any(isinstance(op.value, tuple) for op in ops):
+        return None
+    writes = [op.value for op in ops if op.kind == "w"]
+    last = writes[-1] if writes else ops[0].value
+    return (ops[0].value if ops[0].kind == "r" else last), last
+
+
+def _versions_anomaly(key: Key, cycle: Sequence[Edge], transactions: dict[int, Transaction]) -> Anomaly:
+    steps = []
+    for a, b, kind, _ in cycle:
+        if kind == "init":
+            steps.append(f"the initial version of {key!r} comes before all others")
+        elif a == b:
+            steps.append(f"T{a} read one version of {key!r} and then wrote the next: {_did(transactions[a], [key])}")
+        else:
+            did = f"{_did(transactions[a], [key])}. {_did(transactions[b], [key])}"
+            steps.append(f"T{a} completed before T{b} was invoked: {did}")
+    involved = tuple(dict.fromkeys(i for a, b, _, _ in cycle for i in (a, b) if i != INIT))
+    return Anomaly(
+        "cyclic-versions", involved, f"the versions of {key!r} succeed one another in a circle", tuple(steps)
+    )
 
 
 def _cycles(known: Sequence[Edge], extra: Sequence[Edge]) -> Iterable[list[Edge]]:

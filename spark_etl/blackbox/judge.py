@@ -9,10 +9,12 @@ import msgspec
 
 from spark_etl.blackbox import cycles, linearize
 from spark_etl.blackbox.history import Transaction
-from spark_etl.blackbox.models import HOLDS, MODELS, UNDETERMINED, VIOLATED, Judge, Limits, Verdict, weaker
+from spark_etl.blackbox.models import MODELS, NO_REALTIME, SESSION, Judge, Limits, weaker
 from spark_etl.blackbox.resolve import Anomaly, Key, resolve
+from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED, Verdict
 
 STRICT = "strong-serializable"
+EXIT_CODES = {HOLDS: 0, VIOLATED: 1, UNDETERMINED: 2}
 LINEARIZABLE = "linearizable"
 """Every key by itself."""
 
@@ -30,10 +32,18 @@ class Judgement(msgspec.Struct, kw_only=True):
     def exit_code(self) -> int:
         """Of the whole: 1 if strict serializability (or, without real time, the strongest that could be asked) is
         violated, 2 if it is not determined, 0 if it holds."""
-        asked = self.models[STRICT]
-        if asked.verdict == UNDETERMINED and "no real time" in asked.why:
-            asked = self.models["strong-session-serializable"]
-        return {HOLDS: 0, VIOLATED: 1, UNDETERMINED: 2}[asked.verdict]
+        return EXIT_CODES[self.models[self.asked].verdict]
+
+    @property
+    def asked(self) -> str:
+        """The strongest model that the information in the history lets anybody ask for."""
+        strict = self.models[STRICT]
+        if strict.verdict != UNDETERMINED or strict.why != NO_REALTIME:
+            return STRICT
+        session = self.models[SESSION + "serializable"]
+        return (
+            "serializable" if session.verdict == UNDETERMINED and "session" in session.why else SESSION + "serializable"
+        )
 
 
 def judge(
@@ -41,14 +51,19 @@ def judge(
     orders: Mapping[Key, Sequence[Any]] | None = None,
     limits: Limits | None = None,
     configurations_max: int = linearize.CONFIGURATIONS_MAX,
+    sessions: bool = True,
+    realtime: bool = True,
 ) -> Judgement:
-    """orders: the order of versions per key, if the source gives it (values)."""
+    """orders: the order of versions per key, if the source gives it (values). sessions, realtime: False if the
+    processes or the times of the history mean nothing."""
+    if not sessions or not realtime:
+        history = [_without(t, sessions, realtime) for t in history]
     facts = resolve(history, orders)
     anomalies = list(facts.anomalies)
-    judged = Judge(facts, history, limits)
+    judged = Judge(facts, history, limits, sessions)
     models = judged.verdicts()
     if not facts.repeated:
-        anomalies += cycles.find(judged)
+        anomalies += cycles.find(judged) + cycles.cyclic_versions(judged)
     searched = linearize.linearize(history, configurations_max)
     models[LINEARIZABLE] = _linearizable(searched)
     broken = [part for part in searched if part.verdict == linearize.NOT_LINEARIZABLE]
@@ -57,6 +72,13 @@ def judge(
     holding = [m for m in MODELS if models[m].verdict == HOLDS]
     strongest = [m for m in holding if not any(m in weaker(other) for other in holding)]
     return Judgement(transactions=len(history), anomalies=anomalies, models=models, strongest=strongest)
+
+
+def _without(transaction: Transaction, sessions: bool, realtime: bool) -> Transaction:
+    """Every transaction is its own session; times are left out."""
+    times = (transaction.invoke, transaction.complete) if realtime else (None, None)
+    process = transaction.process if sessions else transaction.index
+    return Transaction(transaction.index, process, transaction.type, *times, transaction.ops)
 
 
 def _linearizable(searched: Sequence[linearize.Searched]) -> Verdict:

@@ -22,19 +22,17 @@ Theorem 5), and no search is needed.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
-from typing import NamedTuple
 
 import msgspec
 
+from spark_etl.blackbox.graphs import Edge, Graph, Reach
 from spark_etl.blackbox.history import Transaction
-from spark_etl.blackbox.resolve import INIT, Facts, Key
-
-HOLDS, VIOLATED, UNDETERMINED = "holds", "violated", "not determined"
+from spark_etl.blackbox.resolve import INIT, Facts, Key, Read
+from spark_etl.blackbox.solver import HOLDS, SHAPES, UNDETERMINED, VIOLATED, Constraint, Shape, Solver, Verdict, put
 
 PLAIN, SESSION, REALTIME = "", "strong-session-", "strong-"
 BASES = (
@@ -70,25 +68,9 @@ _DEMANDED = {
 """The weakest model that each plain anomaly rules out."""
 
 
+NO_REALTIME = "the history has no real time"
 _PROBES_MAX = 200
 """Consistent view: how many open choices are tried one by one."""
-
-
-class Edge(NamedTuple):
-    """source must come before target. kind: ww, wr, rw, session or realtime. key: None for the last two."""
-
-    source: int
-    target: int
-    kind: str
-    key: Key
-
-
-class Verdict(msgspec.Struct):
-    """why: in words, for what does not hold. cycle: that proves it, if one does."""
-
-    verdict: str
-    why: str = ""
-    cycle: list[Edge] = []
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -100,154 +82,23 @@ class Limits(msgspec.Struct, frozen=True):
     seconds: float = 60.0
 
 
-# -- graphs -----------------------------------------------------------------------------------------------------------
-
-
-class Graph:
-    """Edges between nodes; a transaction may be several nodes, by how it was reached (see `_layered`)."""
-
-    def __init__(self) -> None:
-        self.after: dict[int, dict[int, Edge]] = defaultdict(dict)
-
-    def add(self, source: int, target: int, edge: Edge) -> None:
-        self.after[source].setdefault(target, edge)
-
-    def copy(self) -> Graph:
-        """With the same edges."""
-        other = Graph()
-        for source, targets in self.after.items():
-            other.after[source] = dict(targets)
-        return other
-
-    def order(self) -> list[int] | None:
-        """A topological order of all nodes, None if there is a cycle (Kahn)."""
-        waits: dict[int, int] = defaultdict(int)
-        nodes = dict.fromkeys(self.after)
-        for targets in list(self.after.values()):
-            for target in targets:
-                waits[target] += 1
-                nodes.setdefault(target)
-        free = [node for node in nodes if not waits[node]]
-        for node in free:
-            for target in self.after.get(node, ()):
-                waits[target] -= 1
-                if not waits[target]:
-                    free.append(target)
-        return free if len(free) == len(nodes) else None
-
-    def cycle(self) -> list[Edge]:
-        """A shortest cycle through some node of a cycle; empty if there is none."""
-        best: list[Edge] = []
-        for start in self.cyclic()[:64]:
-            found = self.path(start, start)
-            if found and (not best or len(found) < len(best)):
-                best = found
-                if len(best) <= 2:
-                    break
-        return best
-
-    def cyclic(self) -> list[int]:
-        """Nodes that remain when those without predecessors or successors are taken away, again and again."""
-        waits: dict[int, int] = defaultdict(int)
-        before: dict[int, list[int]] = defaultdict(list)
-        for source, targets in self.after.items():
-            for target in targets:
-                waits[target] += 1
-                before[target].append(source)
-        gone: set[int] = set()
-        free = [node for node in self.after if not waits[node]]
-        while free:
-            node = free.pop()
-            gone.add(node)
-            for target in self.after.get(node, ()):
-                waits[target] -= 1
-                if not waits[target]:
-                    free.append(target)
-        left = [node for node in {*waits, *self.after} if node not in gone]
-        leaves = {node: sum(t not in gone for t in self.after.get(node, ())) for node in left}
-        free = [node for node in left if not leaves[node]]
-        while free:
-            node = free.pop()
-            gone.add(node)
-            for source in before.get(node, ()):
-                if source in leaves and source not in gone:
-                    leaves[source] -= 1
-                    if not leaves[source]:
-                        free.append(source)
-        return sorted(node for node in left if node not in gone)
-
-    def path(self, start: int, end: int) -> list[Edge]:
-        """The shortest way from one node to another, or around."""
-        came: dict[int, tuple[int, Edge]] = {}
-        layer = [start]
-        while layer:
-            following = []
-            for node in layer:
-                for target, edge in self.after.get(node, {}).items():
-                    if target == end:
-                        way = [edge]
-                        while node != start:
-                            node, edge = came[node]
-                            way.append(edge)
-                        return way[::-1]
-                    if target not in came and target != start:
-                        came[target] = (node, edge)
-                        following.append(target)
-            layer = following
-        return []
-
-
-class _Shape(NamedTuple):
-    """How a model builds its graph. Each transaction t is node 2t (reached by `base`) and 2t + 1 (reached otherwise).
-    weak: edge kinds after which an rw edge must not follow."""
-
-    layered: bool
-    weak: tuple[str, ...] = ()
-    leave_out: tuple[str, ...] = ()
-
-
-_SHAPES = {
-    "read-uncommitted": _Shape(False, leave_out=("wr", "rw")),
-    "serializable": _Shape(False),
-    "snapshot-isolation": _Shape(True, weak=("rw",)),
-    "prefix": _Shape(True, weak=("rw", "ww")),
-}
-
-
-def _put(graph: Graph, shape: _Shape, edge: Edge) -> None:
-    source, target, kind, _ = edge
-    if kind in shape.leave_out:
-        return
-    if not shape.layered:
-        graph.add(source, target, edge)
-    elif kind == "rw":
-        graph.add(2 * source, 2 * target + 1, edge)
-    else:
-        reached = 2 * target + (kind in shape.weak)
-        graph.add(2 * source, reached, edge)
-        graph.add(2 * source + 1, reached, edge)
-
-
-class _Constraint(NamedTuple):
-    """Either all edges of `first` hold or all of `second`. blind: nobody read either version, so that a graph without
-    layers can always be completed (in a topological order)."""
-
-    first: tuple[Edge, ...]
-    second: tuple[Edge, ...]
-    blind: bool
-
-
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
 class Judge:
     """One history. `verdicts` gives every model of MODELS."""
 
-    def __init__(self, facts: Facts, history: Sequence[Transaction], limits: Limits | None = None):
+    def __init__(
+        self, facts: Facts, history: Sequence[Transaction], limits: Limits | None = None, sessions: bool = True
+    ):
+        """sessions: whether the transactions of a process follow one another."""
         self.facts = facts
         self.limits = limits or Limits()
         self.history = [facts.committed[i] for i in sorted(facts.committed)]
-        self.timed = all(t.timed for t in self.history)
+        self.timed = all(t.timed for t in self.history if t.ops)
+        self.no_sessions = "" if sessions else "the history has no sessions"
+        if sessions and (process := _overlapping(self.history)) is not None:
+            self.no_sessions = f"process {process} runs several transactions at once, so that it is no session"
         self.readers: dict[tuple[Key, int], list[int]] = defaultdict(list)
         for read in facts.reads:
             if read.reader not in self.readers[read.key, read.writer]:
@@ -279,8 +130,13 @@ class Judge:
             if demanded and demanded in (base, *weaker(base)):
                 return Verdict(VIOLATED, anomaly.text)
         if variant == REALTIME and not any(t.timed for t in self.history):
-            return Verdict(UNDETERMINED, "the history has no real time")
-        return self._check(variant, base)
+            return Verdict(UNDETERMINED, NO_REALTIME)
+        if variant == SESSION and self.no_sessions:
+            return Verdict(UNDETERMINED, self.no_sessions)
+        verdict = self._check(variant, base)
+        if variant == REALTIME and verdict.verdict == HOLDS and not self.timed:
+            return Verdict(UNDETERMINED, "some of the transactions have no real time")
+        return verdict
 
     def _check(self, variant: str, base: str) -> Verdict:
         extra = self.session_edges() if variant == SESSION else self.realtime_edges() if variant == REALTIME else []
@@ -288,7 +144,7 @@ class Judge:
             return self._forced(base, extra)
         if base == "consistent-view":
             return self._consistent_view(extra)
-        return self._search(_SHAPES["serializable" if base == "repeatable-read" else base], extra)
+        return self._search(SHAPES["serializable" if base == "repeatable-read" else base], extra)
 
     # -- edges --------------------------------------------------------------------------------------------------------
 
@@ -298,7 +154,7 @@ class Judge:
         edges += [Edge(r.writer, r.reader, "wr", r.key) for r in facts.reads if r.writer != INIT]
         edges += [Edge(a, b, "rw", key) for a, b, key in sorted(facts.rw, key=repr)]
         for earlier, later, key in facts.ww:
-            edges += self._overwritten(key, earlier, later)
+            edges += self.overwritten(key, earlier, later)
         for key, writers in facts.writers.items():
             for reader in self.readers.get((key, INIT), ()):
                 edges += [Edge(reader, w, "rw", key) for w in writers if w != reader and not self._is_list(key)]
@@ -307,15 +163,15 @@ class Judge:
     def _is_list(self, key: Key) -> bool:
         return key in self.facts.list_keys
 
-    def _overwritten(self, key: Key, earlier: int, later: int) -> list[Edge]:
+    def overwritten(self, key: Key, earlier: int, later: int) -> list[Edge]:
         """Whoever read a version precedes those who wrote a later one."""
         if self._is_list(key):
             return []
         return [Edge(r, later, "rw", key) for r in self.readers.get((key, earlier), ()) if r != later]
 
-    def _all_constraints(self) -> list[_Constraint] | None:
+    def _all_constraints(self) -> list[Constraint] | None:
         """None: too many."""
-        found: list[_Constraint] = []
+        found: list[Constraint] = []
         known = {(a, b, key) for a, b, key in self.facts.ww}
         for key in sorted(self.facts.free, key=repr):
             writers = self.facts.free[key]
@@ -324,12 +180,15 @@ class Judge:
             for u, v in combinations(writers, 2):
                 if (u, v, key) in known or (v, u, key) in known:
                     continue
-                first = (Edge(u, v, "ww", key), *self._overwritten(key, u, v))
-                second = (Edge(v, u, "ww", key), *self._overwritten(key, v, u))
-                found.append(_Constraint(first, second, len(first) == len(second) == 1))
+                first = (Edge(u, v, "ww", key), *self.overwritten(key, u, v))
+                second = (Edge(v, u, "ww", key), *self.overwritten(key, v, u))
+                found.append(Constraint(first, second, len(first) == len(second) == 1))
         return found
 
     def session_edges(self) -> list[Edge]:
+        """From each transaction to the next one of its process."""
+        if self.no_sessions:
+            return []
         last: dict[int, int] = {}
         edges = []
         for transaction in self.history:
@@ -341,31 +200,17 @@ class Judge:
     def realtime_edges(self) -> list[Edge]:
         """Enough of "completed before the other was invoked" that the rest follows: of those completed before an
         invocation, only the ones that completed after every invocation among them."""
-        edges: list[Edge] = []
-        timed = [t for t in self.history if t.timed]
-        ended = sorted((t for t in timed if t.complete is not None and t.type == "ok"), key=lambda t: t.complete or 0)
-        frontier: list[Transaction] = []
-        position = 0
-        for transaction in sorted(timed, key=lambda t: t.invoke or 0):
-            invoke = transaction.invoke or 0
-            while position < len(ended) and (ended[position].complete or 0) < invoke:
-                newest = ended[position]
-                frontier = [t for t in frontier if (t.complete or 0) >= (newest.invoke or 0)]
-                frontier.append(newest)
-                position += 1
-            others = [t.index for t in frontier if t.index != transaction.index]
-            edges += [Edge(other, transaction.index, "realtime", None) for other in others]
-        return edges
+        return realtime_edges(t for t in self.history if t.timed)
 
     # -- search -------------------------------------------------------------------------------------------------------
 
-    def _search(self, shape: _Shape, extra: Iterable[Edge]) -> Verdict:
+    def _search(self, shape: Shape, extra: Iterable[Edge]) -> Verdict:
         graph = Graph()
         own: list[Edge] = []
         if "ww" not in shape.weak:
             own = [Edge(a, b, "rw", key) for a, b, key in sorted(self.facts.rw_own, key=repr)]
         for edge in (*self.known, *own, *extra):
-            _put(graph, shape, edge)
+            put(graph, shape, edge)
         if graph.order() is None:
             return Verdict(VIOLATED, "these transactions precede one another in a circle", graph.cycle())
         if self._constraints is None:
@@ -374,7 +219,7 @@ class Judge:
             most = self.limits.transactions
             return Verdict(UNDETERMINED, f"more than {most} transactions, and versions without a known order")
         constraints = self._constraints if shape.layered else [c for c in self._constraints if not c.blind]
-        solver = _Solver(graph, shape, constraints, self.limits.seconds)
+        solver = Solver(graph, shape, constraints, self.limits.seconds)
         if (verdict := solver.prune()) is not None:
             return verdict
         if not shape.layered and (verdict := self._execute(graph)) is not None:
@@ -427,32 +272,50 @@ class Judge:
 
     def _forced(self, base: str, extra: Sequence[Edge]) -> Verdict:
         """Biswas and Enea: what the axiom forces upon the commit order, together with wr and the session order."""
-        edges = [e for e in self.known if e.kind in ("ww", "wr")] + list(extra)
-        before = self._visible(base, extra)
+        graph = Graph()
+        for edge in (*(e for e in self.known if e.kind in ("ww", "wr")), *extra):
+            graph.add(edge.source, edge.target, edge)
+        for read, other in self._overlooked(base, extra):
+            if read.writer == INIT:
+                cycle = [Edge(read.reader, other, "rw", read.key)]
+                return Verdict(VIOLATED, self._blind(read.reader, other, read.key), cycle)
+            graph.add(other, read.writer, Edge(other, read.writer, "ww", read.key))
+        if graph.order() is not None:
+            return Verdict(HOLDS)
+        return Verdict(VIOLATED, "these transactions precede one another in a circle", graph.cycle())
+
+    def _overlooked(self, base: str, extra: Sequence[Edge]) -> Iterable[tuple[Read, int]]:
+        """Reads, and other writers of the key that the reader has seen: they come before the version that was read."""
+        before = _Visibility(base, self.facts, self.known, extra)
         writers = {key: set(ones) for key, ones in self.facts.writers.items()}
         for read in self.facts.reads:
             others = writers.get(read.key)
             if not others:
                 continue
-            for other in before(read) & others:
-                if other in (read.writer, read.reader):
-                    continue
-                if read.writer == INIT:
-                    cycle = [Edge(read.reader, other, "rw", read.key)]
-                    return Verdict(VIOLATED, self._blind(read.reader, other, read.key), cycle)
-                edges.append(Edge(other, read.writer, "ww", read.key))
-        graph = Graph()
-        for edge in edges:
-            graph.add(edge.source, edge.target, edge)
-        if graph.order() is not None:
-            return Verdict(HOLDS)
-        return Verdict(VIOLATED, "these transactions precede one another in a circle", graph.cycle())
+            for other in sorted(before(read) & others):
+                if other not in (read.writer, read.reader):
+                    yield read, other
+
+    def forced(self, extra: Sequence[Edge]) -> list[Edge]:
+        """The order of versions that causal consistency with these edges leaves no choice about, beyond what is known:
+        a reader had seen the version that comes first; or the edges are between the writers themselves."""
+        found = [Edge(o, r.writer, "ww", r.key) for r, o in self._overlooked("causal", extra) if r.writer != INIT]
+        for key, writers in self.facts.free.items():
+            if extra and extra[0].kind == "session":
+                chain: dict[int, int] = {}
+                for writer in writers:
+                    process = self.facts.committed[writer].process
+                    if process in chain:
+                        found.append(Edge(chain[process], writer, "ww", key))
+                    chain[process] = writer
+            elif extra:
+                timed = (t for w in writers if (t := self.facts.committed[w]).timed)
+                found += [Edge(e.source, e.target, "ww", key) for e in realtime_edges(timed)]
+        known = {(a, b, key) for a, b, key in self.facts.ww}
+        return [e for e in dict.fromkeys(found) if (e.source, e.target, e.key) not in known]
 
     def _blind(self, reader: int, other: int, key: Key) -> str:
         return f"T{reader} has seen T{other}, which wrote {key!r}, and yet reads its initial version"
-
-    def _visible(self, base: str, extra: Sequence[Edge]) -> _Visibility:
-        return _Visibility(base, self.facts, self.known, extra)
 
     def _consistent_view(self, extra: Sequence[Edge]) -> Verdict:
         """No rw edge leads back along ww, wr (and session or real time); exact only where the order is certain."""
@@ -479,7 +342,7 @@ class Judge:
 
     def _single(self, graph: Graph, rw: Sequence[Edge]) -> list[Edge]:
         """A cycle with exactly one of these rw edges and no other."""
-        reach = _Reach(graph)
+        reach = Reach(graph)
         for edge in rw:
             if reach(edge.target, edge.source):
                 return [edge, *graph.path(edge.target, edge.source)]
@@ -508,148 +371,19 @@ class _Visibility:
         self._sources = sources
         self._direct: dict[int, set[int]] = {r: {w for _, w in ones} for r, ones in sources.items()}
         graph = Graph()
-        for edge in (*(e for e in known if e.kind == "wr"), *extra):
+        for edge in (*(e for e in known if e.kind == "wr" and base == "causal"), *extra):
             graph.add(edge.source, edge.target, edge)
-        order = graph.order() if base != "read-committed" else []
-        self._past: dict[int, set[int]] = {}
-        kinds = ("wr", "session", "realtime") if base == "causal" else ("session", "realtime")
-        if base != "read-committed" and order is not None:
-            past: dict[int, set[int]] = defaultdict(set)
-            for node in order:
-                for target, edge in graph.after.get(node, {}).items():
-                    if edge.kind in kinds:
-                        past[target] |= past[node] | {node}
-            self._past = past
+        past: dict[int, set[int]] = defaultdict(set)
+        for node in (graph.order() or []) if base != "read-committed" else []:
+            for target in graph.after.get(node, ()):
+                past[target] |= past[node] | {node}
+        self._past = past
 
     def __call__(self, read: tuple[int, Key, int, int]) -> set[int]:
         reader, _, _, ordinal = read
         if self._base == "read-committed":
             return {writer for at, writer in self._sources.get(reader, ()) if at < ordinal}
         return self._direct.get(reader, set()) | self._past.get(reader, set())
-
-
-class _Reach:
-    """Reachability in an acyclic graph, by bit sets."""
-
-    def __init__(self, graph: Graph):
-        order = graph.order() or []
-        self._bit = {node: i for i, node in enumerate(order)}
-        self._reached: dict[int, int] = {}
-        for node in reversed(order):
-            bits = 0
-            for target in graph.after.get(node, ()):
-                bits |= self._reached[target] | 1 << self._bit[target]
-            self._reached[node] = bits
-
-    def __call__(self, source: int, target: int) -> bool:
-        bit = self._bit.get(target)
-        return bit is not None and bool(self._reached.get(source, 0) >> bit & 1)
-
-
-class _Solver:
-    """Choose one side of every constraint so that the graph has no cycle."""
-
-    def __init__(self, graph: Graph, shape: _Shape, constraints: Sequence[_Constraint], seconds: float):
-        self._graph = graph
-        self._shape = shape
-        self._open = list(constraints)
-        self._deadline = time.monotonic() + seconds
-
-    def prune(self) -> Verdict | None:
-        """Choose what reachability leaves no choice about, until it leaves nothing more."""
-        while self._open:
-            before = len(self._open)
-            verdict = self._prune()
-            if verdict is not None:
-                return verdict
-            if len(self._open) == before:
-                return None
-            if time.monotonic() > self._deadline:
-                return Verdict(UNDETERMINED, "the search took too long")
-        return Verdict(HOLDS)
-
-    def _prune(self) -> Verdict | None:
-        reach = _Reach(self._graph)
-        left: list[_Constraint] = []
-        for constraint in self._open:
-            first = any(self._closes(reach, edge) for edge in constraint.first)
-            second = any(self._closes(reach, edge) for edge in constraint.second)
-            if first and second:
-                edge = next(e for e in constraint.first if self._closes(reach, e))
-                why = "whichever of two writes comes first, these precede one another in a circle"
-                return Verdict(VIOLATED, why, self._around(edge))
-            if first or second:
-                for edge in constraint.second if first else constraint.first:
-                    _put(self._graph, self._shape, edge)
-            else:
-                left.append(constraint)
-        if len(left) < len(self._open) and self._graph.order() is None:
-            return Verdict(VIOLATED, "these transactions precede one another in a circle", self._graph.cycle())
-        self._open = left
-        return None
-
-    def _pairs(self, edge: Edge) -> list[tuple[int, int]]:
-        probe = Graph()
-        _put(probe, self._shape, edge)
-        return [(source, target) for source, targets in probe.after.items() for target in targets]
-
-    def _closes(self, reach: _Reach, edge: Edge) -> bool:
-        return any(source == target or reach(target, source) for source, target in self._pairs(edge))
-
-    def _around(self, edge: Edge) -> list[Edge]:
-        for source, target in self._pairs(edge):
-            if way := self._graph.path(target, source):
-                return [edge, *way]
-        return [edge]
-
-    def guess(self) -> Verdict | None:
-        """The topological order at hand may do."""
-        place = {node: i for i, node in enumerate(self._graph.order() or [])}
-        trial = self._graph.copy()
-        for constraint in self._open:
-            for edge in constraint.first if self._fits(place, constraint.first) else constraint.second:
-                _put(trial, self._shape, edge)
-        return Verdict(HOLDS) if trial.order() is not None else None
-
-    def _fits(self, place: dict[int, int], edges: Sequence[Edge]) -> bool:
-        good = sum(place.get(s, 0) < place.get(t, 0) for e in edges for s, t in self._pairs(e))
-        return 2 * good >= sum(len(self._pairs(e)) for e in edges)
-
-    def sat(self) -> Verdict:
-        """Counterexample-guided: each cycle of a proposal becomes a clause."""
-        from pysat.solvers import Solver
-
-        place = {node: i for i, node in enumerate(self._graph.order() or [])}
-        with Solver(name="cadical153") as solver:
-            phases = [i if self._fits(place, c.first) else -i for i, c in enumerate(self._open, 1)]
-            solver.add_clause([1, -1])
-            chosen = phases
-            while time.monotonic() < self._deadline:
-                owner: dict[Edge, int] = {}
-                trial = self._graph.copy()
-                for literal, constraint in zip(chosen, self._open, strict=True):
-                    for edge in constraint.first if literal > 0 else constraint.second:
-                        owner.setdefault(edge, literal)
-                        _put(trial, self._shape, edge)
-                if trial.order() is not None:
-                    return Verdict(HOLDS)
-                for cycle in self._cycles(trial):
-                    solver.add_clause(sorted({-owner[e] for e in cycle if e in owner}))
-                if not solver.solve(assumptions=[]):
-                    why = "whatever the order of versions, some precede one another in a circle, e.g. these"
-                    return Verdict(VIOLATED, why, trial.cycle())
-                model = {abs(v): v for v in solver.get_model() or []}
-                chosen = [model.get(i, phases[i - 1]) for i in range(1, len(self._open) + 1)]
-        return Verdict(UNDETERMINED, "the search took too long")
-
-    @staticmethod
-    def _cycles(graph: Graph) -> list[list[Edge]]:
-        """A cycle through each of some nodes on cycles."""
-        found = []
-        for start in graph.cyclic()[:200]:
-            if cycle := graph.path(start, start):
-                found.append(cycle)
-        return found
 
 
 def weaker(model: str) -> frozenset[str]:
@@ -664,3 +398,33 @@ def weaker(model: str) -> frozenset[str]:
 
 
 _IMPLIES: dict[str, frozenset[str]] = {}
+
+
+def realtime_edges(timed: Iterable[Transaction]) -> list[Edge]:
+    """Of these transactions alone; see `Judge.realtime_edges`."""
+    edges: list[Edge] = []
+    timed = sorted(timed, key=lambda t: t.invoke or 0)
+    ended = sorted((t for t in timed if t.complete is not None and t.type == "ok"), key=lambda t: t.complete or 0)
+    frontier: list[Transaction] = []
+    position = 0
+    for transaction in timed:
+        invoke = transaction.invoke or 0
+        while position < len(ended) and (ended[position].complete or 0) < invoke:
+            newest = ended[position]
+            frontier = [t for t in frontier if (t.complete or 0) >= (newest.invoke or 0)]
+            frontier.append(newest)
+            position += 1
+        others = [t.index for t in frontier if t.index != transaction.index]
+        edges += [Edge(other, transaction.index, "realtime", None) for other in others]
+    return edges
+
+
+def _overlapping(history: Sequence[Transaction]) -> int | None:
+    """A process one of whose transactions was invoked before the one before it had completed."""
+    ends: dict[int, int] = {}
+    for t in history:
+        if t.invoke is not None and t.invoke < ends.get(t.process, t.invoke):
+            return t.process
+        if t.invoke is not None and t.complete is not None and t.type == "ok":
+            ends[t.process] = t.complete
+    return None

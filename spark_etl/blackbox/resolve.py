@@ -30,11 +30,13 @@ Key = Hashable
 
 
 class Anomaly(msgspec.Struct, frozen=True):
-    """transactions: indexes of those involved. text: a sentence with the operations."""
+    """transactions: indexes of those involved. text: a sentence with the operations. steps: of a cycle, why each of the
+    transactions precedes the next (and the last one the first), a sentence each."""
 
     name: str
     transactions: tuple[int, ...]
     text: str
+    steps: tuple[str, ...] = ()
 
 
 _ByValue = tuple[int, int, Any]
@@ -56,8 +58,9 @@ class Facts:
     committed: index -> transaction. writers: key -> committed transactions that write it, in the order of the file.
     reads: of versions of others. ww: certain (earlier, later, key); neighbours only, where a whole order is known.
     rw: certain (reader, overwriter, key) at lists; at registers they follow from `reads` and the order of versions.
-    rw_own: of those who read a list only after they had appended to it: what they did not see follows them if their
-    append counts from their snapshot on (snapshot isolation and above).
+    rw_own: the same of those who read a list only after they had appended to it, where it shows that their own elements
+    were not yet in their place: what they did not see follows them if their append counts from their snapshot on
+    (snapshot isolation and above).
     free: key -> writers whose order among each other is not known from here. repeated: keys at which values were
     written twice (or compared), so that versions cannot be told apart. list_keys: keys that are appended to.
     anomalies: what is plainly wrong.
@@ -100,6 +103,7 @@ class _Resolver:
         self.written: dict[tuple[Key, Any], list[int]] = defaultdict(list)
         self.last: dict[tuple[int, Key], Any] = {}
         self.after_own: set[tuple[int, int]] = set()
+        self.whole: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.list_keys = {op.key for t in history for op in t.ops if op.kind == "append"}
 
     def run(self) -> Facts:
@@ -198,9 +202,12 @@ class _Resolver:
                     own = wrote[op.key]
                     if isinstance(op.value, tuple) or op.key in self.list_keys:
                         whole = op.value or ()
-                        lists[op.key].append((index, number, whole[: len(whole) - own]))
+                        mine = tuple(o.value for o in transaction.ops[:number] if o[:2] == ("append", op.key))
                         if own:
                             self.after_own.add((index, number))
+                        if own and whole[len(whole) - own :] == mine:
+                            self.whole[index, number] = whole
+                        lists[op.key].append((index, number, whole[: len(whole) - own]))
                     elif not own:
                         registers[op.key].append((index, number, op.value))
         return registers, lists
@@ -211,8 +218,11 @@ class _Resolver:
         facts, writers = self.facts, self.facts.writers.get(key, [])
         initial = self._initial(key, reads)
         first: dict[int, int] = {}
+        from_nowhere: dict[Any, list[int]] = defaultdict(list)
         for reader, ordinal, value in reads:
             writer = self._writer(key, value, reader, initial)
+            if (key, value) not in self.written and value is not None and reader in writers:
+                from_nowhere[value] = list(dict.fromkeys((*from_nowhere[value], reader)))
             if writer is not None and writer != reader:
                 facts.reads.append(Read(reader, key, writer, ordinal))
                 first.setdefault(reader, writer)
@@ -230,6 +240,9 @@ class _Resolver:
         for version, updaters in updates.items():
             what = "the initial version" if version == INIT else f"T{version}'s version"
             self._lost_update(updaters, f"all read {what} of {key!r}, and then write it")
+        for value, updaters in from_nowhere.items():
+            if value != initial:
+                self._lost_update(updaters, f"all read {value!r} at {key!r}, and then write it")
 
     def _lost_update(self, updaters: list[int], what: str) -> None:
         if len(updaters) > 1:
@@ -274,10 +287,15 @@ class _Resolver:
     # -- lists --------------------------------------------------------------------------------------------------------
 
     def _list(self, key: Key, reads: list[_ByValue]) -> None:
-        """The longest read shows the order; every other must be a prefix of it."""
+        """The longest read shows the order, and every other must be a prefix of it. The elements that a reader has
+        itself appended show their place too, unless other reads contradict that: then it was the reader's own view."""
         facts = self.facts
-        longest = max((value for _, _, value in reads), key=len, default=())
-        for reader, _, value in reads:
+        wholes = [(reader, self._whole(reader, ordinal, value)) for reader, ordinal, value in reads]
+        longest = max((value for _, value in wholes), key=len, default=())
+        if any(value != longest[: len(value)] for _, value in wholes):
+            wholes = [(reader, value) for reader, _, value in reads]
+            longest = max((value for _, value in wholes), key=len, default=())
+        for reader, value in wholes:
             if len(set(value)) < len(value):
                 twice = next(v for v in value if value.count(v) > 1)
                 facts.report("duplicate-elements", [reader], f"T{reader} reads {twice!r} twice in {key!r}")
@@ -285,7 +303,7 @@ class _Resolver:
                 text = f"T{reader} reads {key!r} = {list(value)!r}; another reads {list(longest)!r}"
                 facts.report("incompatible-order", [reader], text)
         elements = list(dict.fromkeys(longest))
-        order = [self._appender(key, value, elements, reads) for value in elements]
+        order = [self._appender(key, value, elements, wholes) for value in elements]
         place = {value: i for i, value in enumerate(elements)}
         unseen = [w for w in facts.writers.get(key, []) if any(v not in place for v in self._appended(w, key))]
         known = [w for w in order if w is not None and w != INIT]
@@ -310,16 +328,22 @@ class _Resolver:
         for at, updaters in updates.items():
             self._lost_update(updaters, f"all read the first {at + 1} elements of {key!r}, and then append to it")
 
+    def _whole(self, reader: int, ordinal: int, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        """With the elements that the reader has appended itself."""
+        return self.whole.get((reader, ordinal), value)
+
     def _appended(self, writer: int, key: Key) -> list[Any]:
         return [op.value for op in self.history[writer].ops if op.kind == "append" and op.key == key]
 
-    def _appender(self, key: Key, value: Any, elements: list[Any], reads: list[_ByValue]) -> int | None:
+    def _appender(
+        self, key: Key, value: Any, elements: list[Any], wholes: list[tuple[int, tuple[Any, ...]]]
+    ) -> int | None:
         """Whose element this is: INIT if it was there from the beginning, None if it is nobody's that committed."""
         facts, writers = self.facts, self.written.get((key, value), [])
         if writers and (writer := self._committed_writer(key, value)) is not None:
             return writer
         at = elements.index(value)
-        reader = next((r for r, _, read in reads if value in read), -1)
+        reader = next((r for r, whole in wholes if value in whole), -1)
         if not writers:
             if all((key, v) not in self.written for v in elements[:at]):
                 return INIT

@@ -1,0 +1,163 @@
+"""`python -m spark_etl check-history FILE|DIR`: from files to a report."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spark_etl.blackbox import jobs
+from spark_etl.blackbox.compare import (
+    Expected,
+    Orders,
+    internal_name,
+    public_name,
+    read_expected,
+    verdict_file,
+)
+from spark_etl.blackbox.history import BadHistory
+from spark_etl.blackbox.judge import LINEARIZABLE
+from spark_etl.blackbox.models import MODELS
+from spark_etl.blackbox.report import HistoriesReport, HistoryReport
+from spark_etl.session import spark_session
+
+Progress = Callable[[str], None]
+_POLL_SECONDS = 5.0
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """What was asked for. path: of a history or a directory of them. model: that decides on the exit status; empty: the
+    strongest that the history's information allows. seconds, configurations: of one search."""
+
+    path: Path
+    version_orders: Path | None = None
+    model: str = ""
+    seconds: float = 60.0
+    configurations: int = 2_000_000
+    master: str = "local[*]"
+    memory: str = "2g"
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """History -> its file. BadHistory if there is none."""
+        if self.path.is_file():
+            return {self.path.name: self.path}
+        if not self.path.is_dir():
+            raise BadHistory(f"{self.path}: there is no such file or directory")
+        found = {p.relative_to(self.path).as_posix(): p for p in sorted(self.path.rglob("*.jsonl")) if p.is_file()}
+        if not found:
+            raise BadHistory(f"{self.path}: it holds no history (*.jsonl)")
+        return found
+
+    def check(self) -> None:
+        """BadHistory if it cannot be fulfilled."""
+        if self.model and internal_name(self.model) not in (*MODELS, LINEARIZABLE):
+            raise BadHistory(f"{self.model!r} is no model; there are {', '.join(map(public_name, MODELS))}")
+        if self.version_orders is not None and not self.path.is_file():
+            raise BadHistory("an order of versions can be given for a single history only")
+
+
+def _orders(path: Path) -> Orders:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Orders)
+    except (msgspec.DecodeError, OSError) as error:
+        raise BadHistory(f"{path}: not an order of versions, {{key: [values]}}: {error}") from None
+
+
+def _expectations(files: dict[str, Path], orders: Path | None) -> dict[str, tuple[Expected, bool]]:
+    """history -> (what its verdict file says, whether there is one)."""
+    found = {}
+    for name, path in files.items():
+        beside = verdict_file(path)
+        expected = read_expected(beside) if beside.is_file() else Expected()
+        if orders is not None:
+            expected.version_order = _orders(orders)
+        found[name] = (expected, beside.is_file())
+    return found
+
+
+def run(request: Request, progress: Progress) -> list[HistoryReport]:
+    """Judge all of it, in the order of the names. BadHistory, session.CannotStart."""
+    request.check()
+    files = request.files
+    known = _expectations(files, request.version_orders)
+    progress(f"{len(files)} histories; starting Spark")
+    with _temporary() as directory, spark_session(directory, request.master, request.memory) as spark:
+        contexts = {
+            name: jobs.Context(expected, compared, request.seconds, request.configurations)
+            for name, (expected, compared) in known.items()
+        }
+        tasks = max(1, min(len(files), 8 * spark.sparkContext.defaultParallelism))
+        spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
+        spark.conf.set("spark.sql.adaptive.enabled", "false")  # it would join small groups that are much work
+        table = spark.createDataFrame([(name, str(path.absolute())) for name, path in files.items()], jobs.FILES)
+        verdicts = jobs.judge_histories(jobs.lines_of(table.repartition(tasks, "history")), contexts)
+        with _watch(spark.sparkContext, progress):
+            rows = {row["history"]: row for row in verdicts.collect()}
+    missing = "it could not be read"
+    return [
+        _report(name, rows[name], request.model) if name in rows else HistoryReport(name, missing) for name in files
+    ]
+
+
+def _report(name: str, row: Any, model: str) -> HistoryReport:
+    if row["error"]:
+        return HistoryReport(name, row["error"])
+    details = msgspec.json.decode(row["details"], type=jobs.Details)
+    judgement = details.judgement
+    assert judgement is not None
+    asked = internal_name(model) if model else judgement.asked
+    return HistoryReport(
+        history=name,
+        transactions=judgement.transactions,
+        asked=public_name(asked),
+        verdict=judgement.models[asked].verdict,
+        strongest=[public_name(m) for m in judgement.strongest],
+        anomalies=judgement.anomalies,
+        models={public_name(m): verdict for m, verdict in judgement.models.items()},
+        comparison=details.comparison,
+    )
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """Removed afterwards, unless something went wrong: Spark's log is there."""
+    directory = Path(tempfile.mkdtemp(prefix="check-history-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _watch(context: Any, progress: Progress) -> Iterator[None]:
+    """Say now and then how far Spark is."""
+    done = threading.Event()
+
+    def look() -> None:
+        told = ""
+        while not done.wait(_POLL_SECONDS):
+            tracker = context.statusTracker()
+            stages = [info for i in tracker.getActiveStageIds() if (info := tracker.getStageInfo(i))]
+            text = ", ".join(f"{s.numCompletedTasks} of {s.numTasks} parts" for s in stages)
+            if text and text != told:
+                progress(f"judging: {text} done")
+                told = text
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def report(request: Request, progress: Progress, seconds: Callable[[], float]) -> HistoriesReport:
+    """`run`, with counts. seconds: since the beginning."""
+    histories = run(request, progress)
+    return HistoriesReport(str(request.path), histories, round(seconds(), 1))

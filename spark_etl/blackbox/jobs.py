@@ -1,0 +1,124 @@
+"""Histories on Spark: DataFrames in and out. A history is judged whole, by one worker; different ones side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from spark_etl.blackbox.compare import Comparison, Expected, compare, public_name
+from spark_etl.blackbox.history import LINE_BYTES_MAX, BadHistory, parse
+from spark_etl.blackbox.judge import Judgement, judge
+from spark_etl.blackbox.linearize import CONFIGURATIONS_MAX
+from spark_etl.blackbox.models import Limits
+
+FILES = "history string, path string"
+LINES = "history string, line bigint, text binary"
+"""A line of a history: its name; the line's number from 0; text, the JSON of one transaction. An empty file has one
+empty line."""
+
+VERDICTS = (
+    "history string, error string, transactions bigint, asked string, verdict string, strongest array<string>, "
+    "models map<string, string>, anomalies array<string>, comparison string, details binary"
+)
+"""One row per history. error: why it could not be judged, or empty. asked: the strongest model that its information
+allows to ask for; verdict: on that one. models: name -> verdict. anomalies: names. comparison: with what was expected,
+or empty. details: a `Details` as JSON."""
+
+_BATCH_BYTES = 8 * 1024 * 1024
+
+
+class Details(msgspec.Struct):
+    """All that is known of one history."""
+
+    judgement: Judgement | None = None
+    comparison: Comparison | None = None
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What is known of a history besides its lines. seconds: of one search."""
+
+    expected: Expected = msgspec.field(default_factory=Expected)
+    compared: bool = False
+    seconds: float = Limits().seconds
+    configurations: int = CONFIGURATIONS_MAX
+
+
+def lines_of(files: DataFrame) -> DataFrame:
+    """FILES -> LINES. The paths must be there for the workers."""
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        import pandas as pd
+
+        for batch in batches:
+            for history, path in zip(batch["history"], batch["path"], strict=True):
+                for first, texts in _batches(Path(path)):
+                    numbers = range(first, first + len(texts))
+                    yield pd.DataFrame({"history": history, "line": numbers, "text": texts})
+
+    return files.mapInPandas(read, LINES)
+
+
+def _batches(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines of a file, some megabytes at a time: (number of the first, lines)."""
+    with path.open("rb") as file:
+        first = 0
+        while texts := file.readlines(_BATCH_BYTES):
+            yield first, [text[: LINE_BYTES_MAX + 1] for text in texts]
+            first += len(texts)
+        if not first:
+            yield 0, [b""]
+
+
+def judge_histories(lines: DataFrame, contexts: Mapping[str, Context] | None = None) -> DataFrame:
+    """LINES -> VERDICTS. contexts: history -> what is known of it besides."""
+    given = dict(contexts or {})
+
+    def one(group: Any) -> Any:
+        import pandas as pd
+
+        ordered = group.sort_values("line")
+        history = str(ordered["history"].iloc[0])
+        row = judge_lines(list(ordered["text"]), given.get(history, Context()))
+        return pd.DataFrame([{"history": history, **row}])
+
+    return lines.groupBy("history").applyInPandas(one, VERDICTS)
+
+
+def judge_lines(texts: list[bytes], context: Context) -> dict[str, Any]:
+    """The columns of VERDICTS, without the name, for one history."""
+    expected = context.expected
+    try:
+        history = parse(bytes(text) for text in texts)
+        judgement = judge(
+            history,
+            expected.orders(history),
+            Limits(seconds=context.seconds),
+            context.configurations,
+            sessions=not expected.no_sessions,
+            realtime=not expected.no_realtime,
+        )
+    except BadHistory as error:
+        return _row(str(error))
+    except (MemoryError, RecursionError) as error:
+        return _row(f"too large to be judged here ({type(error).__name__})")
+    comparison = compare(judgement, expected) if context.compared else None
+    return _row("", judgement, comparison)
+
+
+def _row(error: str, judgement: Judgement | None = None, comparison: Comparison | None = None) -> dict[str, Any]:
+    known = judgement is not None
+    return {
+        "error": error,
+        "transactions": judgement.transactions if judgement else 0,
+        "asked": public_name(judgement.asked) if judgement else "",
+        "verdict": judgement.models[judgement.asked].verdict if judgement else "",
+        "strongest": [public_name(model) for model in judgement.strongest] if judgement else [],
+        "models": {public_name(m): v.verdict for m, v in judgement.models.items()} if judgement else {},
+        "anomalies": list(dict.fromkeys(a.name for a in judgement.anomalies)) if judgement else [],
+        "comparison": comparison.result if comparison else "",
+        "details": msgspec.json.encode(Details(judgement, comparison)) if known else b"{}",
+    }
