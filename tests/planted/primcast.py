@@ -206,7 +206,7 @@ PLANTED = (
     Planted(AcknowledgedWithoutPayload),
     Planted(AcknowledgedBeforeSync, first_seed=22),
     Planted(WithoutLeaderClock, first_seed=3, shows="line 28"),
-    Planted(LongestOfAnyEpoch, first_seed=112, shows="line 66"),
+    Planted(LongestOfAnyEpoch, first_seed=120, shows="line 66"),
     Planted(ShortestState, first_seed=2, shows="line 67"),
     Planted(EpochsMixed, first_seed=4, shows="line 10"),
     Planted(ClockNotRaised, shows="lines 44 and 49"),
