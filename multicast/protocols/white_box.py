@@ -616,9 +616,12 @@ class WhiteBox(MulticastProtocol):
         entry = self.entries.get(message.id)
         if entry is None:
             entry = self.entries[message.id] = _Entry(message.id, now)
+        local = Timestamp.decode(note)
+        if self.status is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
+            self._step_down(now)
         if entry.phase != COMMITTED:
             entry.message, entry.phase = message, COMMITTED
-            entry.local, entry.final = Timestamp.decode(note), timestamp
+            entry.local, entry.final = local, timestamp
             self._save_entry(entry, out)
         self._queue.remove(message.id)
         self._advance_clock(timestamp.time)
@@ -634,6 +637,13 @@ class WhiteBox(MulticastProtocol):
         if self._votes is not None:
             self._compute_state(now, out)
         self._rejoin_if_caught_up(now, out)
+
+    def _step_down(self, now: int) -> None:
+        """The group has delivered under another stamp what this process stamped: somebody leads a later ballot. Wait
+        for him, or stand again."""
+        self.status = RECOVERING
+        self._timer.restart(now)
+        self._wake_by(self._timer.deadline)
 
     # -- retries and late copies --------------------------------------------------------------------------------------
 
