@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from multicast.parts.barriers import (
     Pending,
     WaitingMessages,
+    Wants,
     all_promise,
     parse_senders,
     senders_to,
@@ -104,3 +105,20 @@ def test_delivery_waits_for_all_promises_if_common_messages_join_only_groups_tha
     senders: str, promise: bool
 ) -> None:
     assert all_promise(senders_to(Topology.grid(3, 1), senders)) == promise
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 30))))
+def test_wants_are_answered_as_soon_as_the_barrier_reaches_them(steps: list[tuple[bool, int, int]]) -> None:
+    wants, naive = Wants(), set[tuple[int, int]]()
+    for adds, group, rtc in steps:
+        if adds:
+            wants.add(group, (rtc, 0))
+            naive.add((group, rtc))
+            continue
+        for one in sorted({g for g, _ in naive}):
+            answered = {(g, wanted) for g, wanted in naive if g == one and wanted <= rtc}
+            assert wants.reached(one, (rtc, 0)) == bool(answered)
+            assert wants.drop(one, (rtc, 0)) == bool(answered)
+            naive -= answered
+            assert (one in wants) == any(g == one for g, _ in naive)
+    assert set(wants.groups()) == {g for g, _ in naive}

@@ -155,22 +155,27 @@ class Search:
             self._polish(aim, schedule, score[0])
 
     def _polish(self, aim: Aim, schedule: Schedule, score: float) -> None:
-        """Move the conflicting messages' instants, in ever smaller steps, while that helps."""
+        """Move the conflicting messages' instants, one or all of them, in ever smaller steps, while that helps."""
+        every = tuple(range(len(schedule.conflicts)))
         for step in _STEPS_US:
-            for index in range(len(schedule.conflicts)):
+            for some in (every, *((index,) for index in every)):
                 for signed in (step, -step):
-                    while (moved := self._moved(schedule, index, signed)) is not None:
+                    while (moved := self._moved(schedule, some, signed)) is not None:
                         after = aim(self._play(moved))
                         if after <= score:
                             break
                         schedule, score = moved, after
 
-    def _moved(self, schedule: Schedule, index: int, by_us: int) -> Schedule | None:
+    def _moved(self, schedule: Schedule, some: tuple[int, ...], by_us: int) -> Schedule | None:
+        """These conflicting messages earlier or later; None if that is not allowed, or nothing."""
         conflicts = list(schedule.conflicts)
-        at = conflicts[index].at_us + by_us
-        conflicts[index] = msgspec.structs.replace(conflicts[index], at_us=at)
+        for index in some:
+            at = conflicts[index].at_us + by_us
+            if not EARLIEST_US <= at <= -EARLIEST_US:
+                return None
+            conflicts[index] = msgspec.structs.replace(conflicts[index], at_us=at)
         moved = msgspec.structs.replace(schedule, conflicts=tuple(conflicts))
-        return None if at < EARLIEST_US or at > -EARLIEST_US or self._excluded(moved) else moved
+        return None if moved == schedule or self._excluded(moved) else moved
 
     def _play(self, schedule: Schedule) -> Played:
         played = play(self.model, schedule, self.model.protocol.specification.housekeeping)
@@ -272,7 +277,10 @@ class Search:
         conflicts = list(schedule.conflicts)
         index = rng.randrange(len(conflicts))
         old = conflicts[index]
-        what = rng.randrange(6)
+        what = rng.randrange(7)
+        if what == 6:
+            every = tuple(range(len(conflicts)))
+            return self._moved(schedule, every, rng.choice((-1, 1)) * rng.choice(_STEPS_US)) or schedule
         if what == 0:
             new = msgspec.structs.replace(old, sender=rng.choice(self.model.topology.processes))
         elif what == 1:
