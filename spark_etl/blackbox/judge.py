@@ -64,11 +64,17 @@ def judge(
     models = judged.verdicts()
     if not facts.repeated:
         anomalies += cycles.find(judged) + cycles.cyclic_versions(judged)
-    searched = linearize.linearize(history, configurations_max)
-    models[LINEARIZABLE] = _linearizable(searched)
-    broken = [part for part in searched if part.verdict == linearize.NOT_LINEARIZABLE]
-    anomalies += [Anomaly("not-linearizable", part.stuck, part.why) for part in broken]
-    _combine(models, history)
+    if models[STRICT].verdict == HOLDS:
+        models[LINEARIZABLE] = Verdict(HOLDS)
+    else:
+        searched = linearize.linearize(history, configurations_max)
+        models[LINEARIZABLE] = _searched(searched)
+        anomalies += _not_linearizable("not-linearizable", searched)
+        spans = any(len({op.key for op in t.ops}) > 1 for t in history)
+        if models[STRICT].verdict == UNDETERMINED and models[LINEARIZABLE].verdict != VIOLATED and spans:
+            searched = linearize.linearize(history, configurations_max, together=True)
+            anomalies += _not_linearizable("not-strict-serializable", searched)
+        _combine(models, _searched(searched))
     holding = [m for m in MODELS if models[m].verdict == HOLDS]
     strongest = [m for m in holding if not any(m in weaker(other) for other in holding)]
     return Judgement(transactions=len(history), anomalies=anomalies, models=models, strongest=strongest)
@@ -81,7 +87,11 @@ def _without(transaction: Transaction, sessions: bool, realtime: bool) -> Transa
     return Transaction(transaction.index, process, transaction.type, *times, transaction.ops)
 
 
-def _linearizable(searched: Sequence[linearize.Searched]) -> Verdict:
+def _not_linearizable(name: str, searched: Sequence[linearize.Searched]) -> list[Anomaly]:
+    return [Anomaly(name, one.stuck, one.why) for one in searched if one.verdict == linearize.NOT_LINEARIZABLE]
+
+
+def _searched(searched: Sequence[linearize.Searched]) -> Verdict:
     for verdict, found in ((VIOLATED, linearize.NOT_LINEARIZABLE), (UNDETERMINED, linearize.UNDETERMINED)):
         for one in searched:
             if one.verdict == found:
@@ -89,16 +99,11 @@ def _linearizable(searched: Sequence[linearize.Searched]) -> Verdict:
     return Verdict(HOLDS)
 
 
-def _combine(models: dict[str, Verdict], history: Sequence[Transaction]) -> None:
-    """Strict serializability implies linearizable keys, and follows from them if no transaction spans two keys."""
-    keys, strict = models[LINEARIZABLE], models[STRICT]
-    if keys.verdict == VIOLATED and strict.verdict == UNDETERMINED:
-        models[STRICT] = keys
-    single = all(len({op.key for op in t.ops}) <= 1 for t in history)
-    if single and keys.verdict == HOLDS and strict.verdict == UNDETERMINED:
-        models[STRICT] = strict = Verdict(HOLDS)
-    if strict.verdict == HOLDS:
-        for model in weaker(STRICT):
+def _combine(models: dict[str, Verdict], together: Verdict) -> None:
+    """together: whether all parts of the history are linearizable, which is strict serializability; or, if one of its
+    keys is not, that."""
+    if models[STRICT].verdict == UNDETERMINED and together.verdict != UNDETERMINED:
+        models[STRICT] = together
+    if models[STRICT].verdict == HOLDS:
+        for model in (*weaker(STRICT), LINEARIZABLE):
             models[model] = Verdict(HOLDS)
-        if keys.verdict == UNDETERMINED:
-            models[LINEARIZABLE] = Verdict(HOLDS)

@@ -1,10 +1,10 @@
-"""Linearizability by search, for histories whose values repeat (Wing and Gong 1993; Lowe 2017; Porcupine).
+"""Linearizability by search, also for histories whose values repeat (Wing and Gong 1993; Lowe 2017; Porcupine).
 
-Keys that no transaction touches together are judged apart (linearizability is local: Herlihy and Wing 1990, Theorem 1).
+Either each key by itself, of each transaction only what it does there, or what transactions span together, which is
+strict serializability (parts that no transaction joins are judged apart: Herlihy and Wing 1990, Theorem 1).
 For each such part: take the operations in an order that respects real time, execute them on a state, and go back where
 a read does not fit. A configuration (what was taken, the state) is never tried twice. An operation of unknown outcome
-may be taken at any time after its invocation, or never. Where every transaction touches one key, all keys linearizable
-is strict serializability.
+may be taken at any time after its invocation, or never.
 """
 
 from __future__ import annotations
@@ -61,12 +61,27 @@ def parts(history: Sequence[Transaction]) -> list[tuple[tuple[Key, ...], list[Tr
     return [(tuple(members[root]), chosen[root]) for root in members]
 
 
-def linearize(history: Sequence[Transaction], configurations_max: int = CONFIGURATIONS_MAX) -> list[Searched]:
-    """Every part of a history. The bound is for each part; it is exhausted only while no part is found wrong."""
+def projections(history: Sequence[Transaction]) -> list[tuple[tuple[Key, ...], list[Transaction]]]:
+    """Each key, and of each transaction what it does there."""
+    found: dict[Key, list[Transaction]] = {}
+    for t in history:
+        for key in dict.fromkeys(op.key for op in t.ops):
+            there = found.setdefault(key, [])
+            if t.type != "fail":
+                ops = tuple(op for op in t.ops if op.key == key)
+                there.append(t if len(ops) == len(t.ops) else msgspec.structs.replace(t, ops=ops))
+    return [((key,), transactions) for key, transactions in found.items()]
+
+
+def linearize(
+    history: Sequence[Transaction], configurations_max: int = CONFIGURATIONS_MAX, together: bool = False
+) -> list[Searched]:
+    """Every key of a history; together: every part. The bound is for each; it is exhausted only while none is found
+    wrong."""
     lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
     found: list[Searched] = []
     hard: list[tuple[int, _Search]] = []
-    for keys, transactions in parts(history):
+    for keys, transactions in parts(history) if together else projections(history):
         if any(t.invoke is None for t in transactions):
             found.append(Searched(keys, UNDETERMINED, 0, "some of its operations have no real time"))
             continue
@@ -154,7 +169,7 @@ class _Search:
             if not taken >> i & 1:
                 found.append((self.ends[i], i))
                 limit = min(limit, self.ends[i])
-        return [i for _, i in sorted(found) if self.begins[i] < limit or self.ends[i] == limit]
+        return [i for _, i in sorted(found) if self.begins[i] <= limit]
 
     def _apply(self, state: _State, transaction: Transaction, unknown: bool) -> _State | None:
         """The state afterwards, None if what the transaction saw does not fit. What an unknown one saw is not known."""

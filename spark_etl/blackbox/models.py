@@ -70,7 +70,9 @@ _DEMANDED = {
 
 NO_REALTIME = "the history has no real time"
 _PROBES_MAX = 200
-"""Consistent view: how many open choices are tried one by one."""
+"""Consistent view: how many open choices are tried one by one, ..."""
+_TRIES_MAX = 5_000
+"""... and how often in all."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -105,6 +107,7 @@ class Judge:
                 self.readers[read.key, read.writer].append(read.reader)
         self.known = self._known_edges()
         self._constraints = self._all_constraints()
+        self._tries = 0
 
     def verdicts(self) -> dict[str, Verdict]:
         """Model -> verdict. What a stronger model proves of a weaker one, and the other way round, is not asked."""
@@ -186,7 +189,8 @@ class Judge:
         return found
 
     def session_edges(self) -> list[Edge]:
-        """From each transaction to the next one of its process."""
+        """From each transaction to the next one of its process. Nobody knows when one of unknown outcome took effect:
+        nothing follows it."""
         if self.no_sessions:
             return []
         last: dict[int, int] = {}
@@ -194,7 +198,8 @@ class Judge:
         for transaction in self.history:
             if transaction.process in last:
                 edges.append(Edge(last[transaction.process], transaction.index, "session", None))
-            last[transaction.process] = transaction.index
+            if transaction.type == "ok":
+                last[transaction.process] = transaction.index
         return edges
 
     def realtime_edges(self) -> list[Edge]:
@@ -206,9 +211,7 @@ class Judge:
 
     def _search(self, shape: Shape, extra: Iterable[Edge]) -> Verdict:
         graph = Graph()
-        own: list[Edge] = []
-        if "ww" not in shape.weak:
-            own = [Edge(a, b, "rw", key) for a, b, key in sorted(self.facts.rw_own, key=repr)]
+        own = [Edge(a, b, "rw", key) for a, b, key in sorted(self.facts.rw_own, key=repr)]
         for edge in (*self.known, *own, *extra):
             put(graph, shape, edge)
         if graph.order() is None:
@@ -318,7 +321,11 @@ class Judge:
         return f"T{reader} has seen T{other}, which wrote {key!r}, and yet reads its initial version"
 
     def _consistent_view(self, extra: Sequence[Edge]) -> Verdict:
-        """No rw edge leads back along ww, wr (and session or real time); exact only where the order is certain."""
+        """No rw edge leads back along ww, wr (and session or real time); and causal consistency, which also counts what
+        somebody did not see in a list after having appended to it."""
+        causal = self._forced("causal", extra)
+        if causal.verdict == VIOLATED:
+            return causal
         graph = Graph()
         for edge in (*self.known, *extra):
             if edge.kind != "rw":
@@ -331,14 +338,55 @@ class Judge:
             if self._constraints is None:
                 return Verdict(UNDETERMINED, "too many versions without a known order")
             return Verdict(HOLDS)
-        if len(self._constraints) > _PROBES_MAX:
+        self._tries = _TRIES_MAX if len(self._constraints) <= _PROBES_MAX else 0
+        if not self._tries:
             return Verdict(UNDETERMINED, "the order of some versions is not known")
-        for constraint in self._constraints:
-            ways = [self._probe(graph, side) for side in (constraint.first, constraint.second)]
-            if all(ways):
-                why = "whichever of two writes comes first, one of them did not see what it depends on"
-                return Verdict(VIOLATED, why, ways[0])
-        return Verdict(UNDETERMINED, "the order of some versions is not known")
+        known = [e for e in self.known if e.kind == "rw"]
+        verdict = self._choose(graph, known, list(self._constraints))
+        return verdict or Verdict(UNDETERMINED, "the order of some versions is not known")
+
+    def _choose(self, graph: Graph, rw: list[Edge], left: list[Constraint]) -> Verdict | None:
+        """Search for an order of versions without a forbidden cycle. None: given up."""
+        while True:
+            open_: list[Constraint] = []
+            forced: list[tuple[Edge, ...]] = []
+            for constraint in left:
+                ways = [self._probe(graph, rw, side) for side in (constraint.first, constraint.second)]
+                self._tries -= 1
+                if all(ways):
+                    why = "whichever of two writes comes first, one of them did not see what it depends on"
+                    return Verdict(VIOLATED, why, ways[0])
+                if any(ways):
+                    forced.append(constraint.second if ways[0] else constraint.first)
+                else:
+                    open_.append(constraint)
+            for side in forced:
+                if cycle := self._probe(graph, rw, side):
+                    return Verdict(VIOLATED, "one of them did not see what it depends on", cycle)
+                graph, rw = self._taken(graph, rw, side)
+            if not open_:
+                return Verdict(HOLDS)
+            if self._tries <= 0:
+                return None
+            left = open_
+            if not forced:
+                break
+        first, *rest = left
+        given_up = False
+        for side in (first.first, first.second):
+            verdict = self._choose(*self._taken(graph, rw, side), rest)
+            if verdict is None:
+                given_up = True
+            elif verdict.verdict == HOLDS:
+                return verdict
+        return None if given_up else verdict
+
+    def _taken(self, graph: Graph, rw: list[Edge], side: Sequence[Edge]) -> tuple[Graph, list[Edge]]:
+        chosen = graph.copy()
+        for edge in side:
+            if edge.kind == "ww":
+                chosen.add(edge.source, edge.target, edge)
+        return chosen, [*rw, *(e for e in side if e.kind == "rw")]
 
     def _single(self, graph: Graph, rw: Sequence[Edge]) -> list[Edge]:
         """A cycle with exactly one of these rw edges and no other."""
@@ -348,15 +396,10 @@ class Judge:
                 return [edge, *graph.path(edge.target, edge.source)]
         return []
 
-    def _probe(self, graph: Graph, side: Sequence[Edge]) -> list[Edge]:
+    def _probe(self, graph: Graph, rw: list[Edge], side: Sequence[Edge]) -> list[Edge]:
         """A forbidden cycle that one side of a constraint brings about by itself."""
-        trial = graph.copy()
-        for edge in side:
-            if edge.kind == "ww":
-                trial.add(edge.source, edge.target, edge)
-        if trial.order() is None:
-            return trial.cycle()
-        return self._single(trial, [e for e in (*self.known, *side) if e.kind == "rw"])
+        trial, edges = self._taken(graph, rw, side)
+        return trial.cycle() if trial.order() is None else self._single(trial, edges)
 
 
 class _Visibility:

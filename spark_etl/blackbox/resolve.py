@@ -59,8 +59,7 @@ class Facts:
     reads: of versions of others. ww: certain (earlier, later, key); neighbours only, where a whole order is known.
     rw: certain (reader, overwriter, key) at lists; at registers they follow from `reads` and the order of versions.
     rw_own: the same of those who read a list only after they had appended to it, where it shows that their own elements
-    were not yet in their place: what they did not see follows them if their append counts from their snapshot on
-    (snapshot isolation and above).
+    were not yet in their place: what they did not see follows their snapshot, in models that have one.
     free: key -> writers whose order among each other is not known from here. repeated: keys at which values were
     written twice (or compared), so that versions cannot be told apart. list_keys: keys that are appended to.
     anomalies: what is plainly wrong.
@@ -305,6 +304,7 @@ class _Resolver:
         elements = list(dict.fromkeys(longest))
         order = [self._appender(key, value, elements, wholes) for value in elements]
         place = {value: i for i, value in enumerate(elements)}
+        self._program_order(key, elements, wholes)
         unseen = [w for w in facts.writers.get(key, []) if any(v not in place for v in self._appended(w, key))]
         known = [w for w in order if w is not None and w != INIT]
         facts.ww.update((a, b, key) for a, b in pairwise(known) if a != b)
@@ -327,6 +327,19 @@ class _Resolver:
             overwritten.update((reader, other, key) for other in next_ones if other != reader)
         for at, updaters in updates.items():
             self._lost_update(updaters, f"all read the first {at + 1} elements of {key!r}, and then append to it")
+
+    def _program_order(self, key: Key, elements: list[Any], wholes: list[tuple[int, tuple[Any, ...]]]) -> None:
+        """Of a transaction's own appends, the list must hold the first ones in their order."""
+        shown: dict[int, list[Any]] = defaultdict(list)
+        for value in elements:
+            if (writer := self._committed_writer(key, value)) is not None:
+                shown[writer].append(value)
+        for writer, values in shown.items():
+            appended = self._appended(writer, key)
+            if values != appended[: len(values)]:
+                reader = next(r for r, whole in wholes if values[-1] in whole)
+                text = f"T{reader} reads {values!r} of T{writer} in {key!r}, which appended {appended!r}"
+                self.facts.report("incompatible-order", [reader, writer], text)
 
     def _whole(self, reader: int, ordinal: int, value: tuple[Any, ...]) -> tuple[Any, ...]:
         """With the elements that the reader has appended itself."""

@@ -116,9 +116,7 @@ class Run:
 
     def find(self, replica: int, kind: type, position: int) -> int:
         """Where in a replica's records that of this kind and position stands."""
-        return next(
-            i for i, r in enumerate(self.records[replica]) if type(r) is kind and r.position == position
-        )
+        return next(i for i, r in enumerate(self.records[replica]) if type(r) is kind and r.position == position)
 
     def change(self, replica: int, position: int, change: Callable[[Outcome], None]) -> None:
         """Change a replica's account of the transaction at a position."""

@@ -1,0 +1,105 @@
+"""The judgement of small random histories against enumeration. RANDOM_HISTORIES=N tries N of each kind."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_etl.blackbox.history import Transaction
+from spark_etl.blackbox.judge import LINEARIZABLE, Judgement, judge
+from spark_etl.blackbox.linearize import LINEARIZABLE as FOUND
+from spark_etl.blackbox.linearize import linearize
+from spark_etl.blackbox.models import PLAIN, REALTIME, SESSION
+from spark_etl.blackbox.solver import HOLDS, VIOLATED
+from tests.spark_etl import brute_blackbox as brute
+from tests.spark_etl.random_histories import random_history
+
+EXAMPLES = int(os.environ.get("RANDOM_HISTORIES", "400"))
+
+PROVES = {
+    "G0": "read-uncommitted",
+    "G1a": "read-committed",
+    "G1b": "read-committed",
+    "G1c": "read-committed",
+    "dirty-update": "read-committed",
+    "incompatible-order": "read-committed",
+    "future-read": "read-committed",
+    "internal": "read-atomic",
+    "G-single": "consistent-view",
+    "lost-update": "snapshot-isolation",
+    "G-nonadjacent": "snapshot-isolation",
+    "long-fork": "snapshot-isolation",
+    "G2-item": "serializable",
+    "garbage-read": "read-uncommitted",
+    "duplicate-elements": "read-uncommitted",
+    "not-linearizable": "strong-serializable",
+    "cyclic-versions": "strong-serializable",
+}
+
+
+def written(history: list[Transaction]) -> str:
+    return "\n".join(str((t.process, t.type, t.invoke, t.complete, [tuple(op) for op in t.ops])) for t in history)
+
+
+def agrees(history: list[Transaction]) -> Judgement:
+    judgement = judge(history)
+    certain = brute.World(history, [t for t in history if t.type == "ok"], set())
+    for variant in (PLAIN, SESSION, REALTIME):
+        for model, holds in brute.models(history, variant).items():
+            if model == "read-uncommitted" and certain.contradictory():
+                continue  # no order of versions is meant, so that there is none to look for cycles in
+            found = judgement.models[variant + model]
+            assert found.verdict == (HOLDS if holds else VIOLATED), f"{variant}{model}: {found}\n{written(history)}"
+    keys = dict.fromkeys(op.key for t in history for op in t.ops)
+    each = all(brute.linearizable(history, key) for key in keys)
+    assert judgement.models[LINEARIZABLE].verdict == (HOLDS if each else VIOLATED), written(history)
+    return judgement
+
+
+def names_are_true(judgement: Judgement, history: list[Transaction]) -> None:
+    """A name stands for a model that does not hold; what violates a model has a name."""
+    for anomaly in judgement.anomalies:
+        plain = anomaly.name.removesuffix("-process").removesuffix("-realtime")
+        suffix = anomaly.name.removeprefix(plain)
+        broken = {"": PROVES[plain], "-process": SESSION + "serializable", "-realtime": REALTIME + "serializable"}
+        assert judgement.models[broken[suffix]].verdict == VIOLATED, f"{anomaly}\n{written(history)}"
+    if not judgement.anomalies:
+        assert judgement.models["serializable"].verdict == HOLDS, written(history)
+
+
+@given(st.integers(0, 1 << 60))
+@settings(max_examples=EXAMPLES)
+def test_three_transactions(seed: int):
+    history = random_history(Random(seed), 3)
+    names_are_true(agrees(history), history)
+
+
+@given(st.integers(0, 1 << 60))
+@settings(max_examples=max(20, EXAMPLES // 4))
+def test_four_transactions(seed: int):
+    history = random_history(Random(seed), 4)
+    names_are_true(agrees(history), history)
+
+
+@given(st.integers(0, 1 << 60), st.integers(2, 6))
+@settings(max_examples=EXAMPLES)
+def test_values_that_repeat_are_searched(seed: int, count: int):
+    history = random_history(Random(seed), count, repeat=True)
+    by_key = {part.keys[0]: part.verdict == FOUND for part in linearize(history)}
+    for key, found in by_key.items():
+        assert found == brute.linearizable(history, key), f"{key}\n{written(history)}"
+    judgement = judge(history)
+    if (strict := judgement.models["strong-serializable"].verdict) in (HOLDS, VIOLATED):
+        assert (strict == HOLDS) == brute.models(history, REALTIME)["serializable"], written(history)
+
+
+@pytest.mark.parametrize("variant", [PLAIN, SESSION, REALTIME])
+def test_there_are_histories_on_both_sides_of_every_model(variant: str):
+    seen = {
+        (m, holds) for seed in range(300) for m, holds in brute.models(random_history(Random(seed), 3), variant).items()
+    }
+    assert seen >= {(model, side) for model in brute.CHECKS for side in (True, False)}
