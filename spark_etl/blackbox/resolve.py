@@ -204,9 +204,12 @@ class _Resolver:
                         mine = tuple(o.value for o in transaction.ops[:number] if o[:2] == ("append", op.key))
                         if own:
                             self.after_own.add((index, number))
-                        if own and whole[len(whole) - own :] == mine:
+                        if not own or whole[len(whole) - own :] == mine:
                             self.whole[index, number] = whole
-                        lists[op.key].append((index, number, whole[: len(whole) - own]))
+                            whole = whole[: len(whole) - own]
+                        else:
+                            whole = tuple(value for value in whole if value not in mine)
+                        lists[op.key].append((index, number, whole))
                     elif not own:
                         registers[op.key].append((index, number, op.value))
         return registers, lists

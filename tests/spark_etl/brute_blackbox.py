@@ -84,6 +84,8 @@ class World:
         """What a read shows of others; of registers `...` if it shows an own write."""
         own = self.own(t, number, key)
         if key in self.lists:
+            if list(value[len(value) - len(own) :]) != own:
+                return tuple(v for v in value if v not in own)
             return tuple(value)[: len(value) - len(own)]
         return ... if own else value
 
@@ -128,8 +130,18 @@ class World:
                 return True
         return False
 
+    def wholes(self) -> list[tuple[Any, tuple[Any, ...]]]:
+        """Reads of lists with what their readers have appended, where that fits."""
+        found = []
+        for t, n, key, value in self.reads:
+            if key in self.lists:
+                own = self.own(t, n, key)
+                fits = list(value[len(value) - len(own) :]) == own
+                found.append((key, tuple(value) if fits else self.external(t, n, key, value)))
+        return found
+
     def wholes_agree(self, key: Any) -> bool:
-        values = [tuple(v) for _, _, k, v in self.reads if k == key]
+        values = [v for k, v in self.wholes() if k == key]
         return all(a[: len(b)] == b[: len(a)] for a in values for b in values)
 
     def fits_own(self, key: Any, final: tuple[Any, ...]) -> bool:
@@ -137,7 +149,7 @@ class World:
         if not self.wholes_agree(key):
             return True
         aborted = {op.value for t in self.history if t.type == "fail" for op in t.ops if op.kind == "append"}
-        values = [tuple(e for e in v if e not in aborted) for _, _, k, v in self.reads if k == key]
+        values = [tuple(e for e in v if e not in aborted) for k, v in self.wholes() if k == key]
         return all(final[: len(v)] == v for v in values)
 
     def version(self, key: Any, value: Any) -> int | None:

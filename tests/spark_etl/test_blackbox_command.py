@@ -1,0 +1,190 @@
+"""`check-history` through the command, on the histories beside this file and on those of others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_etl.blackbox import command, jobs
+from spark_etl.blackbox.compare import read_expected, verdict_file
+from spark_etl.jobs import app
+
+HISTORIES = Path(__file__).parent / "histories"
+FOREIGN = os.environ.get("FOREIGN_HISTORIES", "")
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """The command, with the tests' Spark."""
+
+    @contextmanager
+    def shared(*arguments: object) -> Iterator[Any]:
+        yield spark
+
+    names = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
+    before = {name: spark.conf.get(name) for name in names}
+    monkeypatch.setattr(command, "spark_session", shared)
+    yield invoke
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["check-history", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def line(process: int, *ops: list[object], **more: object) -> str:
+    return json.dumps({"process": process, "type": "ok", "invoke": None, "complete": None, "ops": list(ops), **more})
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
+    return path
+
+
+def test_every_history_of_our_own_is_judged_as_expected(run: Run, tmp_path: Path):
+    code, output = run(HISTORIES, "--quiet", "--json", tmp_path / "out.json")
+    report = json.loads((tmp_path / "out.json").read_text())
+    count = len(list(HISTORIES.glob("*.jsonl")))
+    wrong = {
+        one["history"]: one["comparison"]["details"] for one in report["histories"] if one["comparison"]["details"]
+    }
+    assert code == 0 and not wrong
+    assert report["summary"]["comparisons agree"] == report["summary"]["histories"] == count >= 40
+    assert output.count("\n") == count + 1 and "G0.jsonl: agree; strongest none" in output
+    for one in report["histories"]:
+        assert all(anomaly["text"] for anomaly in one["anomalies"])
+        if read_expected(verdict_file(HISTORIES / one["history"])).valid_under[:1] == ["strict-serializable"]:
+            assert not one["anomalies"]
+
+
+@pytest.mark.skipif(not FOREIGN, reason="FOREIGN_HISTORIES, a directory of histories with verdict files, is not set")
+@pytest.mark.timeout(900)
+def test_the_histories_of_others_are_judged_as_their_sources_do(run: Run, tmp_path: Path):
+    code, output = run(FOREIGN, "--json", tmp_path / "out.json")
+    report = json.loads((tmp_path / "out.json").read_text())
+    bad = [one["history"] for one in report["histories"] if one["error"] or one["comparison"]["result"] == "disagree"]
+    assert code == 0 and not bad, output
+    undetermined = report["summary"]["comparisons not determined"]
+    assert undetermined <= len(report["histories"]) // 20, output
+
+
+def test_one_history_is_a_table_with_a_sentence_per_edge(run: Run, tmp_path: Path):
+    path = write(tmp_path / "h.jsonl", *(HISTORIES / "write-skew.jsonl").read_text().splitlines())
+    code, output = run(path, "--json", tmp_path / "out.json", "--quiet")
+    assert code == 1
+    rows = {row.split("│")[0].strip(): row for row in output.splitlines() if "│" in row}
+    assert "holds" in rows["snapshot isolation"] and "violated" not in rows["snapshot isolation"]
+    assert "violated" in rows["serializable"] and "holds" not in rows["serializable"]
+    assert "G2-item: T0, T1 precede one another in a circle" in output
+    assert "T0 read 'x' as it was before T1 wrote it" in output
+    assert "strongest that holds: strong snapshot isolation" in output
+    assert "verdict: strict serializable violated" in output
+    (one,) = json.loads((tmp_path / "out.json").read_text())["histories"]
+    assert one["models"]["strict-serializable"]["verdict"] == one["verdict"] == "violated"
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "code"),
+    [("write-skew", "snapshot-isolation", 0), ("stale-read", "strong-session-serializable", 0),
+     ("stale-read", "strict serializable", 1), ("read-your-writes", "strict-serializable", 1)],
+)  # fmt: skip
+def test_the_model_that_was_asked_for_decides(run: Run, tmp_path: Path, name: str, model: str, code: int):
+    path = write(tmp_path / "h.jsonl", *(HISTORIES / f"{name}.jsonl").read_text().splitlines())
+    assert run(path, "--model", model)[0] == code
+
+
+def test_what_is_not_determined_is_not_said_to_hold(run: Run, tmp_path: Path):
+    lines = [line(i % 5, ["w", "x", i % 3], ["r", "y", None], ["w", "y", 1]) for i in range(5)]
+    code, output = run(write(tmp_path / "h.jsonl", *lines))
+    assert code == 2 and "│ holds" not in output and "not determined" in output and "values repeat" in output
+    assert "strongest that holds: none" in output
+
+
+def test_an_order_of_versions_is_honoured(run: Run, tmp_path: Path):
+    path = write(tmp_path / "h.jsonl", *(HISTORIES / "given-order.jsonl").read_text().splitlines())
+    orders = {way: write(tmp_path / f"{way}.json", json.dumps({"x": way})) for way in ((1, 2), (2, 1))}
+    model = ("--model", "serializable")
+    assert run(path, *model)[0] == 0
+    assert run(path, *model, "--version-orders", orders[1, 2])[0] == 1
+    assert run(path, *model, "--version-orders", orders[2, 1])[0] == 0
+    code, output = run(path, "--version-orders", write(tmp_path / "bad.json", "[1]"))
+    assert code == 2 and "not an order of versions" in output
+
+
+def test_a_directory_without_verdicts_is_as_bad_as_its_worst(run: Run, tmp_path: Path):
+    good = (HISTORIES / "valid-lists.jsonl").read_text().splitlines()
+    write(tmp_path / "a" / "good one é.jsonl", *good)
+    assert run(tmp_path)[0] == 0
+    write(tmp_path / "a" / "foreign.jsonl", '{"type": "invoke", "f": "txn", "value": []}')
+    code, output = run(tmp_path)
+    assert code == 2 and "a/foreign.jsonl: not readable: line 1: not a transaction" in output
+    assert "a/good one é.jsonl: strongest strict serializable" in output
+    write(tmp_path / "bad.jsonl", *(HISTORIES / "G0.jsonl").read_text().splitlines())
+    assert run(tmp_path)[0] == 1
+
+
+def test_a_verdict_that_disagrees_is_counted(run: Run, tmp_path: Path):
+    write(tmp_path / "h.jsonl", *(HISTORIES / "G1a.jsonl").read_text().splitlines())
+    expected = {"valid_under": ["serializable"], "anomalies": ["G2-item"], "absent": ["G1a"]}
+    write(tmp_path / "h.verdict.json", json.dumps(expected))
+    code, output = run(tmp_path)
+    assert code == 1 and "comparisons disagree 1" in output
+    for text in ("serializable violated", "G2-item is not found", "G1a is found, and should not be"):
+        assert text in output
+
+
+def test_a_wrong_file_is_one_clear_sentence(run: Run, tmp_path: Path):
+    contents = {
+        "": "no transaction in it",
+        "\x00\x01binary\n": "line 1: not JSON",
+        "{:type :ok}\n": "line 1: not JSON",
+        '{"process":0,"type":"ok","ops":[["cas","x",1]]}\n': "'cas' is none of",
+        '{"process":0,"type":"ok","ops":[["r","x",{"a":1}]]}\n': "no value for 'r'",
+        '{"process":0,"type":"maybe","ops":[]}\n': "'ok', 'fail' or 'info'",
+    }
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.jsonl").write_text(content)
+    code, output = run(tmp_path, "--quiet")
+    *lines, summary = output.splitlines()
+    assert code == 2 and f"unreadable {len(contents)}" in summary
+    for got, says in zip(lines, contents.values(), strict=True):
+        assert "not readable" in got and says in got
+    code, output = run(tmp_path / "2.jsonl", "--quiet")
+    assert code == 2 and output.count("\n") == 1 and "line 1: not JSON" in output
+
+
+def test_what_is_no_history_is_one_clear_sentence(tmp_path: Path):
+    write(tmp_path / "with" / "h.jsonl", line(0, ["w", "x", 1]))
+    write(tmp_path / "with" / "h.verdict.json", "{")
+    for arguments, says in (
+        ([tmp_path / "nowhere"], "no such file"),
+        ([tmp_path / "with" / "h.verdict.json", "--model", "nonsense"], "is no model"),
+        ([tmp_path / "with"], "not a verdict file"),
+        ([tmp_path / "with", "--version-orders", tmp_path], "for a single history only"),
+    ):
+        code, output = invoke(*arguments)
+        assert code == 2 and output.count("\n") == 1 and says in output
+    (tmp_path / "empty").mkdir()
+    code, output = invoke(tmp_path / "empty")
+    assert code == 2 and "it holds no history" in output
+
+
+def test_as_a_library(spark: Any):
+    texts = (HISTORIES / "long-fork.jsonl").read_bytes().splitlines()
+    rows = [("a", number, bytearray(text)) for number, text in reversed(list(enumerate(texts)))]
+    verdicts = jobs.judge_histories(spark.createDataFrame(rows, jobs.LINES)).collect()
+    (row,) = verdicts
+    assert (row["history"], row["transactions"], row["verdict"]) == ("a", len(texts), "violated")
+    assert set(row["anomalies"]) >= {"long-fork", "G-nonadjacent"} and row["models"]["consistent-view"] == "holds"
