@@ -35,8 +35,9 @@ and known, and the reign begins, once this process has delivered what any of a q
 Garbage. An entry goes when its message is settled (parts.delivered): a quorum of each destination group has delivered
 it, so by the rule above every later leader has. An instance is dropped by a member that has applied it, durably, when
 all have (or a quorum has, and the others lack more than `_KEPT` instances). A member that needs dropped ones gets the
-present state of a peer, after the host's catch-up of the deliveries that it supposes. A member that sees by the
-watermarks of its group that it is behind gets the deliveries from a peer's journal; it may have them before it has the
+present state of a peer, after the host's catch-up of the deliveries that it supposes. It may lead by then: if its reign
+is prepared it goes on; if it reigns (it did not hear that its proposals were decided) it begins a new ballot, as it does
+not know any more what is in flight. A member that sees by the watermarks of its group that it is behind gets the deliveries from a peer's journal; it may have them before it has the
 log (`Entry.logged`).
 
 Entries are kept by local timestamp, not by id: with a deduplication window ids are forgotten after two windows, so a
@@ -513,7 +514,9 @@ class GroupLog(MulticastProtocol):
         self._state = None
         if state.instance <= self.instance:
             return
-        self._end_reign()
+        again = self.reign is not None
+        if again:  # it no longer knows what it has in flight; while a reign is prepared, there is nothing
+            self._end_reign()
         given, unlogged = {entry.local: entry for entry in state.entries}, set(state.unlogged)
         for entry in list(self.entries.values()):
             passed = entry.position <= state.position and entry.local not in unlogged
@@ -532,6 +535,8 @@ class GroupLog(MulticastProtocol):
         self._base_dirty = True
         self._rebuild_queue()
         self.paxos.jump(state.instance, now, out)
+        if again:
+            self.paxos.stand(now, out)
         self._deliver_ready(now, out)
         self._after_paxos(now, out)
         self._tell_later(now)

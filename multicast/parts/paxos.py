@@ -274,7 +274,7 @@ class Paxos:
         if self.status is LEADER and self.promised > bound:
             out.send((sender,), Begun(*self._begun))
         elif self.status is LEADER:
-            self._stand(now, out)
+            self.stand(now, out)
 
     def _on_begun(self, sender: ProcessId, begun: Begun) -> None:
         if begun.ballot.leader != sender:
@@ -525,7 +525,8 @@ class Paxos:
 
     # -- leader change ------------------------------------------------------------------------------------------------
 
-    def _stand(self, now: int, out: Outbox) -> None:
+    def stand(self, now: int, out: Outbox) -> None:
+        """Try to lead, in a new ballot, whoever leads now."""
         ballot = Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id)
         self._timer.restart(now)
         out.put(_STOOD_KEY, _encode(ballot))
@@ -636,13 +637,13 @@ class Paxos:
             self._wake = self._next_heartbeat
             if self._highest > self.promised:
                 if self._timer.due(now):
-                    self._stand(now, out)
+                    self.stand(now, out)
                 self._wake = min(self._wake, self._timer.deadline)
         elif self.amnesiac:
             self._wake = self._return_if_due(now, out)
         else:
             if self._timer.due(now):
-                self._stand(now, out)
+                self.stand(now, out)
             self._wake = self._timer.deadline
         self._fetch_if_due(now, out)
         if self._fetch_at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -189,6 +190,73 @@ def test_a_new_leader_first_delivers_what_its_group_has_delivered(protocol: type
     world.advance(5 * SECOND)
     assert world.delivered(1) == ids
     assert world.protocol(1).log.position == 3
+
+
+def step_until(world: Lockstep, sender: ProcessId, receiver: ProcessId, done: Callable[[], bool]) -> None:
+    """Let a link that is cut deliver message after message."""
+    for _ in range(100):
+        world.cut.discard((sender, receiver))
+        while not done() and world.step(sender, receiver):
+            pass
+        world.cut.add((sender, receiver))
+        if done():
+            return
+        world.advance(100_000)
+    raise AssertionError("never")
+
+
+@PROTOCOLS
+@CLOCKS
+def test_who_leads_already_goes_on_after_taking_over_a_state(
+    protocol: type[MulticastProtocol], early_clock: bool
+) -> None:
+    """2 lacks instances that 0 has dropped and 1 has not. It has been told the state by 0, whose deliveries are still
+    on their way, when it leads with what 1 promises; what it proposes again is not decided before they arrive."""
+    world = cluster(protocol, early_clock=early_clock)
+    world.cut = {(0, 2), (1, 2), (2, 0), (2, 1)}
+    world.protocol(1)._on_applied = world.protocol(1).paxos._on_fetch = lambda *_: None
+    ids = [world.submit(0, 0) for _ in range(80) if world.settle() is None]
+    world.advance(SECOND)
+    assert world.protocol(0).paxos.low > world.protocol(1).paxos.low == 1
+    for peer in (0, 1):
+        world.lose_link(peer, 2)
+        world.lose_link(2, peer)
+    world.cut = {(0, 2), (1, 2)}
+    lagging = world.protocol(2)
+    world.reading = False
+    step_until(world, 0, 2, lambda: lagging._state is not None)
+    world.reading = True
+    world.lose_link(1, 2)
+    step_until(world, 1, 2, lambda: lagging.paxos.leading)
+    assert (lagging.role(), lagging.instance, lagging.log.position) == ("recovering", 1, 0)
+    world.cut = {(1, 2)}
+    world.settle()
+    assert (lagging.log.position, lagging.instance) == (80, world.protocol(0).instance)
+    world.cut = set()
+    ids.append(world.submit(1, 0, 1))
+    world.advance(5 * SECOND)
+    assert lagging.role() == "leader"
+    assert [world.delivered(p) for p in range(3)] == [ids] * 3
+
+
+@PROTOCOLS
+@CLOCKS
+def test_a_leader_that_did_not_hear_that_its_proposals_were_decided_leads_anew(
+    protocol: type[MulticastProtocol], early_clock: bool
+) -> None:
+    """Its followers have dropped the first of them."""
+    world = cluster(protocol, early_clock=early_clock)
+    world.cut = {(1, 0), (2, 0)}
+    ids = [world.submit(0, 0) for _ in range(90) if world.settle() is None]
+    world.advance(SECOND)
+    assert world.protocol(1).paxos.low > 1
+    world.lose_link(1, 0)
+    world.lose_link(2, 0)
+    world.cut = set()
+    ids.append(world.submit(3, 0, 1))
+    world.advance(5 * SECOND)
+    assert [sorted(world.delivered(p)) for p in range(3)] == [sorted(ids)] * 3
+    assert world.delivered(0) == world.delivered(1) == world.delivered(2)
 
 
 # -- FastCast ----------------------------------------------------------------------------------------------------------
