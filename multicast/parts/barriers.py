@@ -95,10 +95,12 @@ class CopiesLog(DeliveredLog):
     before the first delivery is settled. Whichever is settled first lets the id be forgotten."""
 
     def is_repeated(self, message_id: MessageId, timestamp: Timestamp) -> bool:
-        """Whether a copy of this message was delivered before. Ids are known for two windows at least."""
-        if self._window_us and timestamp.time > created_us(message_id) + 2 * self._window_us:
-            return False
-        return self.known(message_id) is not None
+        """Whether a copy of this message was delivered not long before: everybody who delivered that one knows it for
+        two windows. Later copies are delivered, expired."""
+        known = self.known(message_id)
+        if known is None or not self._window_us:
+            return known is not None
+        return timestamp.time <= max(known[0].time, created_us(message_id)) + 2 * self._window_us
 
     def _forget(self, message_id: MessageId, out: Outbox) -> None:
         if self.known(message_id) is not None:

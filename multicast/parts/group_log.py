@@ -36,9 +36,9 @@ Garbage. An entry goes when its message is settled (parts.delivered): a quorum o
 it, so by the rule above every later leader has. An instance is dropped by a member that has applied it, durably, when
 all have (or a quorum has, and the others lack more than `_KEPT` instances). A member that needs dropped ones gets the
 present state of a peer, after the host's catch-up of the deliveries that it supposes. It may lead by then: if its reign
-is prepared it goes on; if it reigns (it did not hear that its proposals were decided) it begins a new ballot, as it does
-not know any more what is in flight. A member that sees by the watermarks of its group that it is behind gets the deliveries from a peer's journal; it may have them before it has the
-log (`Entry.logged`).
+is being prepared it goes on; if it reigns (it did not hear that its proposals were decided) it begins a new ballot, as
+it does not know any more what is in flight. A member that sees by the watermarks of its group that it is behind gets
+the deliveries from a peer's journal; it may have them before it has the log (`Entry.logged`).
 
 Entries are kept by local timestamp, not by id: with a deduplication window ids are forgotten after two windows, so a
 copy that comes later is assigned anew, and delivered expired, maybe while the first one is not settled everywhere.

@@ -63,6 +63,7 @@ _STOOD_KEY = b"xs"
 _DECIDED_KEY = b"xd"
 _FIRST_NUMBER = 1
 _BATCH_BYTES = 1024 * 1024
+_ACCEPT_BYTES = 64
 _LOOK_AHEAD = 10_000
 
 FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
@@ -209,7 +210,7 @@ class Paxos:
         self._fetch_target = 0
         self._fetch_turn = 0
         self._marks_dirty = False
-        self._stuck = 0
+        self._beaten = (0, 0)
         self._wake = 0
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -651,16 +652,21 @@ class Paxos:
         return self._wake
 
     def _beat(self, now: int, out: Outbox) -> None:
-        """A heartbeat; and the oldest undecided instance again if it was undecided a heartbeat ago, too."""
+        """A heartbeat; and if nothing was decided since the last one, what was undecided then is sent again, to those
+        who have not acknowledged it; not more than `_BATCH_BYTES` at once."""
         self._next_heartbeat = now + self.heartbeat_us
         if self._others:
             out.send(self._others, Heartbeat(self.promised, self.decided))
-        stuck = self.decided + 1
-        entry = self._entries.get(stuck)
-        if stuck < self._next and self._stuck == stuck and entry is not None and entry[0] == self.promised:
-            silent = tuple(p for p in self._others if p not in self._acks.get(stuck, {}).get(self.promised, ()))
-            out.send(silent, Accept(self.promised, stuck, entry[1], self.decided))
-        self._stuck = stuck
+        decided, proposed = self._beaten
+        self._beaten = (self.decided, self._next)
+        size = 0
+        for instance in range(decided + 1, proposed) if decided == self.decided else ():
+            entry = self._entries.get(instance)
+            if entry is not None and entry[0] == self.promised and size < _BATCH_BYTES:
+                heard = self._acks.get(instance, {}).get(self.promised, ())
+                silent = tuple(p for p in self._others if p not in heard)
+                out.send(silent, Accept(self.promised, instance, entry[1], self.decided))
+                size += _ACCEPT_BYTES + sum(map(len, entry[1]))
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -168,6 +168,8 @@ class TotoOptions(Options, kw_only=True, forbid_unknown_fields=True):
     everybody holds is told and dropped. Microseconds.
     """
 
+    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"rule": RULES}
+
     rule: str = "gl_toto"
     phi: int = 0
     heartbeat_us: int = 100_000
@@ -185,6 +187,11 @@ class TotoOptions(Options, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("heartbeat_us, retry_us and stability_us must be at least 1")
         if self.election_timeout_us < 2 * self.heartbeat_us:
             raise ValueError("election_timeout_us must be at least twice heartbeat_us")
+
+    @classmethod
+    def draw(cls, rng: random.Random, topology: Topology) -> dict[str, Any]:
+        members = len(topology.processes)
+        return {**super().draw(rng, topology), "phi": rng.choice((0, rng.randrange(members)))}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -472,10 +479,8 @@ class Toto(MulticastProtocol):
             out.deliver(message, timestamp)
 
     def _is_repeated(self, message: AppMessage, timestamp: Timestamp) -> bool:
-        """Whether a copy of this message was delivered before, not longer ago than everybody remembers (deviation
-        5)."""
-        known, window = self.log.known(message.id), self.options.dedup_window_us
-        return known is not None and (not window or timestamp.time <= known[0].time + 2 * window)
+        """Whether it is a copy that is dropped (deviation 5)."""
+        return self.log.is_repeated(message.id, timestamp)
 
     def _delivered(self, message: AppMessage, timestamp: Timestamp, out: Outbox) -> None:
         """Common to a delivery and an installation."""

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.parts.barriers import (
+    CopiesLog,
     Pending,
     WaitingMessages,
     Wants,
@@ -17,7 +18,8 @@ from multicast.parts.barriers import (
     timestamp_of,
 )
 from multicast.parts.portions import PORTION_BYTES, Assembly, portions
-from multicast.types import AppMessage, Topology
+from multicast.protocol import Outbox
+from multicast.types import AppMessage, Timestamp, Topology, new_message_id
 
 STAMPS = st.tuples(st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**16 - 1))
 
@@ -76,6 +78,18 @@ def test_by_default_everybody_may_send_to_everybody() -> None:
 def test_senders_are_read_from_the_option() -> None:
     assert parse_senders("0<1,2 1<0,1 2<") == {0: (1, 2), 1: (0,), 2: ()}
     assert senders_to(Topology.grid(3, 1), "0<1") == {0: (1,), 1: (), 2: ()}
+
+
+@pytest.mark.parametrize(("delivered", "later", "repeated"), [(10, 12, True), (10, 13, False), (4, 7, True)])
+def test_a_copy_is_dropped_for_two_windows_after_a_delivery_or_its_creation(
+    delivered: int, later: int, repeated: bool
+) -> None:
+    """In seconds; the message was made at 5."""
+    log = CopiesLog(0, Topology.grid(1, 1), 100_000, 1_000_000)
+    copy = new_message_id(5_000_000, 1)
+    assert not log.is_repeated(copy, Timestamp(delivered * 1_000_000, 0))
+    log.add(copy, (0,), Timestamp(delivered * 1_000_000, 0), Outbox())
+    assert log.is_repeated(copy, Timestamp(later * 1_000_000, 0)) == repeated
 
 
 @pytest.mark.parametrize("text", ["0", "0<x", "<1", "0<1 0<2", "-1<0", "0<1;2"])

@@ -121,6 +121,18 @@ def test_with_several_instances_under_way_values_need_not_wait() -> None:
     assert [world.protocol(p).batches for p in range(3)] == [[1, 1, 1, 1, 2]] * 3
 
 
+def test_all_proposals_that_were_lost_are_sent_again_together() -> None:
+    world = group(instances_max=100)
+    world.cut = {(0, 1), (0, 2)}
+    ids = [world.submit(0, 0) for _ in range(100) if world.settle() is None]
+    world.cut = set()
+    for peer in (1, 2):
+        world.lose_link(0, peer)
+    assert values(world) == [[], [], []]
+    world.advance(250_000)
+    assert values(world) == [ids] * 3
+
+
 def test_nothing_is_decided_without_a_quorum() -> None:
     world = group()
     world.cut = {(1, 0), (2, 0), (0, 1), (0, 2)}

@@ -593,6 +593,17 @@ def test_a_dead_member_does_not_stop_garbage_collection() -> None:
     assert left(world) == [(0, 0, 0)] * 4
 
 
+def test_two_copies_that_come_very_late_are_delivered_once() -> None:
+    """Through the leaders of two groups, two windows after the message was made."""
+    world = cluster(clock="hybrid", dedup_window_us=SECOND)
+    old = AppMessage(new_message_id(world.now - 5 * SECOND, 7), (0, 1), b"x", 0)
+    for p in (0, 3):
+        world.engines[p].submit(old)
+        world._run(p)
+    world.advance(SECOND)
+    assert [world.delivered(p) for p in range(6)] == [[old.id]] * 6
+
+
 def test_what_is_kept_on_disk_does_not_grow() -> None:
     topology = Topology.grid(2, 3)
 
