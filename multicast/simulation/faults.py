@@ -142,10 +142,12 @@ def skew(rng: random.Random, world: World) -> None:
 
 
 class Injector:
-    """Lets faults happen in a world. counts: how many of each kind took place."""
+    """Lets faults happen in a world. counts: how many of each kind took place. clock_off_us_max: no jump takes a clock
+    further off the world's time; 0: any may."""
 
-    def __init__(self, world: World, faults: Sequence[Fault]):
+    def __init__(self, world: World, faults: Sequence[Fault], clock_off_us_max: int = 0):
         self.counts: dict[str, int] = {}
+        self._clock_off_us_max = clock_off_us_max
         self._world = world
         self._over = False
         self._amnesiacs: dict[ProcessId, tuple[int, int]] = {}
@@ -219,6 +221,8 @@ class Injector:
                 world.network.reset(victim, peer)
                 world.network.reset(peer, victim)
         elif kind == "clock":
+            if self._clock_off_us_max and abs(node.offset_us + fault.amount_us) > self._clock_off_us_max:
+                return False
             world.jump_clock(victim, fault.amount_us)
         else:
             world.slow_disk(victim, fault.amount_us)

@@ -69,6 +69,15 @@ def test_a_group_has_one_process_without_memory_and_nobody_is_down_with_it() -> 
     assert [pid for pid, node in world.nodes.items() if node.lost] == [1, 4]
 
 
+def test_clocks_stay_as_near_to_the_worlds_time_as_is_wanted() -> None:
+    world = _world()
+    jumps = [Fault("clock", at, 0, (1,), (), us) for at, us in ((0, 400), (10, 200), (20, -900), (30, -1), (40, 90))]
+    injector = Injector(world, jumps, clock_off_us_max=500)
+    world.run_for(1_000)
+    assert injector.counts == {"clock": 3}, "neither to 600 nor to -501"
+    assert world.nodes[1].offset_us == 400 - 900 + 90
+
+
 def test_a_process_that_is_readmitted_counts_again_when_that_is_on_disk() -> None:
     world = _world()
     injector = _inject(world, ("lost_disk", 0, 1), ("lost_disk", 1_000_000, 2), ("lost_disk", 4_000_000, 2))
