@@ -183,6 +183,10 @@ def _versions_anomaly(key: Key, cycle: Sequence[Edge], transactions: dict[int, T
 
 def _cycles(known: Sequence[Edge], extra: Sequence[Edge]) -> Iterable[list[Edge]]:
     """A short cycle of each shape, if there is one."""
+    cyclic = set(_graph(known, extra).cyclic())
+    known, extra = ([e for e in es if e.source in cyclic and e.target in cyclic] for es in (known, extra))
+    if not known:
+        return
     by_kind: dict[str, list[Edge]] = {"ww": [], "wr": [], "rw": []}
     for edge in known:
         by_kind[edge.kind].append(edge)

@@ -62,7 +62,7 @@ def judge(
     anomalies = list(facts.anomalies)
     judged = Judge(facts, history, limits, sessions)
     models = judged.verdicts()
-    if not facts.repeated:
+    if not facts.repeated and models[STRICT].verdict != HOLDS:
         anomalies += cycles.find(judged) + cycles.cyclic_versions(judged)
     if models[STRICT].verdict == HOLDS:
         models[LINEARIZABLE] = Verdict(HOLDS)

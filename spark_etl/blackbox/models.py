@@ -71,6 +71,8 @@ _DEMANDED = {
 NO_REALTIME = "the history has no real time"
 _PROBES_MAX = 200
 """Consistent view: how many open choices are tried one by one, ..."""
+_BLOCK = 4096
+"""Of so many writers at once it is found out who has seen them."""
 _TRIES_MAX = 5_000
 """... and how often in all."""
 
@@ -85,6 +87,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
+
+
+class TooLarge(Exception):
+    """Beyond a limit."""
 
 
 class Judge:
@@ -136,7 +142,10 @@ class Judge:
             return Verdict(UNDETERMINED, NO_REALTIME)
         if variant == SESSION and self.no_sessions:
             return Verdict(UNDETERMINED, self.no_sessions)
-        verdict = self._check(variant, base)
+        try:
+            verdict = self._check(variant, base)
+        except TooLarge as reason:
+            return Verdict(UNDETERMINED, str(reason))
         if variant == REALTIME and verdict.verdict == HOLDS and not self.timed:
             return Verdict(UNDETERMINED, "some of the transactions have no real time")
         return verdict
@@ -288,16 +297,66 @@ class Judge:
         return Verdict(VIOLATED, "these transactions precede one another in a circle", graph.cycle())
 
     def _overlooked(self, base: str, extra: Sequence[Edge]) -> Iterable[tuple[Read, int]]:
-        """Reads, and other writers of the key that the reader has seen: they come before the version that was read."""
-        before = _Visibility(base, self.facts, self.known, extra)
-        writers = {key: set(ones) for key, ones in self.facts.writers.items()}
+        """Reads, and other writers of the key that the reader has seen: they come before the version that was read.
+        Of lists only those of which that is not known anyway."""
+        facts = self.facts
+        if base != "causal":
+            sources: dict[int, list[tuple[int, int]]] = defaultdict(list)
+            for read in facts.reads:
+                if read.writer != INIT:
+                    sources[read.reader].append((read.ordinal, read.writer))
+            writers = {key: set(ones) for key, ones in facts.writers.items()}
+            for read in facts.reads:
+                seen = sources.get(read.reader, ())
+                if base == "read-committed":
+                    seen = [(at, writer) for at, writer in seen if at < read.ordinal]
+                others = dict.fromkeys(writer for _, writer in seen if writer in writers.get(read.key, ()))
+                yield from ((read, other) for other in others if self._overtakes(read, other))
+        graph = Graph()
+        for edge in (*(e for e in self.known if e.kind == "wr" and base == "causal"), *extra):
+            graph.add(edge.source, edge.target, edge)
+        if base == "read-committed" or not graph.after:
+            return
+        keys: dict[int, list[Key]] = defaultdict(list)
+        for key, ones in facts.writers.items():
+            for writer in ones:
+                keys[writer].append(key)
+        columns = sorted(keys)
+        order = graph.order() or []
+        for start in range(0, len(columns), _BLOCK):
+            block = columns[start : start + _BLOCK]
+            for read, number in self._seen_of(block, order, graph, keys):
+                if self._overtakes(read, block[number]):
+                    yield read, block[number]
+
+    def _seen_of(
+        self, block: list[int], order: list[int], graph: Graph, keys: dict[int, list[Key]]
+    ) -> Iterable[tuple[Read, int]]:
+        """Reads, and the places in `block` of writers of the key in the reader's past."""
+        bit = {writer: 1 << i for i, writer in enumerate(block)}
+        masks: dict[Key, int] = defaultdict(int)
+        for writer in block:
+            for key in keys[writer]:
+                masks[key] |= bit[writer]
+        past: dict[int, int] = defaultdict(int)
+        for node in order:
+            if bits := past.get(node, 0) | bit.get(node, 0):
+                for target in graph.after.get(node, ()):
+                    past[target] |= bits
         for read in self.facts.reads:
-            others = writers.get(read.key)
-            if not others:
-                continue
-            for other in sorted(before(read) & others):
-                if other not in (read.writer, read.reader):
-                    yield read, other
+            found = past.get(read.reader, 0) & masks.get(read.key, 0)
+            while found:
+                yield read, (found & -found).bit_length() - 1
+                found &= found - 1
+
+    def _overtakes(self, read: Read, other: int) -> bool:
+        """Whether it is not known already that the other one's version comes first."""
+        if other in (read.writer, read.reader):
+            return False
+        place = self.facts.places.get(read.key)
+        if place is None:
+            return True
+        return place.get(other, len(place)) > place.get(read.writer, -1)
 
     def forced(self, extra: Sequence[Edge]) -> list[Edge]:
         """The order of versions that causal consistency with these edges leaves no choice about, beyond what is known:
@@ -390,7 +449,18 @@ class Judge:
 
     def _single(self, graph: Graph, rw: Sequence[Edge]) -> list[Edge]:
         """A cycle with exactly one of these rw edges and no other."""
-        reach = Reach(graph)
+        whole = graph.copy()
+        for edge in rw:
+            whole.add(edge.source, edge.target, edge)
+        cyclic = set(whole.cyclic())
+        if len(cyclic) > self.limits.transactions:
+            raise TooLarge(f"more than {self.limits.transactions} transactions lie on circles")
+        inside = Graph()
+        for source in cyclic:
+            for target, edge in graph.after.get(source, {}).items():
+                if target in cyclic:
+                    inside.add(source, target, edge)
+        reach = Reach(inside)
         for edge in rw:
             if reach(edge.target, edge.source):
                 return [edge, *graph.path(edge.target, edge.source)]
@@ -400,33 +470,6 @@ class Judge:
         """A forbidden cycle that one side of a constraint brings about by itself."""
         trial, edges = self._taken(graph, rw, side)
         return trial.cycle() if trial.order() is None else self._single(trial, edges)
-
-
-class _Visibility:
-    """read -> the transactions that its reader has seen, in the sense of the model."""
-
-    def __init__(self, base: str, facts: Facts, known: Sequence[Edge], extra: Sequence[Edge]):
-        self._base = base
-        sources: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for read in facts.reads:
-            if read.writer != INIT:
-                sources[read.reader].append((read.ordinal, read.writer))
-        self._sources = sources
-        self._direct: dict[int, set[int]] = {r: {w for _, w in ones} for r, ones in sources.items()}
-        graph = Graph()
-        for edge in (*(e for e in known if e.kind == "wr" and base == "causal"), *extra):
-            graph.add(edge.source, edge.target, edge)
-        past: dict[int, set[int]] = defaultdict(set)
-        for node in (graph.order() or []) if base != "read-committed" else []:
-            for target in graph.after.get(node, ()):
-                past[target] |= past[node] | {node}
-        self._past = past
-
-    def __call__(self, read: tuple[int, Key, int, int]) -> set[int]:
-        reader, _, _, ordinal = read
-        if self._base == "read-committed":
-            return {writer for at, writer in self._sources.get(reader, ()) if at < ordinal}
-        return self._direct.get(reader, set()) | self._past.get(reader, set())
 
 
 def weaker(model: str) -> frozenset[str]:

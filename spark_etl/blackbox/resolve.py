@@ -57,6 +57,7 @@ class Facts:
 
     committed: index -> transaction. writers: key -> committed transactions that write it, in the order of the file.
     reads: of versions of others. ww: certain (earlier, later, key); neighbours only, where a whole order is known.
+    places: list key -> writer -> its place in the order that was read.
     rw: certain (reader, overwriter, key) at lists; at registers they follow from `reads` and the order of versions.
     rw_own: the same of those who read a list only after they had appended to it, where it shows that their own elements
     were not yet in their place: what they did not see follows their snapshot, in models that have one.
@@ -70,6 +71,7 @@ class Facts:
         self.writers: dict[Key, list[int]] = defaultdict(list)
         self.reads: list[Read] = []
         self.ww: set[tuple[int, int, Key]] = set()
+        self.places: dict[Key, dict[int, int]] = {}
         self.rw: set[tuple[int, int, Key]] = set()
         self.rw_own: set[tuple[int, int, Key]] = set()
         self.free: dict[Key, list[int]] = {}
@@ -311,6 +313,7 @@ class _Resolver:
         unseen = [w for w in facts.writers.get(key, []) if any(v not in place for v in self._appended(w, key))]
         known = [w for w in order if w is not None and w != INIT]
         facts.ww.update((a, b, key) for a, b in pairwise(known) if a != b)
+        facts.places[key] = {writer: i for i, writer in enumerate(known)}
         if known:
             facts.ww.update((known[-1], w, key) for w in unseen if w != known[-1])
         if len(unseen) > 1:
