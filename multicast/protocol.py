@@ -220,9 +220,14 @@ class MulticastProtocol:
         """Numbers for status pages and metrics: clock, ballot, pending and the like. JSON-ready."""
         return {}
 
-    def fingerprint(self) -> object:
-        """A hashable value that is equal for equal states; for exploration."""
-        raise NotImplementedError
+    def inspect(self) -> dict[str, Any]:
+        """What is inside, for traces and debugging: `describe` and more, at the cost of looking at everything. Changes
+        nothing. JSON-ready, without nulls: what is not known is left out.
+
+        messages: id in hex -> phase; local and final timestamp; blocked_by: what must happen before a message whose
+        final timestamp is known is delivered here. The words are those of `parts.inspection`.
+        """
+        return {"role": self.role(), **self.describe()}
 
 
 class ApplicationOutbox:

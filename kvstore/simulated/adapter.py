@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvstore.simulated import runner
 from multicast.protocol import MulticastProtocol
+from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings
 
 
@@ -17,7 +20,9 @@ class StoreWorld:
         if settings.messages is not None:
             raise ValueError("the clients of the store decide how many messages there are; leave out --messages")
 
-    def run_seed(self, protocol: type[MulticastProtocol], seed: int, settings: Settings) -> Outcome:
+    def run_seed(
+        self, protocol: type[MulticastProtocol], seed: int, settings: Settings, observers: Sequence[Observer] = ()
+    ) -> Outcome:
         """The same seed as in `python -m kvstore.simulated run`, with the store's own signals."""
         name = protocol.specification.name
         chosen = runner.Settings(
@@ -27,7 +32,7 @@ class StoreWorld:
             replicas=settings.replicas,
             options=settings.options,
         )
-        run = runner.run_seed(chosen, seed, protocol=protocol)
+        run = runner.run_seed(chosen, seed, protocol=protocol, observers=observers)
         return Outcome(
             protocol=name,
             seed=seed,

@@ -6,6 +6,7 @@ import random
 import shlex
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from multicast import registry
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import faults
 from multicast.simulation.network import Conditions
+from multicast.simulation.observe import Observer
 from multicast.simulation.runner import changed_options, draw_options
 from multicast.simulation.world import EPOCH_US
 from multicast.types import Topology
@@ -115,9 +117,10 @@ def run_seed(
     protocol: type[MulticastProtocol] | None = None,
     replica: type[Replica] = Replica,
     store: type[Store] = Store,
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Run one seed; `out`: write the run directory there. An exception in a replica is a violation like any other.
-    protocol, replica, store: classes, for planted bugs."""
+    protocol, replica, store: classes, for planted bugs. observers: who else watches."""
     started = time.process_time()
     rng = random.Random(f"{settings.protocol}/{seed}/store")
     kind = protocol or registry.load(settings.protocol)
@@ -137,6 +140,7 @@ def run_seed(
         store=store,
     )
     world = cluster.world
+    world.observers += observers
     if chasing:
         span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
         workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)

@@ -82,6 +82,3 @@ class GroupClocks:
         """This member lost its disk."""
         self._clocks[member] = 0
         self._future[member].clear()
-
-    def fingerprint(self) -> object:
-        return self.leader_clock, self.quorum_clock, tuple(sorted(self._clocks.items()))

@@ -679,11 +679,6 @@ class Paxos:
             "queued": len(self._queue),
         }
 
-    def fingerprint(self) -> object:
-        entries = tuple((k, b, tuple(v)) for k, (b, v) in sorted(self._entries.items()))
-        acks = tuple(
-            (k, tuple((b, tuple(sorted(s))) for b, s in sorted(a.items()))) for k, a in sorted(self._acks.items())
-        )
-        votes = tuple(sorted(self._votes))
-        marks = (self.status, self.promised, self.decided, self.low, self._next)
-        return (*marks, tuple(self._queue), entries, acks, votes)
+    def inspect(self) -> dict[str, Any]:
+        """JSON-ready. accepted: instance -> the ballot in which this process has accepted what it holds there."""
+        return {"accepted": {str(k): list(ballot) for k, (ballot, _) in sorted(self._entries.items())}}

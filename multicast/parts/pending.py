@@ -6,9 +6,14 @@ the lowest global timestamp of the committed ones and no message is still propos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
+from typing import Any
 
 from multicast.types import MessageId, Timestamp
+
+BLOCKERS_MAX = 16
+"""So many are named, the lowest ones."""
 
 
 class PendingQueue:
@@ -70,3 +75,14 @@ class PendingQueue:
         while final and committed.get(final[0][1]) != final[0][0]:
             heappop(final)
         return self.pop() if final and final[0][0].time <= time else None
+
+    def blockers(self, clocks: Mapping[str, int] | None = None) -> dict[MessageId, list[dict[str, Any]]]:
+        """For each committed message what keeps it from being delivered (`parts.inspection`): messages that come before
+        it, or may, lowest first, and those of these clocks that have not reached it. Changes nothing."""
+        rising = sorted((t, i) for known in (self._proposed, self._committed) for i, t in known.items())
+        lowest = [(t, {"message": i.hex(), "at": list(t)}) for t, i in rising[:BLOCKERS_MAX]]
+        found: dict[MessageId, list[dict[str, Any]]] = {}
+        for message_id, final in self._committed.items():
+            found[message_id] = [blocker for t, blocker in lowest if t < final]
+            found[message_id] += [{"clock": name, "at": at} for name, at in (clocks or {}).items() if at < final.time]
+        return found

@@ -48,6 +48,7 @@ from multicast.parts.group_log import (
     StateAsk,
     encode_command,
 )
+from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.reminders import Forgot, Reminder
 from multicast.protocol import Options, Outbox, Overloaded, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
@@ -540,14 +541,32 @@ class ReplicatedSkeen(GroupLog):
             "unsettled": self.log.unsettled,
         }
 
-    def fingerprint(self) -> object:
-        entries = tuple(
-            (e.local, e.message.id, e.final, e.position, e.logged, e.raised, e.concluded)
-            for e in sorted((*self.entries.values(), *self.in_flight.values()), key=lambda e: e.local)
-        )
-        stamps = tuple((i, tuple(sorted(s.items()))) for i, s in sorted(self.stamps.items()))
-        words = (tuple(self._words), tuple(sorted(self._early.items())))
-        return (
-            self.paxos.fingerprint(), self.reign, self.stamping.value, self.clock, self.instance, self.log.position,
-            entries, stamps, words,
-        )  # fmt: skip
+    def inspect(self) -> dict[str, Any]:
+        """Phases: proposed (the stamp is not decided), assigned, committed, delivered."""
+        blocked = self._queue.blockers()
+        everything = {e.local: e for e in (*self.in_flight.values(), *self.entries.values())}
+        messages: dict[str, Any] = {}
+        for local, entry in sorted(everything.items()):
+            why = self._name_blockers(blocked.get(local.encode(), []), everything)
+            if entry.final is not None and not entry.position:
+                if not self._is_covered(entry.final):
+                    why.append({"clock": "group", "at": self.clock})
+                if not self._may_deliver():
+                    why.append({"leader": self._ballot.leader})
+            phase = "assigned" if self._is_decided(entry) else "proposed"
+            phase = DELIVERED if entry.position else phase if entry.final is None else "committed"
+            stamps = self.stamps.get(entry.message.id)
+            messages[entry.message.id.hex()] = seen(phase, local, entry.final, why, stamps)
+        return {
+            **super().inspect(), **self.paxos.inspect(), "stamping": self.stamping.value, "instance": self.instance,
+            "messages": messages,
+        }  # fmt: skip
+
+    @staticmethod
+    def _name_blockers(blockers: list[dict[str, Any]], entries: dict[Timestamp, Entry]) -> list[dict[str, Any]]:
+        """The queue knows messages by their local timestamps."""
+        named = []
+        for blocker in blockers:
+            entry = entries.get(Timestamp.decode(bytes.fromhex(blocker["message"])))
+            named.append(blocker if entry is None else {**blocker, "message": entry.message.id.hex()})
+        return named

@@ -92,6 +92,7 @@ import msgspec
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.inspection import seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import Assembly, portions
 from multicast.parts.rejoin import Highest, Rejoin, Returned
@@ -377,7 +378,6 @@ class PrimCast(MulticastProtocol):
         self._submission_retries = Waiting(self.options.retry_us)
         self._sweep_at = 0
         self._wake = 0
-
         self._handlers: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
             Start: self._on_start_message, Ack: self._on_ack, Bump: self._on_bump, Want: self._on_want,
             NewEpoch: self._on_new_epoch, Promise: self._on_promise, NewState: self._on_new_state,
@@ -1289,11 +1289,11 @@ class PrimCast(MulticastProtocol):
             "unsettled": self.log.unsettled,
         }
 
-    def fingerprint(self) -> object:
-        entries = tuple(
-            (i, e.epoch, e.place, e.ts, e.final, e.position, tuple(sorted(e.locals.items())),
-             tuple(sorted((k, tuple(sorted(ps))) for k, ps in e.acks.items())))
-            for i, e in sorted(self.entries.items())
-        )  # fmt: skip
-        clocks = (self.clock.value, self.clocks.fingerprint())
-        return (self.status, self.promised, self.joined, clocks, self.length, self.log.position, entries)
+    def inspect(self) -> dict[str, Any]:
+        why = self._queue.blockers({"leader": self.clocks.leader_clock, "quorum": self.clocks.quorum_clock})
+        messages = {}
+        for i, e in self.entries.items():
+            known = (e.epoch is not None) + (e.final is not None) + (e.position > 0)
+            phase, local = ("started", "proposed", "decided", "delivered")[known], Timestamp(e.ts, self.group)
+            messages[i.hex()] = seen(phase, local if known else None, e.final, why.get(i, ()), e.locals, place=e.place)
+        return {**super().inspect(), "promised": list(self.promised), "length": self.length, "messages": messages}

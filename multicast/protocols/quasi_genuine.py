@@ -108,6 +108,7 @@ from multicast.parts import barriers, paxos, reminders
 from multicast.parts.barriers import NEVER, Base, Channel, Item, Stamp, stamp_of, timestamp_of
 from multicast.parts.delivered import Stable
 from multicast.parts.early import EarlyDeliveries
+from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.paxos import Accepted, Paxos
 from multicast.parts.portions import Assembly, portions
@@ -1272,14 +1273,14 @@ class QuasiGenuine(MulticastProtocol):
             "mistakes": self.early.mistakes,
         }
 
-    def fingerprint(self) -> object:
-        channels = tuple((g, c.received, c.barrier) for g, c in sorted(self.channels.items()))
-        pending = tuple(sorted((t, p.message.id) for t, p in self.waiting.items.items()))
-        casts = tuple(sorted(self.base.casts.items()))
-        return (
-            self.paxos.fingerprint(), self.base.instance, self.base.last, casts, channels, pending, self.log.position,
-            tuple(c.number for c in self._casts),
-        )  # fmt: skip
+    def inspect(self) -> dict[str, Any]:
+        messages = {c.message.id.hex(): seen(SUBMITTED, Timestamp(c.rtc, 0)) for c in self._casts}
+        for timestamp, pending in sorted(self.waiting.items.items(), reverse=True):
+            late = {g: c.barrier for g, c in self.channels.items() if c.barrier < stamp_of(timestamp)}
+            why = [{"group": group, "barrier": list(barrier)} for group, barrier in late.items()]
+            messages[pending.message.id.hex()] = seen("decided", None, timestamp, why, source=pending.source)
+        channels = {str(g): {"received": c.received, "barrier": list(c.barrier)} for g, c in self.channels.items()}
+        return {**super().inspect(), **self.paxos.inspect(), "channels": channels, "messages": messages}
 
 
 def _in_order(value: Cast | Null) -> tuple[Stamp, Cast | Null]:

@@ -114,6 +114,10 @@ class Sequencer(MulticastProtocol):
             for group in message.destinations:
                 out.send_durable(self.topology.groups[group], self._logs[group][-1])
 
+    def inspect(self) -> dict[str, Any]:
+        messages = {message_id.hex(): {"phase": "submitted"} for message_id in self._unplaced}
+        return {**super().inspect(), "delivered": self._delivered, "clock": self._clock.value, "messages": messages}
+
     def _append(self, message: AppMessage, timestamp: Timestamp) -> None:
         self._clock.advance(timestamp.time)
         self._known.add(message.id)

@@ -38,6 +38,7 @@ import msgspec
 
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
+from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
@@ -314,8 +315,12 @@ class Skeen(MulticastProtocol):
     def describe(self) -> dict[str, Any]:
         return {"clock": self._clock.value, "pending": len(self._queue), "unsettled": self._log.unsettled}
 
-    def fingerprint(self) -> object:
-        stamps = tuple(
-            (i, tuple(sorted(e.stamps.items())), e.delivered, e.final) for i, e in sorted(self._entries.items())
-        )
-        return (self._clock.value, stamps, self._log.position)
+    def inspect(self) -> dict[str, Any]:
+        blocked = self._queue.blockers()
+        messages = {}
+        for message_id, entry in self._entries.items():
+            phase = DELIVERED if entry.delivered else "proposed" if entry.final is None else "committed"
+            messages[message_id.hex()] = seen(
+                phase, entry.stamps[self.group], entry.final, blocked.get(message_id, ()), entry.stamps
+            )
+        return {**super().inspect(), "messages": messages}

@@ -75,6 +75,7 @@ from multicast.parts.barriers import CopiesLog
 from multicast.parts.causal import RULES, EarlyDelivery, phi_range
 from multicast.parts.causal_view import CausalView
 from multicast.parts.delivered import Stable
+from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.paxos import Paxos
 from multicast.parts.portions import PORTION_BYTES
 from multicast.parts.views import Cast, Flushed, Gathering, NewView, Span
@@ -800,12 +801,24 @@ class Toto(MulticastProtocol):
             "paxos": self.paxos.describe(),
         }
 
-    def fingerprint(self) -> object:
-        view = self.view
-        record = self.record
-        casts = tuple((c.author, c.number, tuple(c.past), tuple(m.id for m in c.messages)) for c in view.everything())
-        return (
-            record.number, tuple(record.members), record.stopped, record.complete, self.time, tuple(view.held),
-            tuple(map(tuple, view.known)), tuple(self.order.ordered), self.order.marked, casts,
-            tuple(self._queue), tuple(self._mine), self.log.position, self.paxos.fingerprint(),
-        )  # fmt: skip
+    def inspect(self) -> dict[str, Any]:
+        """Phases: submitted, held (its cast is here), stable. Nothing is committed before it is delivered, and then it
+        is listed no more; a stable message waits for casts of silent members, or for more votes of the others. votes:
+        candidate -> how many vote for it."""
+        members, ordered = self.record.members, self.order.ordered
+        silent = [{"process": p} for k, p in enumerate(members) if self._revealed[k] <= ordered[k]]
+        messages = {message_id.hex(): seen(SUBMITTED) for message_id in self._mine}
+        for cast in self.view.everything():
+            k = self.view.index[cast.author]
+            if cast.number > ordered[k]:
+                stable = cast.number <= self.view.stable[k]
+                place = [cast.author, cast.number]
+                for message in cast.messages:
+                    phase, why = ("stable", silent) if stable else ("held", [])
+                    messages[message.id.hex()] = seen(phase, None, None, why, cast=place)
+        votes = {str(members[k]): mask.bit_count() for k, mask in sorted(self.order.votes.votes.items())}
+        told = {str(p): number for p, number in zip(members, self.view.held, strict=True)}
+        return {
+            **super().inspect(), **self.paxos.inspect(), "time": self.time, "held": told, "votes": votes,
+            "messages": messages,
+        }  # fmt: skip

@@ -76,6 +76,7 @@ import msgspec
 
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
+from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.timer import LeaderTimer
@@ -1068,10 +1069,16 @@ class WhiteBox(MulticastProtocol):
             "unsettled": self.log.unsettled,
         }
 
-    def fingerprint(self) -> object:
-        entries = tuple(
-            (i, e.phase, e.local, e.final, tuple(sorted(e.accepts.items())), e.position, e.sent,
-             tuple(sorted((v, tuple(sorted(ps))) for v, ps in e.acks.items())))
-            for i, e in sorted(self.entries.items())
-        )  # fmt: skip
-        return (self.status, self.promised, self.joined, self.clock.value, self.log.position, entries)
+    def inspect(self) -> dict[str, Any]:
+        """stamps: of the ACCEPTs held. acks: who has acknowledged the vector that most have."""
+        blocked = self._queue.blockers()
+        messages = {}
+        for message_id, entry in self.entries.items():
+            phase = DELIVERED if entry.position else ("start", "proposed", "accepted", "committed")[entry.phase]
+            stamps = {group: stamp for group, (_, stamp) in entry.accepts.items()}
+            acks = max((sorted(processes) for processes in entry.acks.values()), key=len, default=[])
+            why = blocked.get(message_id, [])
+            if entry.phase == COMMITTED and not entry.position and self.status is not LEADER:
+                why = [{"leader": self.joined.leader}]
+            messages[message_id.hex()] = seen(phase, entry.local, entry.final, why, stamps, acks=acks)
+        return {**super().inspect(), "promised": list(self.promised), "messages": messages}

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from multicast import registry
 from multicast.protocol import MulticastProtocol
+from multicast.simulation.mutants import BadPackage, load
 from multicast.simulation.runner import Settings, protocol_options
 from multicast.types import Topology
 
@@ -44,6 +45,19 @@ def protocols(name: str) -> list[type[MulticastProtocol]]:
         return [registry.load(n) for n in names]
     except ValueError as error:
         raise BadUsage(f"--protocol: {error}") from None
+
+
+def planted(module: str, name: str, package: str) -> type[MulticastProtocol]:
+    """The planted bug of this name in this protocol, from a package of them."""
+    try:
+        bugs = load(package).get(module, ())
+    except BadPackage as error:
+        raise BadUsage(f"--bugs: {error}") from None
+    for bug in bugs:
+        if bug.protocol.__name__ == name:
+            return bug.protocol
+    known = ", ".join(bug.protocol.__name__ for bug in bugs) or "none"
+    raise BadUsage(f"--bug: {module} has no planted bug {name!r}; it has {known}")
 
 
 def seed_range(text: str) -> range:

@@ -167,7 +167,7 @@ class Injector:
             fault = self._aim(fault)
         if not self._apply(fault):
             return
-        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        self._count(fault)
         if fault.lasts_us:
             world.schedule(world.now + fault.lasts_us, self._end, fault)
 
@@ -252,7 +252,7 @@ class Injector:
         world = self._world
         if self._over or (len(fault.processes) == 1 and not self._may_die(fault.processes[0])):
             return
-        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        self._count(fault)
         for pid in fault.processes:
             world.crash(pid, power=True)
         world.schedule(world.now + fault.lasts_us, self._end, fault)
@@ -262,23 +262,31 @@ class Injector:
         world, victim = self._world, fault.processes[0]
         if self._over or world.nodes[victim].disk.unsynced < 2 or not self._may_die(victim):
             return
-        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        self._count(fault)
         world.crash(victim, power=True, torn=True)
         world.schedule(world.now + fault.lasts_us, self._end, fault)
 
     def _died_of_disk(self, fault: Fault) -> None:
         """A `failing_fsync` has killed; nobody may stay dead when faults are over."""
         world = self._world
-        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        self._count(fault)
         if self._over:
             world.restart(fault.processes[0])
         else:
             world.schedule(world.now + fault.lasts_us, self._end, fault)
 
+    def _count(self, fault: Fault) -> None:
+        """It takes place."""
+        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        for observer in self._world.observers:
+            observer.on_fault(fault, True)
+
     def _end(self, fault: Fault) -> None:
         if self._over:
             return
         world, kind = self._world, fault.kind
+        for observer in world.observers:
+            observer.on_fault(fault, False)
         if kind in ("crash", "power", "mid_sync", "blackout", *DISK_KINDS):
             for pid in fault.processes:
                 world.restart(pid)

@@ -11,6 +11,7 @@ from multicast.protocol import ApplicationOutbox, Outbox
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp
 
 if TYPE_CHECKING:
+    from multicast.simulation.faults import Fault
     from multicast.simulation.world import Node
 
 _HANDLERS = ("on_start", "on_submit", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install", "on_stable")
@@ -29,6 +30,12 @@ class Observer:
 
     def on_crash(self, node: Node) -> None:
         """A life ended."""
+
+    def on_fault(self, fault: Fault, begins: bool) -> None:
+        """A fault takes place, or it is over."""
+
+    def on_heal(self) -> None:
+        """All faults are over: everybody is about to be up, every link works."""
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
         """The process multicast this."""

@@ -10,7 +10,7 @@ import random
 import shlex
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.network import Conditions
+from multicast.simulation.observe import Observer
 from multicast.simulation.world import EPOCH_US, World
 from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
 
@@ -291,9 +292,16 @@ class Run:
             self.fifo.finish()
 
 
-def run_seed(protocol: type[MulticastProtocol], seed: int, settings: Settings | None = None) -> Outcome:
-    """Run one seed."""
-    return Run(protocol, seed, settings or Settings()).execute()
+def run_seed(
+    protocol: type[MulticastProtocol],
+    seed: int,
+    settings: Settings | None = None,
+    observers: Sequence[Observer] = (),
+) -> Outcome:
+    """Run one seed. observers: who else watches; they see what the checkers see."""
+    run = Run(protocol, seed, settings or Settings())
+    run.world.observers += observers
+    return run.execute()
 
 
 class Summary:

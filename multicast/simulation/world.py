@@ -553,6 +553,8 @@ class World:
     def heal(self) -> None:
         """Everybody is up and running, every link works and is as fast as usual. Clocks stay as they are."""
         self._trace("heal")
+        for observer in self.observers:
+            observer.on_heal()
         self.conditions = self.network.conditions = self.conditions.benign()
         self.network.heal()
         for node in self.nodes.values():

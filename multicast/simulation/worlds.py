@@ -9,11 +9,13 @@ A package that runs something on top of a protocol declares an entry point of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Protocol
 
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import runner
+from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings
 
 GROUP = "multicast.simulation.worlds"
@@ -34,8 +36,10 @@ class SeedRunner(Protocol):
     def check(self, protocol: type[MulticastProtocol], settings: Settings) -> None:
         """ValueError, with a sentence for people, if this world cannot be run with these settings."""
 
-    def run_seed(self, protocol: type[MulticastProtocol], seed: int, settings: Settings) -> Outcome:
-        """Run one seed. Everything about it comes from these arguments. Exceptions are violations."""
+    def run_seed(
+        self, protocol: type[MulticastProtocol], seed: int, settings: Settings, observers: Sequence[Observer] = ()
+    ) -> Outcome:
+        """Run one seed. Everything about it comes from the first three arguments. Exceptions are violations."""
 
 
 def load(name: str) -> SeedRunner:
@@ -52,8 +56,10 @@ def load(name: str) -> SeedRunner:
     )
 
 
-def run_seed(protocol: type[MulticastProtocol], seed: int, settings: Settings) -> Outcome:
+def run_seed(
+    protocol: type[MulticastProtocol], seed: int, settings: Settings, observers: Sequence[Observer] = ()
+) -> Outcome:
     """Run one seed, in the world that the settings name."""
     if settings.store:
-        return load("store").run_seed(protocol, seed, settings)
-    return runner.run_seed(protocol, seed, settings)
+        return load("store").run_seed(protocol, seed, settings, observers)
+    return runner.run_seed(protocol, seed, settings, observers)

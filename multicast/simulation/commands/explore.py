@@ -8,7 +8,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from multicast.protocol import MulticastProtocol
 from multicast.simulation.cli import (
     GROUPS_MAX,
     REPLICAS_MAX,
@@ -19,11 +18,11 @@ from multicast.simulation.cli import (
     check,
     console,
     option_pairs,
+    planted,
     protocols,
     write_json,
 )
 from multicast.simulation.explore import Bounds, Explored, explore
-from multicast.simulation.mutants import BadPackage, load
 from multicast.simulation.runner import Settings, protocol_options
 from multicast.types import GroupId, Topology
 
@@ -60,7 +59,7 @@ def command(
     bounded("timeouts", timeouts or None, TIMES_MAX)
     if protocol == "all":
         raise BadUsage("--protocol: explore one protocol at a time")
-    chosen = _mutant(protocol, bug, bugs) if bug else protocols(protocol)[0]
+    chosen = planted(protocol, bug, bugs) if bug else protocols(protocol)[0]
     if replicas is None:
         replicas = 3 if chosen.specification.fault_tolerant else 1
     settings = Settings(groups=groups, replicas=replicas, options=option_pairs(option))
@@ -87,18 +86,6 @@ def command(
         raise typer.Exit(1)
     if not found.exhausted:
         raise typer.Exit(3)
-
-
-def _mutant(module: str, name: str, package: str) -> type[MulticastProtocol]:
-    try:
-        planted = load(package).get(module, ())
-    except BadPackage as error:
-        raise BadUsage(f"--bugs: {error}") from None
-    for bug in planted:
-        if bug.protocol.__name__ == name:
-            return bug.protocol
-    known = ", ".join(bug.protocol.__name__ for bug in planted) or "none"
-    raise BadUsage(f"--bug: {module} has no planted bug {name!r}; it has {known}")
 
 
 def _destinations(text: str, groups: int) -> tuple[tuple[GroupId, ...], ...]:

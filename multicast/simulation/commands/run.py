@@ -46,21 +46,8 @@ def command(
 
     With --store: also exactly-once, strict serializability, and equal state at equal position."""
     check_json(json_file)
-    world = _world() if store else None
-    profiles = world.profiles if world else PROFILES
-    if profile not in profiles:
-        raise BadUsage(f"--profile is one of {', '.join(profiles)}, not {profile!r}")
-    bounded("groups", groups, GROUPS_MAX)
-    bounded("replicas", replicas, REPLICAS_MAX)
-    bounded("messages", messages, MESSAGES_MAX)
-    settings = Settings(
-        profile=profile, groups=groups, replicas=replicas, messages=messages, options=option_pairs(option), store=store
-    )
     wanted, chosen = seed_range(seeds), protocols(protocol)
-    for one in chosen:
-        check(one, settings)
-        if world is not None:
-            _check_world(world, one, settings)
+    settings = chosen_settings(chosen, profile, groups, replicas, messages, option, store)
     summaries = [Summary(one.specification.name, settings) for one in chosen]
     interrupted = False
     try:
@@ -76,6 +63,33 @@ def command(
         raise typer.Exit(130)
     if any(s.failures for s in summaries):
         raise typer.Exit(1)
+
+
+def chosen_settings(
+    chosen: list[type[MulticastProtocol]],
+    profile: str,
+    groups: int | None,
+    replicas: int | None,
+    messages: int | None,
+    option: list[str] | None,
+    store: bool,
+) -> Settings:
+    """What these options of a command mean, if they fit these protocols."""
+    world = _world() if store else None
+    profiles = world.profiles if world else PROFILES
+    if profile not in profiles:
+        raise BadUsage(f"--profile is one of {', '.join(profiles)}, not {profile!r}")
+    bounded("groups", groups, GROUPS_MAX)
+    bounded("replicas", replicas, REPLICAS_MAX)
+    bounded("messages", messages, MESSAGES_MAX)
+    settings = Settings(
+        profile=profile, groups=groups, replicas=replicas, messages=messages, options=option_pairs(option), store=store
+    )
+    for one in chosen:
+        check(one, settings)
+        if world is not None:
+            _check_world(world, one, settings)
+    return settings
 
 
 def _world() -> SeedRunner:
