@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import edges, extract, frames, schemas, serialization
-from spark_etl.checks import bank, clients, delivery, transactions
+from spark_etl.checks import bank, clients, delivery, sessions, transactions
+from spark_etl.consistency import strongest
+from spark_etl.guarantees import Guarantees
 from spark_etl.inputs import Inputs, Top, behind, understand
 from spark_etl.report import (
     EXAMPLES,
@@ -19,6 +22,7 @@ from spark_etl.report import (
     UNDETERMINED,
     VALID,
     VIOLATED,
+    ModelVerdict,
     Property,
     Report,
     Violation,
@@ -28,10 +32,11 @@ Progress = Callable[[str], None]
 
 _NO_OUTCOMES = "the journals hold no outcomes: a run of the multicast library without the store"
 _NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl)"
+_CLIENTS = "clients saw what the journals say"
 _BANK = ("transfer", "read_all")
 
-PARTS = ("delivery", "transactions", "clients", "serializability", "bank")
-"""Groups of properties. "serializability" needs the first two."""
+PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank")
+"""Groups of properties. "serializability" needs the first two, "sessions" that, too."""
 
 
 class Unreadable(Exception):
@@ -64,7 +69,9 @@ class Audit:
         self.progress = progress or (lambda text: None)
         self.properties: list[Property] = []
         self.notes: list[str] = []
+        self.models: list[ModelVerdict] = []
         self.counts: dict[str, int] = {}
+        self._graph: DataFrame | None = None
         self._cached: list[DataFrame] = []
 
     def run(self, began: float | None = None) -> Report:
@@ -78,6 +85,7 @@ class Audit:
                 "transactions": self._check_transactions,
                 "clients": self._check_clients,
                 "serializability": self._check_serializability,
+                "sessions": self._check_sessions,
                 "bank": self._check_bank,
             }
             for part in PARTS:
@@ -96,7 +104,16 @@ class Audit:
             "client events": self.counts["history"],
         }
         seconds = round(time.monotonic() - began, 3)
-        return Report(str(self.directory), self.properties, inputs.problems, self.notes, summary, seconds)
+        return Report(
+            str(self.directory),
+            self.properties,
+            inputs.problems,
+            self.notes,
+            summary,
+            seconds,
+            models=self.models,
+            strongest=strongest(self.models),
+        )
 
     # -- input --------------------------------------------------------------------------------------------------------
 
@@ -132,8 +149,8 @@ class Audit:
         """Frames that several checks use, and how far every replica got."""
         self.progress("putting deliveries and outcomes side by side")
         self.shards = list(self.inputs.shards)[: frames.SHARDS_MAX]
-        self.log = self._keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
-        self.messages = self._keep(frames.messages(self.log, self.shards))
+        self.log = self.keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
+        self.messages = self.keep(frames.messages(self.log, self.shards))
         self.tops, covered = self._tops()
         self.top_frame = self.spark.createDataFrame(
             [(t.replica, t.shard, t.delivered, t.completed, t.gts) for t in self.tops.values()],
@@ -147,10 +164,10 @@ class Audit:
             shard for shard, members in self.inputs.shards.items() if unsure & set(members) and shard not in covered
         ]
         self.has_outcomes = self.counts.get("outcomes", 0) > 0 or self.counts.get("deliveries", 0) == 0
-        self.reads = self._keep(frames.key_reads(self.tables["reads"]))
-        self.writes = self._keep(frames.key_writes(self.tables["writes"]))
-        self.ordered = self._keep(edges.reads_in_order(self.reads, self.writes))
-        self.operations = self._keep(frames.operations(self.history))
+        self.reads = self.keep(frames.key_reads(self.tables["reads"]))
+        self.writes = self.keep(frames.key_writes(self.tables["writes"]))
+        self.ordered = self.keep(edges.reads_in_order(self.reads, self.writes))
+        self.operations = self.keep(frames.operations(self.history))
         self._check_history()
 
     def _tops(self) -> tuple[dict[int, Top], set[int]]:
@@ -203,13 +220,33 @@ class Audit:
             )
         self.counts["history"] = self.history.count()
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Cached until the audit is over."""
         self._cached.append(frame.cache())
         return self._cached[-1]
 
+    @cached_property
+    def timeline(self) -> DataFrame:
+        """`sessions.steps`."""
+        return self.keep(sessions.steps(self.operations, self.messages))
+
+    def dependencies(self) -> DataFrame:
+        """`edges.dependencies`, of the whole run."""
+        if self._graph is None:
+            self._graph = self.keep(edges.dependencies(self.ordered, self.writes))
+        return self._graph
+
+    def found(self, name: str) -> int:
+        """How many violations a property had."""
+        return sum(p.violations for p in self.properties if p.name == name)
+
+    def verdict(self, name: str) -> str:
+        """A property's verdict; empty if it was not checked."""
+        return next((p.verdict for p in self.properties if p.name == name), "")
+
     # -- properties ---------------------------------------------------------------------------------------------------
 
-    def _check(
+    def check(
         self, name: str, frame: DataFrame | None, rows: int, *, blind: bool = False, skip: str = "", note: str = ""
     ) -> Property:
         """Run one check. blind: a part of the input that it needs is missing. skip: why it does not apply."""
@@ -231,9 +268,9 @@ class Audit:
     def _check_delivery(self) -> None:
         inputs, log, deliveries = self.inputs, self.log, self.counts.get("deliveries", 0)
         blind = bool(inputs.unsure)
-        self._check("integrity", delivery.integrity(log), deliveries, blind=blind)
+        self.check("integrity", delivery.integrity(log), deliveries, blind=blind)
         self._check_validity(deliveries, blind)
-        prop = self._check(
+        prop = self.check(
             "agreement in a shard",
             delivery.agreement(log, self.top_frame, self.stop_frame, inputs.holed),
             deliveries,
@@ -243,14 +280,25 @@ class Audit:
         if late and prop.verdict == VALID:
             prop.verdict, prop.note = PENDING, f"{len(late)} of {len(inputs.replicas)} replicas are behind at the end"
         self.notes += late
-        prefix = self._check("prefix order", delivery.prefix_order(log), deliveries, blind=blind)
+        prefix = self.check("prefix order", delivery.prefix_order(log), deliveries, blind=blind)
         self._check_order(prop, prefix, deliveries)
+        self._check_optimistic()
+
+    def _check_optimistic(self) -> None:
+        """Not a matter of right and wrong: how often a protocol's early deliveries were in another order."""
+        row = delivery.optimistic(self.tables["deliveries"]).first()
+        skip = "" if row is not None and row.n else "the protocol delivers nothing early"
+        prop = self.check("optimistic deliveries", None, row.n if row else 0, skip=skip)
+        if row is not None and row.n:
+            share = 100 * row.mistaken / row.n
+            prop.note = f"{row.mistaken:,} of {row.n:,} were early in another order than finally ({share:.2f} %)"
+            prop.note += f"; {row.open:,} are not final yet" if row.open else ""
 
     def _check_validity(self, deliveries: int, blind: bool) -> None:
-        missing = self._keep(delivery.unsubmitted(self.messages, self.tables["submitted"]))
+        missing = self.keep(delivery.unsubmitted(self.messages, self.tables["submitted"]))
         forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure})
         invoked = self.operations if self.has_history else None
-        prop = self._check(
+        prop = self.check(
             "validity", delivery.validity(self.log, missing, invoked, forgetful), deliveries, blind=blind
         )
         lost = 0 if prop.violations else missing.count()
@@ -260,7 +308,7 @@ class Audit:
 
     def _check_order(self, agreement: Property, prefix: Property, deliveries: int) -> None:
         frame = delivery.one_order(self.messages, self.top_frame, self.shards, self.unsure_shards)
-        prop = self._check("one order across shards", frame, deliveries, blind=bool(self.unsure_shards))
+        prop = self.check("one order across shards", frame, deliveries, blind=bool(self.unsure_shards))
         self.certified = not (prop.violations or prefix.violations or agreement.violations)
         if not self.certified:
             components, cycles = serialization.order_cycle(edges.delivery_edges(self.log))
@@ -279,42 +327,47 @@ class Audit:
         skip = "" if self.has_outcomes else _NO_OUTCOMES
         outcomes = self.counts.get("outcomes", 0)
         unsure = self.inputs.unsure
-        self._check(
+        self.check(
             "results complete and equal",
             transactions.results(self.log, self.messages, self.top_frame, self.stop_frame, unsure),
             outcomes,
             blind=bool(unsure),
             skip=skip,
         )
-        self.reads_property = self._check(
+        self.reads_property = self.check(
             "reads return what the order says",
             transactions.reads(self.ordered, self.writes, self.unsure_shards),
             self.counts.get("reads", 0),
             blind=bool(self.unsure_shards),
             skip=skip,
         )
-        self._check("exactly once", transactions.exactly_once(self.log), outcomes, blind=bool(unsure), skip=skip)
+        self.check("exactly once", transactions.exactly_once(self.log), outcomes, blind=bool(unsure), skip=skip)
 
     def _check_clients(self) -> None:
-        name = "clients saw what the journals say"
+        name = _CLIENTS
         skip = "" if self.has_outcomes else _NO_OUTCOMES
         if not self.has_history:
-            prop = self._check(name, None, 0, blind=self.expect_history, skip=skip)
-            self._without_history(prop)
+            prop = self.check(name, None, 0, blind=self.expect_history, skip=skip)
+            self.without_history(prop)
             return
         frame = clients.answers(self.operations, self.messages, self.reads, self._settled_before())
-        prop = self._check(
+        prop = self.check(
             name, frame, self.counts["history"], blind=bool(self.inputs.unsure or self.inputs.problems), skip=skip
         )
-        if not skip:
-            unknown = self.operations.where(F.col("type") == "info").join(
-                self.messages.where("effect").select("id", "effect"), "id", "left"
-            )
-            row = unknown.agg(F.count("*").alias("n"), F.count("effect").alias("effective")).first()
-            if row and row.n:
-                self.notes.append(f"of {row.n} operations whose outcome no client knows, {row.effective} had an effect")
+        self._resolve_unknown(skip)
 
-    def _without_history(self, prop: Property) -> None:
+    def _resolve_unknown(self, skip: str) -> None:
+        """What became of operations whose outcome no client knows."""
+        row = None if skip else clients.unknown(self.operations, self.messages, self._settled_before()).first()
+        prop = self.check("unknown outcomes resolved", None, row.n if row else 0, skip=skip)
+        if row is not None and not skip:
+            prop.note = f"of {row.n:,} operations {row.applied:,} were applied, {row.not_applied:,} were not"
+            if row.open:
+                prop.verdict = PENDING
+                prop.note += f", and {row.open:,} may still be under way"
+
+    def without_history(self, prop: Property) -> None:
+        """This property needs a client history, and there is none."""
         if prop.verdict in (UNDETERMINED, VALID):
             prop.note = _NO_HISTORY
             prop.verdict = UNDETERMINED if self.expect_history else NOT_APPLICABLE
@@ -337,21 +390,21 @@ class Audit:
         plain, strict = "serializability", "strict serializability"
         blind = bool(self.unsure_shards)
         certified = self.certified and not self.reads_property.violations
-        self.graph: DataFrame | None = None
-        prop = self._check(plain, None, rows, blind=blind, skip=skip)
+        self.late: int | None = None
+        prop = self.check(plain, None, rows, blind=blind, skip=skip)
         if not skip and not certified:
             self._decide(prop, None)
         elif prop.verdict == VALID:
             prop.note = "every read returned the last version before it"
-        prop = self._check(strict, None, self.counts["history"], blind=blind, skip=skip)
+        prop = self.check(strict, None, self.counts["history"], blind=blind, skip=skip)
         if skip:
             return
         if not self.has_history:
-            self._without_history(prop)
+            self.without_history(prop)
             return
         began = time.monotonic()
-        timeline = self._keep(clients.timeline(self.operations, self.messages))
-        late = clients.against_real_time(timeline).count()
+        timeline = self.timeline
+        late = self.late = clients.against_real_time(timeline).count()
         if late or not certified:
             self._decide(prop, timeline)
             if prop.verdict == VALID:
@@ -364,11 +417,9 @@ class Audit:
         """Search for cycles, the certificate having failed."""
         began = time.monotonic()
         self.progress(f"searching for cycles ({prop.name})")
-        if self.graph is None:
-            self.graph = self._keep(edges.dependencies(self.ordered, self.writes))
         named = self.messages.where(F.col("applied") != 0).select("id", "gts")
         names = named.join(self.operations.select("id", "f").distinct(), "id", "left")
-        found = serialization.search(self.graph, names, timeline)
+        found = serialization.search(self.dependencies(), names, timeline)
         for cycle in found.cycles:
             sentence = f"{len(cycle.sentences)} transactions must each precede the next, in a circle"
             prop.examples.append(Violation(cycle.name, sentence, cycle.transactions, cycle.keys, steps=cycle.sentences))
@@ -383,6 +434,13 @@ class Audit:
             prop.note = f"not in the order of versions, but without a cycle among {found.edges:,} edges"
         prop.seconds = round(prop.seconds + time.monotonic() - began, 3)
 
+    def _check_sessions(self) -> None:
+        certified = self.certified and not self.reads_property.violations and not self.found(_CLIENTS)
+        skip = "" if self.has_outcomes else _NO_OUTCOMES
+        guarantees = Guarantees(self, skip, bool(self.unsure_shards), certified, self.late)
+        guarantees.check()
+        self.models = guarantees.models()
+
     def _check_bank(self) -> None:
         name = "conservation of the bank's total"
         skip = ""
@@ -393,4 +451,4 @@ class Audit:
         elif not self.operations.where(F.col("f").isin(*_BANK)).limit(1).collect():
             skip = "the client history has no bank operations"
         frame = None if skip else bank.conservation(self.operations, self.messages, self.writes)
-        self._check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
+        self.check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)

@@ -55,11 +55,7 @@ def find_cycles(
 ) -> tuple[list[list[int]], int]:
     """A shortest cycle of up to `cycles_max` components, as lists of nodes 0 <= n < nodes, and how many components have
     one. A step of a cycle that is no edge given is a real-time edge."""
-    rt_source, rt_target, count = _real_time(intervals, nodes)
-    rows, columns = np.concatenate([source, rt_source]), np.concatenate([target, rt_target])
-    graph = csr_matrix((np.ones(len(rows), np.int8), (rows, columns)), shape=(count, count))
-    _, labels = connected_components(graph, directed=True, connection="strong")
-    sizes = np.bincount(labels[:nodes], minlength=labels.max() + 1) if nodes else np.empty(0, np.int64)
+    graph, labels, sizes = _components(source, target, intervals, nodes)
     cyclic = np.flatnonzero(sizes > 1)
     cyclic = cyclic[np.argsort(sizes[cyclic], kind="stable")]
     found = []
@@ -67,6 +63,24 @@ def find_cycles(
         members = np.flatnonzero(labels[:nodes] == label)
         found.append(_shortest_cycle(graph, labels, members, nodes))
     return found, len(cyclic)
+
+
+def cyclic_nodes(source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int) -> np.ndarray:
+    """The nodes 0 <= n < nodes that are on some cycle."""
+    _, labels, sizes = _components(source, target, intervals, nodes)
+    return np.flatnonzero(sizes[labels[:nodes]] > 1) if nodes else np.empty(0, np.int64)
+
+
+def _components(
+    source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int
+) -> tuple[csr_matrix, np.ndarray, np.ndarray]:
+    """The graph with real time, every node's component, and how many nodes below `nodes` each component has."""
+    rt_source, rt_target, count = _real_time(intervals, nodes)
+    rows, columns = np.concatenate([source, rt_source]), np.concatenate([target, rt_target])
+    graph = csr_matrix((np.ones(len(rows), np.int8), (rows, columns)), shape=(count, count))
+    _, labels = connected_components(graph, directed=True, connection="strong")
+    sizes = np.bincount(labels[:nodes], minlength=labels.max() + 1) if nodes else np.empty(0, np.int64)
+    return graph, labels, sizes
 
 
 def _shortest_cycle(graph: csr_matrix, labels: np.ndarray, members: np.ndarray, nodes: int) -> list[int]:

@@ -101,8 +101,9 @@ def key_writes(writes: DataFrame) -> DataFrame:
 def operations(history: DataFrame) -> DataFrame:
     """Client operations, one row each: invocation and end together.
 
-    Columns: file, id, process, f, type (ok, fail, info), invoke_us, complete_us (null unless ok or fail), version,
-    succeeded, reads, value, invocations, ends.
+    Columns: file, id, process, f, type (ok, fail, info), line, end_line (of invocation and end), invoke_us, complete_us
+    (null unless ok or fail), version, succeeded, reads, value (what its invocation says, if its end says nothing),
+    invocations, ends.
     """
     end = F.col("type") != "invoke"
     certain = F.col("type").isin("ok", "fail")
@@ -112,13 +113,15 @@ def operations(history: DataFrame) -> DataFrame:
         .agg(
             F.min("process").alias("process"),
             F.max("f").alias("f"),
+            F.min(F.when(~end, F.col("line"))).alias("line"),
+            F.max(F.when(end, F.col("line"))).alias("end_line"),
             F.min(F.when(~end, F.col("at_us"))).alias("invoke_us"),
             F.max(F.when(certain, F.col("at_us"))).alias("complete_us"),
             F.coalesce(F.max(F.when(end, F.col("type"))), F.lit("info")).alias("type"),
             F.max("version").alias("version"),
             F.max("succeeded").alias("succeeded"),
             F.max_by("reads", F.when(end, F.col("at_us"))).alias("reads"),
-            F.max_by("value", F.when(end, F.col("at_us"))).alias("value"),
+            F.max_by("value", F.when(F.col("value").isNotNull(), F.when(end, 1).otherwise(0))).alias("value"),
             F.sum((~end).cast("int")).alias("invocations"),
             F.sum(end.cast("int")).alias("ends"),
         )

@@ -19,6 +19,8 @@ VALID, VIOLATED, UNDETERMINED, PENDING, NOT_APPLICABLE = (
 
 _STYLES = {VALID: "green", VIOLATED: "bold red", UNDETERMINED: "yellow", PENDING: "cyan", NOT_APPLICABLE: "dim"}
 
+_MODEL_STYLES = {"holds": "green", "violated": "bold red", "not determined": "yellow"}
+
 COLUMNS_MIN = 120
 """Width of the report where there is no terminal to ask: rich's 80 columns would cut the table."""
 
@@ -50,9 +52,19 @@ class Property(msgspec.Struct):
     note: str = ""
 
 
+class ModelVerdict(msgspec.Struct):
+    """A consistency model, by its name in `spark_etl.blackbox.models`, or "linearizable-per-key". verdict: "holds",
+    "violated" or "not determined". why: in words."""
+
+    name: str
+    verdict: str
+    why: str = ""
+
+
 class Report(msgspec.Struct):
     """The whole audit. problems: what is missing or damaged in the input, with file and byte. notes: what is normal and
-    worth knowing. seconds: all of it, with Spark's start."""
+    worth knowing. seconds: all of it, with Spark's start. models: each consistency model's verdict (empty: not asked).
+    strongest: those that hold and that no other one implies that holds."""
 
     run: str
     properties: list[Property]
@@ -62,6 +74,8 @@ class Report(msgspec.Struct):
     seconds: float
     version: int = REPORT_VERSION
     verdict: str = ""
+    models: list[ModelVerdict] = []
+    strongest: list[str] = []
 
     def __post_init__(self) -> None:
         verdicts = [p.verdict for p in self.properties]
@@ -102,6 +116,7 @@ def render(report: Report, console: Console) -> None:
         found = str(p.violations) if p.violations else ""
         table.add_row(p.name, Text(p.verdict, _STYLES[p.verdict]), found, f"{p.rows:,}", f"{p.seconds:.1f}")
     console.print(table)
+    _render_models(report, console)
     shown: set[str] = set()
     for p in report.properties:
         for violation in p.examples:
@@ -121,6 +136,25 @@ def render(report: Report, console: Console) -> None:
     for note in report.notes:
         _line(console, Text(f"note: {note}", "dim"))
     _line(console, Text.assemble("verdict: ", (report.verdict, _STYLES[report.verdict]), f" ({report.seconds:.1f} s)"))
+
+
+def _render_models(report: Report, console: Console) -> None:
+    """Rows: models from weak to strong; columns: plain, with sessions, with real time."""
+    if not report.models:
+        return
+    verdicts = {m.name: m.verdict for m in report.models}
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("consistency model", "plain", "strong session", "strong (real time)"):
+        table.add_column(name, no_wrap=True)
+    for name in verdicts:
+        if not name.startswith("strong-") and f"strong-{name}" in verdicts:
+            cells = [verdicts[variant + name] for variant in ("", "strong-session-", "strong-")]
+            table.add_row(name.replace("-", " "), *(Text(cell, _MODEL_STYLES[cell]) for cell in cells))
+    per_key = verdicts["linearizable-per-key"]
+    table.add_row("linearizable per key", "", "", Text(per_key, _MODEL_STYLES[per_key]))
+    console.print(table)
+    names = ["strict serializable" if n == "strong-serializable" else n.replace("-", " ") for n in report.strongest]
+    _line(console, Text.assemble("strongest that holds: ", (", ".join(names) or "none for certain", "bold")))
 
 
 def _line(console: Console, text: Text) -> None:

@@ -7,7 +7,7 @@ is believed once its edges were found again by version.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_etl.columns import id_text, key_text, version_text
-from spark_etl.cycles import NEVER, Interval, find_cycles
+from spark_etl.cycles import NEVER, Interval, cyclic_nodes, find_cycles
 from spark_etl.edges import KINDS, RW, WR, WW
 
 
@@ -38,11 +38,16 @@ class CycleSearch(msgspec.Struct):
     unexplained: int
 
 
-def search(edges: DataFrame, names: DataFrame, timeline: DataFrame | None) -> CycleSearch:
-    """Cycles among `edges` (`edges.dependencies`) and, if given, real time (`clients.timeline`).
+class _Graph(NamedTuple):
+    """Nodes are places in `hashes`."""
 
-    names: gts, id, f (may be null) of every transaction.
-    """
+    hashes: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    intervals: list[Interval]
+
+
+def _graph(edges: DataFrame, timeline: DataFrame | None) -> _Graph:
     numeric = _numbers(edges.select(F.xxhash64("source").alias("s"), F.xxhash64("target").alias("t")).distinct())
     times: dict[str, np.ndarray] = {}
     if timeline is not None:
@@ -59,10 +64,30 @@ def search(edges: DataFrame, names: DataFrame, timeline: DataFrame | None) -> Cy
         node = np.searchsorted(hashes, times["node"][mine])
         intervals.append(Interval(node, times["invoke_us"][mine], times["end"][mine]))
     source, target = np.searchsorted(hashes, numeric["s"]), np.searchsorted(hashes, numeric["t"])
+    return _Graph(hashes, source, target, intervals)
+
+
+def search(edges: DataFrame, names: DataFrame, timeline: DataFrame | None) -> CycleSearch:
+    """Cycles among `edges` (`edges.dependencies`) and, if given, real time (`sessions.steps`).
+
+    names: gts, id, f (may be null) of every transaction.
+    """
+    hashes, source, target, intervals = _graph(edges, timeline)
     cycles, components = find_cycles(source, target, intervals, len(hashes))
     explained = _explain([[int(hashes[n]) for n in cycle] for cycle in cycles], edges, names, timeline)
     good = [cycle for cycle in explained if cycle is not None]
-    return CycleSearch(components, good, len(source) + len(times.get("node", ())), len(explained) - len(good))
+    count = len(source) + sum(len(interval.node) for interval in intervals)
+    return CycleSearch(components, good, count, len(explained) - len(good))
+
+
+def residue(edges: DataFrame, sessions: DataFrame | None, timeline: DataFrame | None) -> list[int]:
+    """The transactions, as `xxhash64` of their versions, that are on some cycle of dependencies, sessions
+    (`sessions.edges`) and real time. Every cycle that any consistency model rules out is among them."""
+    pairs = edges.select("source", "target")
+    if sessions is not None:
+        pairs = pairs.unionByName(sessions.select("source", "target"))
+    hashes, source, target, intervals = _graph(pairs, timeline)
+    return [int(hash) for hash in hashes[cyclic_nodes(source, target, intervals, len(hashes))]]
 
 
 def _numbers(frame: DataFrame) -> dict[str, np.ndarray]:

@@ -113,13 +113,22 @@ def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def timeline(operations: DataFrame, messages: DataFrame) -> DataFrame:
-    """The client operations that took place, with their place in the order: file, gts, id, f, invoke_us, complete_us
-    (null: no client knows)."""
-    placed = messages.where(F.col("live") & (F.col("applied") != 0)).select("id", "gts")
-    return operations.where(F.col("invoke_us").isNotNull()).join(placed, "id").select(
-        "file", "gts", "id", "f", "invoke_us", F.when(F.col("type") == "ok", F.col("complete_us")).alias("complete_us")
-    )  # fmt: skip
+def unknown(operations: DataFrame, messages: DataFrame, settled_before: bytes | None) -> DataFrame:
+    """What became of the operations whose outcome no client knows: one row with the counts n, applied, not_applied
+    (for certain) and open. settled_before: as in `answers`; such an operation has no version that a client knows, so
+    that it may still be under way unless nothing is."""
+    known = messages.select("id", "live", "status", "applied")
+    fate = operations.where(F.col("type") == "info").join(known, "id", "left")
+    applied = F.coalesce(F.col("applied") != 0, F.lit(False))
+    refused = F.col("live").isNotNull() & (~F.col("live") | F.col("status").isNotNull())
+    never = F.col("live").isNull() & F.lit(settled_before is None)
+    out = ~applied & (refused | never)
+    return fate.agg(
+        F.count("*").alias("n"),
+        F.count(F.when(applied, 1)).alias("applied"),
+        F.count(F.when(out, 1)).alias("not_applied"),
+        F.count(F.when(~applied & ~out, 1)).alias("open"),
+    )
 
 
 BLOCKS = 64
@@ -127,7 +136,7 @@ BLOCKS = 64
 
 def against_real_time(timeline: DataFrame) -> DataFrame:
     """The operations that ended before the invocation of one that precedes them in the order. None: the order of
-    versions is an order of real time. Only operations of one file share a clock.
+    versions is an order of real time. Only operations of one file share a clock. timeline: `sessions.steps`.
 
     Operations are cut into blocks by version; a block starts from the latest invocation of all blocks before it.
     """

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED
+from multicast.types import FINAL, OPTIMISTIC
 from spark_etl.columns import id_text, text, union, version_text, violations
 
 
@@ -289,3 +290,23 @@ def _missed(live: DataFrame, tops: DataFrame, index: int, shard: int) -> DataFra
 def pending(messages: DataFrame) -> DataFrame:
     """Messages that not all their destination shards have delivered yet."""
     return messages.where(F.col("live") & (F.col("expected") != F.col("delivered").bitwiseAND(F.col("expected"))))
+
+
+def optimistic(deliveries: DataFrame) -> DataFrame:
+    """How good the guesses were, of protocols that deliver a message early, in an order that may turn out wrong: one
+    row with the counts n, mistaken (delivered early after one that it finally precedes) and open (not yet delivered
+    finally by that replica)."""
+    first = (
+        deliveries.where(F.col("stage") == OPTIMISTIC)
+        .groupBy("replica", "id")
+        .agg(F.min(F.struct("segment", "offset")).alias("at"))
+    )
+    final = deliveries.where((F.col("stage") == FINAL) & ~F.col("expired"))
+    final = final.groupBy("replica", "id").agg(F.min("position").alias("position"))
+    earlier = Window.partitionBy("replica").orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
+    guesses = first.join(final, ["replica", "id"], "left").withColumn("before", F.max("position").over(earlier))
+    return guesses.agg(
+        F.count("*").alias("n"),
+        F.count(F.when(F.col("position") < F.col("before"), 1)).alias("mistaken"),
+        F.count(F.when(F.col("position").isNull(), 1)).alias("open"),
+    )
