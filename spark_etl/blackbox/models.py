@@ -227,10 +227,12 @@ class Judge:
             return Verdict(VIOLATED, "these transactions precede one another in a circle", graph.cycle())
         if self._constraints is None:
             return Verdict(UNDETERMINED, f"more than {self.limits.constraints} pairs of writes have no known order")
-        if self._constraints and len(self.history) > self.limits.transactions:
+        constraints = self._constraints if shape.layered else [c for c in self._constraints if not c.blind]
+        if not constraints:
+            return Verdict(HOLDS)
+        if len(self.history) > self.limits.transactions:
             most = self.limits.transactions
             return Verdict(UNDETERMINED, f"more than {most} transactions, and versions without a known order")
-        constraints = self._constraints if shape.layered else [c for c in self._constraints if not c.blind]
         solver = Solver(graph, shape, constraints, self.limits.seconds)
         if (verdict := solver.prune()) is not None:
             return verdict
