@@ -1,7 +1,7 @@
 """The worst schedule, searched for: coordinate ascent from random starts.
 
 Failure-free latency is a supremum over everything in a `Schedule`. Nothing tells the search what the worst one looks
-like. It begins somewhere at random, and then changes one thing at a time, keeping what makes m later (or as late: so
+like. It begins somewhere at random, and then changes a thing or two at a time, keeping what makes m later (or as late: so
 it wanders over plateaus): the sender of m; who sends a conflicting message, to whom, and when, at an instant at which
 something happens in the run at hand or just before one; how far ahead a group's clock is; clock errors; the delay of a
 message, of all on a link, of all of a kind, mostly 0 or δ, sometimes between. Starts alternate between two aims, the
@@ -41,6 +41,7 @@ EVENTS = 400_000
 _STUCK = 150
 _KICKS_MAX = 4
 _POLISH_BELOW = 0.5
+_ANOTHER_CHANGE = 0.35
 _SIMPLIFY_RUNS = 200
 _STEPS_US = (500, 200, 100, 50, 20, 10, 5, 2, 1)
 _AHEAD = (0, 2, 4)
@@ -144,6 +145,8 @@ class Search:
         since = 0
         while since < _STUCK:
             changed = self._change(schedule, played)
+            while self.rng.random() < _ANOTHER_CHANGE:
+                changed = self._change(changed, played)
             if changed == schedule or self._excluded(changed):
                 continue
             after = self._play(changed)
@@ -247,11 +250,11 @@ class Search:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def _change(self, schedule: Schedule, played: Played) -> Schedule:
-        """One thing, other than it is."""
+        """One thing, perhaps, other than it is."""
         rng = self.rng
-        kinds: list[tuple[Any, int]] = [(self._other_sender, 2), (self._other_ahead, 3), (self._other_delay, 5)]
+        kinds: list[tuple[Any, int]] = [(self._other_sender, 2), (self._other_ahead, 3), (self._other_delay, 3)]
         if schedule.conflicts:
-            kinds += [(self._other_conflict, 8)]
+            kinds += [(self._other_conflict, 10)]
         if self.skew_us:
             kinds += [(self._other_skew, 3)]
         change = rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]

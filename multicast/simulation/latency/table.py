@@ -34,7 +34,7 @@ TOLERANCE = 0.01
 """In δ, of a searched supremum."""
 AVERAGE_TOLERANCE = 0.15
 """In δ, of a sampled mean: three times its standard error, about."""
-EFFORT_MORE = 4
+EFFORT_MORE = 20
 """A search that has not reached the published figure goes on with up to so many times the effort."""
 _UNPUBLISHED_EFFORT = 0.25
 _EXACT = 1e-9
