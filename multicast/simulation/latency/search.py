@@ -1,8 +1,8 @@
 """The worst schedule, searched for: coordinate ascent from random starts.
 
 Failure-free latency is a supremum over everything in a `Schedule`. Nothing tells the search what the worst one looks
-like. It begins somewhere at random, and then changes a thing or two at a time, keeping what makes m later (or as late: so
-it wanders over plateaus): the sender of m; who sends a conflicting message, to whom, and when, at an instant at which
+like. It begins somewhere at random, and then changes a thing or two at a time, keeping what makes m later (or as late:
+so it wanders over plateaus): the sender of m; who sends a conflicting message, to whom and when, at an instant at which
 something happens in the run at hand or just before one; how far ahead a group's clock is; clock errors; the delay of a
 message, of all on a link, of all of a kind, mostly 0 or δ, sometimes between. Starts alternate between two aims, the
 first delivery in each group and the last of all; one that gets stuck is given up for a new one, or for one a few
