@@ -101,7 +101,8 @@ def test_every_command_exists(page: Path) -> None:
     named = re.findall(r"`python -m multicast\.simulation ([\w-]+)", text)
     if page.name == pages.COMPARISON:
         papers = text.partition("# Where it is")[2]
-        named += [words.split()[0] for row in _rows(papers) for words in re.findall(r"^`([a-z][\w-]*(?: .*)?)`", row[-1])]
+        last = [row[-1] for row in _rows(papers)]
+        named += [match[1].split()[0] for cell in last if (match := re.match(r"`([a-z][\w-]*(?: .*)?)`", cell))]
         assert {"latency", "run", "trace", "explore", "experiments"} <= set(named)
     assert set(named) <= known
 
