@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import edges, extract, frames, schemas, serialization
-from spark_etl.checks import bank, clients, delivery, sessions, transactions
+from spark_etl.checks import bank, clients, delivery, sessions, transactions, workloads
 from spark_etl.consistency import strongest
 from spark_etl.guarantees import Guarantees
 from spark_etl.inputs import Inputs, Top, behind, understand
@@ -35,7 +35,7 @@ _NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl)"
 _CLIENTS = "clients saw what the journals say"
 _BANK = ("transfer", "read_all")
 
-PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank")
+PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank", "workloads")
 """Groups of properties. "serializability" needs the first two, "sessions" that, too."""
 
 
@@ -87,6 +87,7 @@ class Audit:
                 "serializability": self._check_serializability,
                 "sessions": self._check_sessions,
                 "bank": self._check_bank,
+                "workloads": self._check_workloads,
             }
             for part in PARTS:
                 if part in self.parts:
@@ -452,3 +453,12 @@ class Audit:
             skip = "the client history has no bank operations"
         frame = None if skip else bank.conservation(self.operations, self.messages, self.writes)
         self.check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
+
+    def _check_workloads(self) -> None:
+        """Of the workloads that the client history tells of."""
+        if not self.has_history:
+            return
+        ran = {row.f: row.n for row in self.operations.groupBy("f").agg(F.count("*").alias("n")).collect()}
+        for name, (f, check) in workloads.INVARIANTS.items():
+            if f in ran:
+                self.check(name, check(self.operations), ran[f], blind=bool(self.inputs.problems))

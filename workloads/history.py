@@ -55,9 +55,9 @@ class HistoryWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def invoke(self, process: int, message_id: MessageId, f: str) -> None:
-        """The client is about to send this."""
-        self._write(HistoryEvent(process, "invoke", _now_us(), _uuid(message_id), f))
+    def invoke(self, process: int, message_id: MessageId, f: str, value: dict[str, int] | None = None) -> None:
+        """The client is about to send this. value: what the workload wants remembered even if no answer comes."""
+        self._write(HistoryEvent(process, "invoke", _now_us(), _uuid(message_id), f, value=value))
 
     def ok(
         self,

@@ -1,0 +1,68 @@
+"""The workloads with invariants, against a cluster that fails at random."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from client_sdk import AsyncClient
+from kvstore.core.audit import HistoryEvent
+from tests.client_sdk.fake import FakeCluster
+from tests.workloads.test_bank import FAULTS, check_well_formed
+from workloads import invariants
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def events_of(directory: Path, name: str) -> list[HistoryEvent]:
+    lines = (directory / "history" / f"{name}.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=HistoryEvent) for line in lines]
+
+
+@pytest.mark.parametrize("name", sorted(invariants.WORKLOADS))
+async def test_histories_are_well_formed_under_faults_and_say_what_was_added_and_seen(tmp_path: Path, name: str):
+    rng = random.Random(name)
+    async with FakeCluster() as cluster:
+        for replica in cluster.replicas:
+            replica.faults.extend([""] * 8 + [rng.choice(FAULTS) for _ in range(100)])
+        counts, answered = await invariants.run(name, cluster.urls, directory=tmp_path, clients=3, seconds=1.0)
+        assert answered and sum(counts.values()) > 20
+    events = events_of(tmp_path, name)
+    check_well_formed(events)
+    reader = invariants.WORKLOADS[name].reader
+    reads = [e for e in events if e.f == reader and e.type == "ok"]
+    assert len(reads) == counts[reader]
+    assert all(e.value is not None for e in reads)
+    changes = [e for e in events if e.type == "invoke" and e.f in ("set_add", "counter_add", "fork_write")]
+    assert all(e.value for e in changes)
+    assert bool(changes) == (name != "cycle")
+
+
+async def test_a_swap_leaves_one_ring():
+    async with FakeCluster() as cluster, AsyncClient(cluster.urls) as store:
+        workload = invariants.Cycle(store, None)
+        await workload.open()
+        rng = random.Random(1)
+        for _ in range(60):
+            await workload.step(rng, 0)
+        assert workload.counts["cycle_swap"] > 20
+        way = [0]
+        rows = {key: int(value) for key, (value, _) in cluster.rows.items()}
+        for _ in workload.keys:
+            way.append(rows[workload.keys[way[-1]]])
+        assert way[-1] == 0 and sorted(way[:-1]) == list(range(workload.SIZE))
+        assert way != [*range(workload.SIZE), 0]
+
+
+async def test_two_runs_on_one_cluster_do_not_meet(tmp_path: Path):
+    async with FakeCluster() as cluster:
+        for _ in range(2):
+            await invariants.run("set", cluster.urls, directory=tmp_path, clients=1, seconds=0.2)
+    first, second = events_of(tmp_path, "set"), events_of(tmp_path, "set-2")
+    assert first and second
+    added = [{x for e in events if e.f == "set_add" for x in e.value or {}} for events in (first, second)]
+    seen = {x for e in second if e.f == "set_read" for x in e.value or {}}
+    assert not added[0] & added[1] and seen <= added[1]
