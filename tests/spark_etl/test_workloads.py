@@ -1,0 +1,96 @@
+"""The invariants of workloads, on histories with and without a planted violation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_etl import frames, schemas
+from spark_etl.checks import workloads
+
+Operation = tuple[str, str, int, int, dict[str, int]]
+"""f, type, invocation and end, value."""
+
+
+def ring(*pointers: int) -> dict[str, int]:
+    return {f"cycle/1/{i:03}": n for i, n in enumerate(pointers)}
+
+
+def group(*present: int) -> dict[str, int]:
+    return {f"long_fork/1/1/{i}": n for i, n in enumerate(present)}
+
+
+CASES: dict[str, tuple[list[Operation], set[str]]] = {
+    "one ring": ([("cycle_read", "ok", 1, 2, ring(1, 2, 0)), ("cycle_read", "ok", 1, 2, ring(2, 0, 1))], set()),
+    "two rings": ([("cycle_read", "ok", 1, 2, ring(1, 0, 3, 2))], {"ring-broken"}),
+    "a ring with a tail": ([("cycle_read", "ok", 1, 2, ring(1, 2, 1))], {"ring-broken"}),
+    "a pointer to nowhere": ([("cycle_read", "ok", 1, 2, ring(1, 7))], {"ring-broken"}),
+    "a read that failed": ([("cycle_read", "fail", 1, 2, ring(1, 0, 3, 2))], set()),
+    "no fork": ([("fork_read", "ok", 1, 2, group(*g)) for g in ((0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 0))], set()),
+    "a fork": ([("fork_read", "ok", 1, 2, group(*g)) for g in ((0, 0, 0), (1, 0, 0), (0, 1, 0))], {"long-fork"}),
+    "a fork of different sizes": (
+        [("fork_read", "ok", 1, 2, group(*g)) for g in ((0, 0, 1), (1, 1, 0))], {"long-fork"}
+    ),
+    "a good set": (
+        [("set_add", "ok", 1, 5, {"a": 1}), ("set_add", "info", 1, 5, {"b": 1}), ("set_add", "fail", 1, 5, {"c": 1}),
+         ("set_read", "ok", 2, 3, {}), ("set_read", "ok", 5, 6, {}), ("set_read", "ok", 6, 9, {"a": 1, "b": 1})],
+        set(),
+    ),
+    "a lost element": (
+        [("set_add", "ok", 1, 5, {"a": 1}), ("set_read", "ok", 2, 9, {"a": 1}), ("set_read", "ok", 6, 9, {})],
+        {"lost-element"},
+    ),
+    "an element without effect": (
+        [("set_add", "fail", 1, 5, {"a": 1}), ("set_read", "ok", 6, 9, {"a": 1})], {"unexpected-element"}
+    ),
+    "an element of the future": (
+        [("set_add", "ok", 10, 15, {"a": 1}), ("set_read", "ok", 6, 9, {"a": 1})], {"unexpected-element"}
+    ),
+    "an element twice": (
+        [("set_add", "ok", 1, 2, {"a": 1}), ("set_read", "ok", 6, 9, {"a": 2})], {"repeated-element"}
+    ),
+    "a good counter": (
+        [("counter_add", "ok", 1, 5, {"n": 3}), ("counter_add", "info", 6, 7, {"n": 4}),
+         ("counter_add", "ok", 8, 9, {"n": -2}), ("counter_read", "ok", 1, 2, {"n": 3}),
+         ("counter_read", "ok", 5, 7, {"n": 7}), ("counter_read", "ok", 8, 9, {"n": 1})],
+        set(),
+    ),
+    "a counter too low": (
+        [("counter_add", "ok", 1, 5, {"n": 3}), ("counter_read", "ok", 6, 7, {"n": 2})], {"counter-out-of-bounds"}
+    ),
+    "a counter too high": (
+        [("counter_add", "ok", 1, 5, {"n": 3}), ("counter_add", "fail", 1, 5, {"n": 3}),
+         ("counter_read", "ok", 2, 7, {"n": 4})],
+        {"counter-out-of-bounds"},
+    ),
+    "a counter too high after a subtraction": (
+        [("counter_add", "ok", 1, 5, {"n": 3}), ("counter_add", "ok", 6, 7, {"n": -3}),
+         ("counter_read", "ok", 8, 9, {"n": 3})],
+        {"counter-out-of-bounds"},
+    ),
+}  # fmt: skip
+
+
+def events() -> list[dict[str, Any]]:
+    """Every operation as the lines of a history: one file per case, values with the invocation and, if ok, the end."""
+    rows: list[dict[str, Any]] = []
+    for case, (operations, _) in enumerate(CASES.values()):
+        for number, (f, type_, began, ended, value) in enumerate(operations):
+            base = {"file": str(case), "line": 0, "process": number, "f": f"{f}",
+                    "id": (case * 100 + number).to_bytes(16, "big")}  # fmt: skip
+            keyed = {f"{case}:{key}": n for key, n in value.items()}
+            asked = None if f.endswith("_read") else keyed
+            rows.append(base | {"type": "invoke", "at_us": began, "value": asked})
+            rows.append(base | {"type": type_, "at_us": ended, "value": keyed if type_ == "ok" else None})
+    return rows
+
+
+def test_each_invariant_is_broken_by_its_own_histories_only(spark: Any):
+    names = schemas.HISTORY.fieldNames()
+    rows = [tuple(row.get(name) for name in names) for row in events()]
+    operations = frames.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
+    found: dict[int, set[str]] = {}
+    for _, check in workloads.INVARIANTS.values():
+        for row in check(operations).collect():
+            found.setdefault(int(row.transactions[0].replace("-", ""), 16) // 100, set()).add(row.name)
+            assert "?" not in row.sentence
+    assert {name: found.get(case, set()) for case, name in enumerate(CASES)} == {n: e for n, (_, e) in CASES.items()}
