@@ -133,7 +133,7 @@ class _Session:
 
 def _weight(point: Point) -> int:
     """About how many messages a point costs."""
-    return (max(point.samples, 3 * point.in_flight) + 2 * point.in_flight) * point.destinations**2
+    return (max(point.samples, 3 * point.in_flight) + point.warm_up) * point.destinations**2
 
 
 def _chosen(wanted: list[str] | None, quick: bool) -> list[Figure]:

@@ -31,7 +31,8 @@ class Deployment(msgspec.Struct, kw_only=True, frozen=True):
 
     between: from site to site; inside: between two processes of one site. regions: every group has its own region, and
     its processes are `intra_us` apart; else process i of each group is at site i. skew_us: how far a clock is off at
-    most. step_us: how finely a run is cut for progress.
+    most. step_us: how finely a run is cut for progress. settle: how often everything outstanding must have come home
+    until the loop has settled: where leaders are far apart, logical clocks and clients take a few rounds to fall into step.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Deployment(msgspec.Struct, kw_only=True, frozen=True):
     regions: tuple[int, int] | None = None
     skew_us: int
     step_us: int
+    settle: int
 
     def delay_us(self, a: ProcessId, b: ProcessId) -> int:
         """How long a message from a to b is under way on average. Processes are numbered as in `Topology.grid`."""
@@ -61,13 +63,14 @@ class Deployment(msgspec.Struct, kw_only=True, frozen=True):
                     world.network.slow(a, b, extra, _DEVIATION)
 
 
-LAN = Deployment(name="lan", title="LAN (RTT 0.1 ms)", skew_us=100, step_us=200)
+LAN = Deployment(name="lan", title="LAN (RTT 0.1 ms)", skew_us=100, step_us=200, settle=2)
 COLOCATED = Deployment(
     name="wan-colocated",
     title="WAN, colocated leaders (RTT 60, 75, 130 ms)",
     delays_us=((_LAN_US, 30_000, 65_000), (30_000, _LAN_US, 37_500), (65_000, 37_500, _LAN_US)),
     skew_us=1_000,
     step_us=5_000,
+    settle=6,
 )
 DISTRIBUTED = Deployment(
     name="wan-distributed",
@@ -75,5 +78,6 @@ DISTRIBUTED = Deployment(
     regions=(45_000, 15_000),
     skew_us=1_000,
     step_us=5_000,
+    settle=6,
 )
 BASE_DELAY_US = _LAN_US

@@ -114,7 +114,7 @@ def figures(quick: bool) -> list[Figure]:
 
     low, high = 2, 16 if quick else 128
     distributed: dict[int, tuple[int, ...]] = (
-        {2: (ALONE, low, high), 4: (ALONE, 2)}
+        {2: (ALONE, low, high)}
         if quick
         else {2: (ALONE, 1, low, 4, 8, 16, 32, 64), 4: (ALONE, 1, 2, 4, 8, 16, 32)}
     )
@@ -135,7 +135,7 @@ def figures(quick: bool) -> list[Figure]:
             name="wan-colocated", title="WAN, colocated leaders", source="PrimCast paper, Figure 3", kind="curves",
             panels=panels(
                 COLOCATED, 8,
-                dict.fromkeys((1, 2, 4), (ALONE, 2)) if quick else dict.fromkeys((1, 2, 4, 8), (ALONE, 1, 4, 16)),
+                dict.fromkeys((1, 2), (ALONE, 2)) if quick else dict.fromkeys((1, 2, 4, 8), (ALONE, 1, 4, 16)),
             ),
         ),
         Figure(

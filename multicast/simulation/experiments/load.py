@@ -68,6 +68,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         """Messages in the whole system."""
         return self.outstanding * self.groups * REPLICAS or 1
 
+    @property
+    def warm_up(self) -> int:
+        """Messages that are not counted."""
+        return max(8, self.deployment.settle * self.in_flight)
+
 
 class Measured(msgspec.Struct, kw_only=True):
     """What clients saw. leaders, followers: latencies in microseconds, at clients of (first) leaders and of others, in
@@ -198,12 +203,12 @@ def _options(protocol: type[MulticastProtocol], values: dict[str, str]) -> Optio
 
 
 def measure(point: Point, progress: Callable[[float], None] = lambda share: None) -> Measured:
-    """Run until enough messages have come home. As many as are outstanding, twice, are not counted: the loop settles.
+    """Run until enough messages have come home; those of the first rounds are not counted (`Deployment.settle`).
 
     Depends on nothing but the point. A run in which nothing comes home for `LIMIT_US` has fewer samples."""
     seed = f"{point.seed}/{point.deployment.name}/{point.variant.title}/{point.destinations}/{point.outstanding}"
     samples = max(point.samples, 3 * point.in_flight)
-    clients = Clients(Topology.grid(point.groups, REPLICAS), point.destinations, seed, max(8, 2 * point.in_flight))
+    clients = Clients(Topology.grid(point.groups, REPLICAS), point.destinations, seed, point.warm_up)
     world = build(point.deployment, point.variant, point.groups, point.cpu, seed, clients, patient=True)
     longest = max(point.deployment.delay_us(0, pid) for pid in world.nodes)
     world.start()
