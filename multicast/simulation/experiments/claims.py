@@ -1,10 +1,10 @@
 """What the papers claim, and a criterion for each by which the simulation agrees or does not.
 
 A claim is judged on the points of one figure. Where its criterion is not met, `otherwise` says why, as far as it is
-understood. A claim whose points are missing is not judged. Criteria were written down before the figures were looked at,
-but for two: the quantiles of leaders may be 2 ms above White-Box's, whose leaders are as quick in theory; and the convoy
-figure's claim must hold at every load. "High load" is 128 messages per client in the paper and in full runs, and 16
-with --quick: how much of the convoy a hybrid clock removes depends on it.
+understood. A claim whose points are missing is not judged. Criteria were written down before the figures were looked
+at, but for two: the quantiles of leaders may be 2 ms above White-Box's, whose leaders are as quick in theory; and the
+convoy figure's claim must hold at every load. "High load" is 128 messages per client in the paper and in full runs, and
+16 with --quick: how much of the convoy a hybrid clock removes depends on it.
 """
 
 from __future__ import annotations

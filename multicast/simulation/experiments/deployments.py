@@ -29,10 +29,10 @@ _DEVIATION = 0.05
 class Deployment(msgspec.Struct, kw_only=True, frozen=True):
     """Delays one way, in microseconds.
 
-    between: from site to site; inside: between two processes of one site. regions: every group has its own region, and
-    its processes are `intra_us` apart; else process i of each group is at site i. skew_us: how far a clock is off at
-    most. step_us: how finely a run is cut for progress. settle: how often everything outstanding must have come home
-    until the loop has settled: where leaders are far apart, logical clocks and clients take a few rounds to fall into step.
+    delays_us: from site to site; process i of each group is at site i. regions: (between, inside): every group has a
+    region of its own. Neither: a LAN. skew_us: how far a clock is off at most. step_us: how finely a run is cut for
+    progress. settle: how often everything outstanding must have come home until the loop has settled: where leaders are
+    far apart, logical clocks and clients take a few rounds to fall into step.
     """
 
     name: str
