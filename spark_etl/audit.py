@@ -144,6 +144,9 @@ class Audit:
         small = whole.where(F.col("table").isin("lives", "segments", "damage")).collect()
         marks = {segment.replica: segment.mark for segment in segments}
         self.inputs: Inputs = understand(small, sorted({s.replica for s in segments}), marks)
+        if self.inputs.foreign:
+            ours = ~F.col("replica").isin(self.inputs.foreign)
+            self.tables = {table: frame.where(ours) for table, frame in self.tables.items()}
         self.has_history = bool(histories)
 
     def _prepare(self) -> None:

@@ -27,6 +27,7 @@ class Inputs(msgspec.Struct):
     unsure: replicas of whose journals a part is missing; holed: those of them that lack more than the end. crashed:
     replicas that did not end every life in good order.
     stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
+    foreign: replicas whose journals are of another cluster; nothing of them counts.
     """
 
     shards: dict[int, list[int]]
@@ -38,6 +39,7 @@ class Inputs(msgspec.Struct):
     unfinished: list[str]
     lives: int
     protocols: list[str]
+    foreign: list[int] = []
 
     @property
     def replicas(self) -> list[int]:
@@ -54,7 +56,10 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
     for row in rows:
         by_table[row.table].append(row)
     problems, holed, unfinished = _damage(by_table["damage"])
+    foreign = _foreign(by_table["segments"], problems)
+    holed |= foreign
     short = _continuity(by_table["segments"], marks, problems, holed)
+    by_table["lives"] = [row for row in by_table["lives"] if row.replica not in foreign]
     unsure = holed | short
     shards = _members(by_table["lives"], by_table["segments"])
     known = {r for members in shards.values() for r in members}
@@ -74,8 +79,9 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
         problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
     lives = sum(row.event == "started" for row in by_table["lives"])
     return Inputs(
-        shards, problems, sorted(unsure), sorted(unsure - short), crashed, stops, unfinished, lives, protocols
-    )
+        shards, problems, sorted(unsure), sorted(unsure - short), crashed, stops, unfinished, lives, protocols,
+        sorted(foreign),
+    )  # fmt: skip
 
 
 def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
@@ -91,14 +97,12 @@ def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
 
 
 def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: list[str], holed: set[int]) -> set[int]:
-    """Each replica's segments follow one another without a gap, up to what it vouched for, and are of one cluster.
-    Returns the replicas that lack only what came after the end of their journals."""
+    """Each replica's segments follow one another without a gap, up to what it vouched for. Returns
+    the replicas that lack only what came after the end of their journals."""
     short: set[int] = set()
-    clusters: dict[str, list[str]] = defaultdict(list)
     by_replica: dict[int, list[Any]] = defaultdict(list)
     for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
         by_replica[row.replica].append(row)
-        clusters[row.cluster].append(row.file)
     for replica, rows in by_replica.items():
         if replica in holed:
             continue
@@ -118,12 +122,22 @@ def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: 
                 " vouched for"
             )
             short.add(replica)
-    if len(clusters) > 1:
-        ours = max(clusters, key=lambda cluster: (len(clusters[cluster]), cluster))
-        for cluster in sorted(clusters.keys() - {ours}):
-            problems.append(f"{clusters[cluster][0]}: it belongs to another cluster, {cluster} and not {ours}")
-            holed.update(r for r, rows in by_replica.items() if any(row.cluster == cluster for row in rows))
     return short - holed
+
+
+def _foreign(segments: list[Any], problems: list[str]) -> set[int]:
+    """The replicas whose journals are of another cluster than most are."""
+    files: dict[str, list[str]] = defaultdict(list)
+    replicas: dict[str, set[int]] = defaultdict(set)
+    for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
+        files[row.cluster].append(row.file)
+        replicas[row.cluster].add(row.replica)
+    if len(files) < 2:
+        return set()
+    ours = max(files, key=lambda cluster: (len(replicas[cluster]), cluster))
+    for cluster in sorted(files.keys() - {ours}):
+        problems.append(f"{files[cluster][0]}: it belongs to another cluster, {cluster} and not {ours}")
+    return set().union(*(replicas[cluster] for cluster in files.keys() - {ours}))
 
 
 def _size(segment: Any) -> int:

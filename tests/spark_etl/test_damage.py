@@ -1,0 +1,108 @@
+"""Damage done to the journals of runs that the simulator wrote: it is named, and nobody else is accused."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.core.audit import Read, decode_outcome, encode_outcome
+from kvstore.simulated.runner import Settings, run_seed
+from multicast.records import HEADER_BYTES, Completed, Delivered, SegmentHeader, decode_body, encode_record, scan
+from multicast.types import Timestamp
+from spark_etl.audit import Audit
+from tests.spark_etl.runs import SEGMENT
+from tests.spark_etl.test_inputs import read
+
+FLIPS = 60
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("calm") / "run"
+    run_seed(
+        Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=4, seconds=1.0), 1, directory
+    )
+    return directory
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "quasi_genuine", "toto"])
+def test_a_flipped_byte_is_named_in_its_file_and_only_there(tmp_path: Path, protocol: str):
+    """In runs with crashes and lost disks, at any byte: header, frame, body, end of a batch."""
+    run = tmp_path / "run"
+    run_seed(Settings(protocol=protocol, seconds=1.0), 3, run)
+    assert read(run).inputs.problems == []
+    rng = random.Random(protocol)
+    files = sorted(path for path in run.glob("replicas/*/journal/*.seg") if path.stat().st_size)
+    for _ in range(FLIPS):
+        path = rng.choice(files)
+        data = path.read_bytes()
+        at = rng.randrange(len(data))
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :])
+        inputs = read(run).inputs
+        path.write_bytes(data)
+        (problem,) = inputs.problems
+        name, _, rest = problem.partition(", byte ")
+        assert name == str(path.relative_to(run)), (at, problem)
+        assert int(rest.partition(":")[0]) <= at
+        assert inputs.unsure == [int(path.parts[-3])]
+
+
+def edit(path: Path, change: Callable[[list[Any]], None]) -> None:
+    """Change a journal's records as somebody would who knows the format: all checksums are right."""
+    data = path.read_bytes()
+    records = []
+    for found in scan(data):
+        assert isinstance(found, tuple)
+        records.append(decode_body(found[1], found[2]))
+    change(records)
+    path.write_bytes(data[:HEADER_BYTES] + b"".join(map(encode_record, records)))
+
+
+def swap_messages(records: list[Any]) -> None:
+    one, other = [r for r in records if type(r) is Delivered][4:6]
+    one.message, other.message = other.message, one.message
+
+
+def forge_read(records: list[Any]) -> None:
+    for record in (r for r in records if type(r) is Completed):
+        outcome = decode_outcome(record.record)
+        if outcome.reads and outcome.reads[0].version.time:
+            forged = Read(outcome.reads[0].key, Timestamp(outcome.reads[0].version.time - 1, 3))
+            outcome.reads = (forged, *outcome.reads[1:])
+            record.record = encode_outcome(outcome)
+            return
+
+
+def test_forged_and_swapped_records_are_found_and_nobody_else_is_accused(spark: Any, calm: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    shutil.copytree(calm, run)
+    edit(run / "replicas/1/journal" / SEGMENT, forge_read)
+    edit(run / "replicas/5/journal" / SEGMENT, swap_messages)
+    report = Audit(spark, run, tmp_path / "out", parts=("delivery", "transactions")).run()
+    found = [violation for prop in report.properties for violation in prop.examples]
+    assert {"unwritten-version", "outcome-disagreement", "position-disagreement"} <= {v.name for v in found}
+    for violation in found:
+        assert not violation.replicas or {1, 5} & set(violation.replicas), violation
+    assert report.exit_code == 1
+
+
+def test_a_journal_of_another_run_does_not_count(spark: Any, calm: Path, tmp_path: Path):
+    """The name of its cluster is in every segment's header."""
+    run = tmp_path / "run"
+    shutil.copytree(calm, run)
+    other = tmp_path / "other"
+    run_seed(Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=4, seconds=1.0), 2, other)
+    data = (other / "replicas/1/journal" / SEGMENT).read_bytes()
+    path = run / "replicas/1/journal" / SEGMENT
+    header = SegmentHeader.decode(data, SEGMENT)
+    theirs = SegmentHeader(b"another cluster.", header.group, header.process, header.segment, header.base)
+    path.write_bytes(theirs.encode() + data[HEADER_BYTES:])
+    report = Audit(spark, run, tmp_path / "out", parts=("delivery", "transactions")).run()
+    assert [violation for prop in report.properties for violation in prop.examples] == []
+    assert len(report.problems) == 1 and report.exit_code == 2
+    assert report.problems[0].startswith(f"replicas/1/journal/{SEGMENT}: it belongs to another cluster")
