@@ -138,8 +138,8 @@ def _unexpected(adds: DataFrame, contents: DataFrame) -> DataFrame:
 
 def counter(operations: DataFrame) -> DataFrame:
     """Every "counter_read" (key -> value) is between the sum of the "counter_add"s (key -> what was added) acknowledged
-    before it was invoked and the sum of those invoked before it was answered. (What was taken away counts the other
-    way round.) Name: counter-out-of-bounds."""
+    before it was invoked and the sum of those invoked before it was answered. (What takes away counts the other way
+    round.) Name: counter-out-of-bounds."""
     adds = operations.where((F.col("f") == "counter_add") & (F.col("type") != "fail")).select(
         "file", "type", "invoke_us", "complete_us", F.explode("value").alias("key", "n")
     )
@@ -147,24 +147,26 @@ def counter(operations: DataFrame) -> DataFrame:
         "file", "id", "invoke_us", "complete_us", F.explode("value").alias("key", "n")
     )
     up, down = F.greatest(F.col("n"), F.lit(0)), F.least(F.col("n"), F.lit(0))
-    tried = adds.select("file", "key", F.col("invoke_us").alias("at"), F.lit(0).alias("turn"), up.alias("high"),
-                        down.alias("low"))  # fmt: skip
+    tried = adds.select("file", "key", F.col("invoke_us").alias("at"), F.lit(0).alias("turn"), up.alias("tried_up"),
+                        down.alias("tried_down"))  # fmt: skip
     done = adds.where(F.col("type") == "ok").select(
-        "file", "key", F.col("complete_us").alias("at"), F.lit(3).alias("turn"), down.alias("high"), up.alias("low")
-    )
+        "file", "key", F.col("complete_us").alias("at"), F.lit(3).alias("turn"), up.alias("done_up"),
+        down.alias("done_down"),
+    )  # fmt: skip
     # at one instant: adds that begin, reads that end, reads that begin, adds that end
     begins = reads.select("file", "key", F.col("invoke_us").alias("at"), F.lit(2).alias("turn"), "id", "n")
     ends = reads.select("file", "key", F.col("complete_us").alias("at"), F.lit(1).alias("turn"), "id", "n")
-    events = union([tried, done]).unionByName(union([begins, ends]), allowMissingColumns=True)
+    events = tried.unionByName(done, True).unionByName(union([begins, ends]), True)
     past = Window.partitionBy("file", "key").orderBy("at", "turn").rowsBetween(Window.unboundedPreceding, 0)
 
-    def total(column: str) -> Column:
-        return F.coalesce(F.sum(column).over(past), F.lit(0))
+    def total(column: str, turn: int) -> Column:
+        return F.max(F.when(F.col("turn") == turn, F.coalesce(F.col(column), F.lit(0))))
 
-    bounds = events.withColumn("lowest", total("low")).withColumn("highest", total("high"))
-    bounds = bounds.where(F.col("id").isNotNull()).groupBy("file", "key", "id", "n").agg(
-        F.max(F.when(F.col("turn") == 2, F.col("lowest"))).alias("lowest"),
-        F.max(F.when(F.col("turn") == 1, F.col("highest"))).alias("highest"),
+    for column in ("tried_up", "tried_down", "done_up", "done_down"):
+        events = events.withColumn(column, F.sum(column).over(past))
+    bounds = events.where(F.col("id").isNotNull()).groupBy("file", "key", "id", "n").agg(
+        (total("done_up", 2) + total("tried_down", 1)).alias("lowest"),
+        (total("tried_up", 1) + total("done_down", 2)).alias("highest"),
     )  # fmt: skip
     return violations(
         bounds.where((F.col("n") < F.col("lowest")) | (F.col("n") > F.col("highest"))),

@@ -18,7 +18,7 @@ from spark_etl.audit import Audit
 from tests.spark_etl.runs import SEGMENT
 from tests.spark_etl.test_inputs import read
 
-FLIPS = 60
+FLIPS = 30
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,11 @@ CASES: dict[str, tuple[list[Operation], set[str]]] = {
          ("counter_read", "ok", 5, 7, {"n": 7}), ("counter_read", "ok", 8, 9, {"n": 1})],
         set(),
     ),
+    "a subtraction during a read": (
+        [("counter_add", "ok", 1, 2, {"n": 3}), ("counter_add", "ok", 5, 6, {"n": -3}),
+         ("counter_read", "ok", 3, 9, {"n": 3}), ("counter_read", "ok", 4, 8, {"n": 0})],
+        set(),
+    ),
     "a counter too low": (
         [("counter_add", "ok", 1, 5, {"n": 3}), ("counter_read", "ok", 6, 7, {"n": 2})], {"counter-out-of-bounds"}
     ),
