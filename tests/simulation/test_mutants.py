@@ -12,6 +12,9 @@ from multicast.simulation.runner import Settings, run_seed
 from tests.planted import FAULTS
 from tests.planted.white_box import SlowOwnDeliver
 
+pytestmark = pytest.mark.timeout(600)
+"""Some bugs need a minute of simulation; a busy machine makes ten of it."""
+
 PLANTED = load("tests.planted")
 BUGS = [(module, bug) for module, bugs in PLANTED.items() for bug in bugs]
 CORRECT = [
