@@ -159,6 +159,7 @@ class EpochForgotten(QuasiGenuine):
 
 DIRECT = Settings(profile="faults", options={"direct_learners": "true"})
 PARALLEL = Settings(profile="faults", options={"direct_learners": "true", "parallel_consensus": "true"})
+FEW = Settings(profile="faults", groups=3, replicas=3, messages=20)
 PERIODIC = Settings(profile="faults", options={"liveness": "periodic"})
 
 PLANTED = (
@@ -169,12 +170,12 @@ PLANTED = (
     Planted(BarrierPassesMessages, first_seed=2),
     Planted(ReceivedNotSaved),
     Planted(BarrierAtProposal, first_seed=2),
-    Planted(DroppedTooEarly, first_seed=2),
+    Planted(DroppedTooEarly, FEW, first_seed=10),
     Planted(BaseNotSaved),
     Planted(StampsFall, first_seed=15, shows="line 6"),
     Planted(StartsAtMinusInfinity, PERIODIC, first_seed=18, shows="Algorithm 2, lines 3 and 8, erratum 7"),
     Planted(GapsIgnored, first_seed=16, shows="FIFO order"),
-    Planted(OneLearnedVote, DIRECT, first_seed=1, shows="Section 3.4"),
-    Planted(BallotsLearned, PARALLEL, first_seed=2, shows="Section 3.4"),
+    Planted(OneLearnedVote, DIRECT, first_seed=7, shows="Section 3.4"),
+    Planted(BallotsLearned, PARALLEL, first_seed=7, shows="Section 3.4"),
     Planted(EpochForgotten),
 )
