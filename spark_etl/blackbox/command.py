@@ -160,4 +160,4 @@ def _watch(context: Any, progress: Progress) -> Iterator[None]:
 def report(request: Request, progress: Progress, seconds: Callable[[], float]) -> HistoriesReport:
     """`run`, with counts. seconds: since the beginning."""
     histories = run(request, progress)
-    return HistoriesReport(str(request.path), histories, round(seconds(), 1))
+    return HistoriesReport(str(request.path), histories, round(seconds(), 1), request.path.is_dir())

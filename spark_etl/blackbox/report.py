@@ -45,12 +45,13 @@ class HistoryReport(msgspec.Struct):
 
 
 class HistoriesReport(msgspec.Struct):
-    """On all of them. summary: how many histories there are by verdict, or, where there are verdict files, by result of
+    """On all of them. directory: more than one file was asked for. summary: how many histories there are by verdict, or, where there are verdict files, by result of
     the comparison; and how many are unreadable."""
 
     input: str
     histories: list[HistoryReport]
     seconds: float
+    directory: bool = True
     summary: dict[str, int] = {}
     version: int = SCHEMA_VERSION
 
@@ -70,9 +71,9 @@ class HistoriesReport(msgspec.Struct):
 
     @property
     def exit_code(self) -> int:
-        """With verdict files: 1 if one disagrees, 2 if a history cannot be read, else 0. Without: the worst of all."""
+        """Of a directory with verdict files: 1 if one disagrees, 2 if a history cannot be read, else 0. Else the worst."""
         codes = [one.exit_code for one in self.histories]
-        if self.compared:
+        if self.directory and self.compared:
             if any(one.comparison and one.comparison.result == DISAGREE for one in self.histories):
                 return 1
             return 2 if any(one.error for one in self.histories) else 0
