@@ -45,8 +45,8 @@ class HistoryReport(msgspec.Struct):
 
 
 class HistoriesReport(msgspec.Struct):
-    """On all of them. directory: more than one file was asked for. summary: how many histories there are by verdict, or, where there are verdict files, by result of
-    the comparison; and how many are unreadable."""
+    """On all of them. directory: more than one file was asked for. summary: how many histories there are by verdict, or,
+    where there are verdict files, by result of the comparison; and how many are unreadable."""
 
     input: str
     histories: list[HistoryReport]
@@ -71,7 +71,7 @@ class HistoriesReport(msgspec.Struct):
 
     @property
     def exit_code(self) -> int:
-        """Of a directory with verdict files: 1 if one disagrees, 2 if a history cannot be read, else 0. Else the worst."""
+        """Of a directory with verdict files: 1 if one disagrees, 2 if one cannot be read, else 0. Otherwise the worst."""
         codes = [one.exit_code for one in self.histories]
         if self.directory and self.compared:
             if any(one.comparison and one.comparison.result == DISAGREE for one in self.histories):
