@@ -45,7 +45,7 @@ class HistoryReport(msgspec.Struct):
 
 
 class HistoriesReport(msgspec.Struct):
-    """On all of them. directory: more than one file was asked for. summary: how many histories there are by verdict, or,
+    """On all of them. directory: more than one file was asked for. summary: how many there are by verdict, or,
     where there are verdict files, by result of the comparison; and how many are unreadable."""
 
     input: str
@@ -71,7 +71,7 @@ class HistoriesReport(msgspec.Struct):
 
     @property
     def exit_code(self) -> int:
-        """Of a directory with verdict files: 1 if one disagrees, 2 if one cannot be read, else 0. Otherwise the worst."""
+        """Of a directory with verdict files: 1 if one disagrees, 2 if one cannot be read, else 0. Else the worst."""
         codes = [one.exit_code for one in self.histories]
         if self.directory and self.compared:
             if any(one.comparison and one.comparison.result == DISAGREE for one in self.histories):
