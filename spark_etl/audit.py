@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl import edges, extract, frames, schemas, serialization
+from spark_etl import course, edges, evidence, frames, serialization, tables
 from spark_etl.checks import bank, clients, delivery, sessions, transactions, workloads
 from spark_etl.consistency import strongest
 from spark_etl.guarantees import Guarantees
@@ -22,6 +22,7 @@ from spark_etl.report import (
     UNDETERMINED,
     VALID,
     VIOLATED,
+    Course,
     ModelVerdict,
     Property,
     Report,
@@ -35,12 +36,8 @@ _NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl)"
 _CLIENTS = "clients saw what the journals say"
 _BANK = ("transfer", "read_all")
 
-PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank", "workloads")
-"""Groups of properties. "serializability" needs the first two, "sessions" that, too."""
-
-
-class Unreadable(Exception):
-    """There is nothing to audit; the text says what is missing."""
+PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank", "workloads", "course")
+"""Groups of properties, and what happened when. "serializability" needs the first two, "sessions" that, too."""
 
 
 class Audit:
@@ -75,10 +72,17 @@ class Audit:
         self._cached: list[DataFrame] = []
 
     def run(self, began: float | None = None) -> Report:
-        """Everything. `began`: when the report's seconds start to count (`time.monotonic`)."""
+        """Extraction and checks. `began`: when the report's seconds start to count (`time.monotonic`)."""
+        began = time.monotonic() if began is None else began
+        self.progress("extracting")
+        tables.extract(self.directory, self.out)
+        return self.check_all(began)
+
+    def check_all(self, began: float | None = None) -> Report:
+        """The checks, of what was extracted. tables.Unreadable."""
         began = time.monotonic() if began is None else began
         try:
-            self._extract()
+            self._open()
             self._prepare()
             checks = {
                 "delivery": self._check_delivery,
@@ -88,10 +92,12 @@ class Audit:
                 "sessions": self._check_sessions,
                 "bank": self._check_bank,
                 "workloads": self._check_workloads,
+                "course": self._follow,
             }
             for part in PARTS:
                 if part in self.parts:
                     checks[part]()
+            self._prove()
         finally:
             for frame in self._cached:
                 frame.unpersist()
@@ -112,42 +118,28 @@ class Audit:
             self.notes,
             summary,
             seconds,
+            course=self.course,
             models=self.models,
             strongest=strongest(self.models),
         )
 
     # -- input --------------------------------------------------------------------------------------------------------
 
-    def _extract(self) -> None:
-        spark = self.spark
-        segments = extract.find_segments(self.directory)
-        if not segments:
-            raise Unreadable(f"{self.directory}: no journal (replicas/*/journal/journal-*.seg) in this directory")
-        histories = extract.find_histories(self.directory)
-        size = sum(Path(segment.path).stat().st_size for segment in segments)
-        self.progress(f"reading {len(segments)} journal segments, {size / 1e6:.1f} MB, and {len(histories)} histories")
-        spark.dataSource.register(extract.JournalSource)
-        spark.dataSource.register(extract.HistorySource)
-        journal, history = str(self.out / "journal"), str(self.out / "history")
-        source = spark.read.format("multicast_journal").load(str(self.directory.resolve()))
-        source.write.mode("overwrite").partitionBy("table").parquet(journal)
-        if histories:
-            source = spark.read.format("client_history").load(str(self.directory.resolve()))
-            source.write.mode("overwrite").parquet(history)
-            self.history = spark.read.schema(schemas.HISTORY).parquet(history)
-        else:
-            self.history = spark.createDataFrame([], schemas.HISTORY)
-        whole = spark.read.schema(schemas.JOURNAL).parquet(journal)
-        self.tables = {table: whole.where(F.col("table") == table) for table in schemas.TABLES}
-        self.tables = {t: frame.select(*schemas.TABLES[t]) for t, frame in self.tables.items()}
-        self.counts = {row["table"]: row["count"] for row in whole.groupBy("table").count().collect()}
-        small = whole.where(F.col("table").isin("lives", "segments", "damage")).collect()
-        marks = {segment.replica: segment.mark for segment in segments}
-        self.inputs: Inputs = understand(small, sorted({s.replica for s in segments}), marks)
+    def _open(self) -> None:
+        manifest = tables.check_tables(self.out)
+        opened = tables.Tables(self.spark, self.out, manifest)
+        names = ("deliveries", "outcomes", "reads", "writes", "submitted")
+        self.tables = {table: opened.frame(table) for table in names}
+        self.history = opened.frame("history")
+        self.counts = {"history": 0, **opened.counts}
+        self.small = opened.small()
+        self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks)
         if self.inputs.foreign:
             ours = ~F.col("replica").isin(self.inputs.foreign)
             self.tables = {table: frame.where(ours) for table, frame in self.tables.items()}
-        self.has_history = bool(histories)
+        self.has_history = bool(manifest.histories)
+        self.span = opened.span("deliveries", "at")
+        self.course = Course()
 
     def _prepare(self) -> None:
         """Frames that several checks use, and how far every replica got."""
@@ -208,7 +200,6 @@ class Audit:
 
     def _check_history(self) -> None:
         if not self.has_history:
-            self.counts["history"] = 0
             return
         rows = self.history.groupBy(F.col("damage").isNotNull().alias("damaged")).agg(
             F.count("*").alias("n"), F.min(F.struct("file", "line", "damage")).alias("first")
@@ -222,7 +213,6 @@ class Audit:
             self.inputs.problems.append(
                 f"{row.file}: operation {row.id.lower()} has {row.invocations} invocations and {row.ends} ends"
             )
-        self.counts["history"] = self.history.count()
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Cached until the audit is over."""
@@ -248,6 +238,17 @@ class Audit:
         """A property's verdict; empty if it was not checked."""
         return next((p.verdict for p in self.properties if p.name == name), "")
 
+    def _prove(self) -> None:
+        """The logs' lines behind every example."""
+        examples = [violation for prop in self.properties for violation in prop.examples]
+        if examples:
+            self.progress("collecting the log lines that prove it")
+            evidence.find({**self.tables, "history": self.history}, self.small, examples)
+
+    def _follow(self) -> None:
+        self.progress("following the course of the run")
+        self.course = course.course(self.small, self.tables, self.operations, self.span)
+
     # -- properties ---------------------------------------------------------------------------------------------------
 
     def check(
@@ -259,7 +260,7 @@ class Audit:
         found = frame.limit(EXAMPLES + 1).collect() if frame is not None and not skip else []
         count = len(found) if len(found) <= EXAMPLES or frame is None else frame.count()
         examples = [
-            Violation(r.name, r.sentence, list(r.transactions), list(r.keys), list(r.replicas))
+            Violation(r.name, r.sentence, list(r.transactions), list(r.keys), list(r.replicas), list(r.positions))
             for r in found[:EXAMPLES]
         ]
         verdict = VIOLATED if count else NOT_APPLICABLE if skip else UNDETERMINED if blind else VALID
@@ -318,7 +319,7 @@ class Audit:
             components, cycles = serialization.order_cycle(edges.delivery_edges(self.log))
             for cycle in cycles:
                 sentence = f"{len(cycle.sentences)} deliveries precede one another in a circle"
-                prop.examples.append(Violation(cycle.name, sentence, cycle.transactions, steps=cycle.sentences))
+                prop.examples.append(cycle.violation(sentence))
             prop.violations += components
             prop.verdict = VIOLATED if prop.violations else prop.verdict
         waiting = delivery.pending(self.messages).count()
@@ -426,7 +427,7 @@ class Audit:
         found = serialization.search(self.dependencies(), names, timeline)
         for cycle in found.cycles:
             sentence = f"{len(cycle.sentences)} transactions must each precede the next, in a circle"
-            prop.examples.append(Violation(cycle.name, sentence, cycle.transactions, cycle.keys, steps=cycle.sentences))
+            prop.examples.append(cycle.violation(sentence))
         invented = [v for v in self.reads_property.examples if v.name == "unwritten-version"]
         prop.examples += invented
         prop.violations = found.components - found.unexplained + len(invented)

@@ -46,14 +46,17 @@ def violations(
     transactions: Sequence[Column] = (),
     keys: Sequence[Column] = (),
     replicas: Sequence[Column] = (),
+    positions: Sequence[Column] = (),
 ) -> DataFrame:
-    """One violation per row of `frame`, as `schemas.VIOLATIONS`. transactions: message ids. keys: bytes."""
+    """One violation per row of `frame`, as `schemas.VIOLATIONS`. transactions: message ids. keys: bytes.
+    positions: at `replicas`, of deliveries that show it; needed where there are no transactions."""
     return frame.select(
         (F.lit(name) if isinstance(name, str) else name).alias("name"),
         sentence.alias("sentence"),
         _array([id_text(c) for c in transactions], "array<string>").alias("transactions"),
         _array([key_text(c) for c in keys], "array<string>").alias("keys"),
         _array(list(replicas), "array<int>").alias("replicas"),
+        _array(list(positions), "array<bigint>").alias("positions"),
     )
 
 

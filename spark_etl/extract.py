@@ -1,8 +1,8 @@
-"""Journals and client histories as Spark data sources: files in, Arrow batches out.
+"""Parsing journals and client histories: bytes in, Arrow batches of the tables out. Pure, apart from finding the files.
 
-One partition per journal segment and one per history file. What an unfinished batch at the very end of a journal left
-behind is not yielded: a killed replica leaves that, and never vouched for it. Other damage becomes a row of the table
-"damage", and whatever can be read around it is still yielded.
+What an unfinished batch at the very end of a journal left behind is not yielded: a killed replica leaves that, and
+never vouched for it. Other damage becomes a row of the table "damage", and whatever can be read around it is yielded.
+What stands before the first damage or unfinished batch is final: `tables` never reads it again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import hashlib
 import re
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kvstore.core import audit
@@ -43,8 +42,17 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
 }
 
 
-def _arrow(schema: StructType) -> pa.Schema:
-    return pa.schema([(field.name, _ARROW_TYPES[field.dataType.simpleString()]) for field in schema])
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The same columns for Arrow, with the version of the tables."""
+    fields = pa.schema([(field.name, _ARROW_TYPES[field.dataType.simpleString()]) for field in schema])
+    return fields.with_metadata({schemas.VERSION_KEY: str(schemas.SCHEMA_VERSION)})
+
+
+_SCHEMAS = {table: arrow_schema(schemas.table_schema(table)) for table in schemas.TABLES}
+_HISTORY = arrow_schema(schemas.HISTORY)
+
+Batches = dict[str, pa.RecordBatch]
+"""Rows by table."""
 
 
 class SegmentFile(msgspec.Struct, frozen=True):
@@ -111,28 +119,18 @@ class _Rows:
         for table, length in mark.items():
             del self.tables[table][length:]
 
-    def take(self) -> pa.RecordBatch | None:
-        """Everything so far as one batch of the wide schema; None if there is nothing."""
-        arrow = _arrow(schemas.JOURNAL)
-        parts: list[pa.Table] = []
+    def take(self, mark: dict[str, int] | None = None) -> Batches:
+        """Everything so far, or what there was at `mark`; it is no longer here then."""
+        taken: Batches = {}
         for table, rows in self.tables.items():
-            if not rows:
-                continue
-            columns = dict(zip(schemas.TABLES[table], zip(*rows, strict=True), strict=True))
-            arrays = [
-                pa.array([table] * len(rows), field.type)
-                if field.name == "table"
-                else pa.array(columns[field.name], field.type)
-                if field.name in columns
-                else pa.nulls(len(rows), field.type)
-                for field in arrow
-            ]
-            parts.append(pa.Table.from_arrays(arrays, schema=arrow))
-        self.tables = {table: [] for table in schemas.TABLES}
-        self.count = 0
-        if not parts:
-            return None
-        return pa.concat_tables(parts).combine_chunks().to_batches()[0]
+            now = rows[: mark[table]] if mark else rows
+            if now:
+                arrays = zip(zip(*now, strict=True), _SCHEMAS[table], strict=True)
+                columns = [pa.array(column, field.type) for column, field in arrays]
+                taken[table] = pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[table])
+            self.tables[table] = rows[mark[table] :] if mark else []
+            self.count -= len(now)
+        return taken
 
 
 def _content(outcome: audit.Outcome) -> bytes:
@@ -215,84 +213,104 @@ def _good_at(data: bytes, at: int) -> bool:
     return not isinstance(next(records.scan(data, at), records.Damage(at, "")), records.Damage)
 
 
-class _SegmentParser:
-    """Reads one segment. Records of a batch whose end is missing are dropped if nobody vouched for them.
+class SegmentParser:
+    """Reads one segment from some byte on. Records of a batch whose end is missing are dropped if nobody vouched for
+    them.
 
-    good: where the last whole batch ends. clean: the same, counting only what stands before the first damage.
+    `kept` first, then `rest`. clean: the byte of the file up to which `kept` read; a later reading may begin there.
+    used: how many records stand before it. error: why this is no segment of this replica, or empty.
     """
 
-    def __init__(self, segment: SegmentFile, data: bytes):
+    def __init__(self, segment: SegmentFile, data: bytes, start: int = HEADER_BYTES, used: int = 0):
+        """data: the segment's header, and its bytes from `start` on. used: records before `start`."""
         self.segment = segment
         self.data = data
+        self.shift = start - HEADER_BYTES
         self.rows = _Rows()
+        self.header: SegmentHeader | None = None
         self.damages: list[tuple[int, str]] = []
-        self.good = self.clean = HEADER_BYTES
-        self.good_mark = self.clean_mark = self.rows.mark()
-        self.used = 0
+        self.clean = 0
+        self.used = used
+        self.error = ""
+        self.size = len(data) + self.shift
+        self._good = 0
+        self._more = 0
+        self._good_mark = self._clean_mark = self.rows.mark()
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        segment, rows = self.segment, self.rows
+    def kept(self) -> Iterator[Batches]:
+        """The rows that stand before the first damage and before an unfinished batch."""
+        segment = self.segment
         if segment.last and not self.data[:HEADER_BYTES].strip(b"\0"):
             self._add_damage("unfinished", 0, "a segment that was only just created")
-        else:
-            try:
-                header = SegmentHeader.decode(self.data, segment.name)
-                if (header.process, header.segment) != (segment.replica, segment.number):
-                    raise JournalError(
-                        f"{segment.name}: it says that it is segment {header.segment} of replica {header.process}"
-                    )
-            except JournalError as error:
-                self._add_damage("damage", 0, str(error).removeprefix(f"{segment.name}: "))
-            else:
-                yield from self._records(header)
-                self._finish(header)
-        if batch := rows.take():
-            yield batch
+            return
+        try:
+            header = SegmentHeader.decode(self.data[:HEADER_BYTES], segment.name)
+            if (header.process, header.segment) != (segment.replica, segment.number):
+                raise JournalError(
+                    f"{segment.name}: it says that it is segment {header.segment} of replica {header.process}"
+                )
+        except JournalError as error:
+            self.error = str(error).removeprefix(f"{segment.name}: ")
+            self._add_damage("damage", 0, self.error)
+            return
+        self.header = header
+        self.clean = self._good = HEADER_BYTES + self.shift
+        yield from self._records(header)
+        self._good_mark = {t: n - self._clean_mark[t] for t, n in self._good_mark.items()}
+        yield self.rows.take(self._clean_mark)
 
-    def _records(self, header: SegmentHeader) -> Iterator[pa.RecordBatch]:
+    def _records(self, header: SegmentHeader) -> Iterator[Batches]:
         rows, segment, damages = self.rows, self.segment, self.damages
+        base = header.base + self.shift - HEADER_BYTES
         for found in _scan(self.data):
             if isinstance(found, records.Damage):
-                damages.append((found.at, found.reason))
+                damages.append((found.at + self.shift, found.reason))
                 continue
             at, kind, body = found
             if kind == records.BATCH_END:
-                self.good, self.good_mark = at + FRAME_BYTES + 1 + len(body), rows.mark()
+                self._good, self._good_mark = at + self.shift + FRAME_BYTES + 1 + len(body), rows.mark()
                 if not damages:
-                    self.clean, self.clean_mark = self.good, self.good_mark
-                    if rows.count >= BATCH_ROWS and (batch := rows.take()):
-                        yield batch
-                        self.good_mark = self.clean_mark = rows.mark()
+                    self.clean, self._clean_mark = self._good, self._good_mark
+                    self.used, self._more = self.used + self._more, 0
+                    if rows.count >= BATCH_ROWS:
+                        yield rows.take()
+                        self._good_mark = self._clean_mark = rows.mark()
             elif kind in _WANTED:
-                place = (segment.replica, header.group, segment.number, header.base + at - HEADER_BYTES)
+                place = (segment.replica, header.group, segment.number, base + at)
                 try:
                     _add_record(rows, place, records.decode_body(kind, body))
                 except (JournalError, ValueError, TypeError) as error:
-                    damages.append((at, str(error)))
+                    damages.append((at + self.shift, str(error)))
                 else:
-                    self.used += 1
+                    self._more += 1
             elif kind not in _IGNORED:
-                damages.append((at, f"unknown record kind {kind}"))
+                damages.append((at + self.shift, f"unknown record kind {kind}"))
+
+    def rest(self) -> Batches:
+        """What the end of the segment means: the rows behind damage, the damage, and a description of the segment."""
+        if self.header is not None:
+            self._finish(self.header)
+        return self.rows.take()
 
     def _finish(self, header: SegmentHeader) -> None:
-        """Decide what the end of the segment means, and describe the segment."""
-        segment, size = self.segment, len(self.data)
+        segment, size = self.segment, self.size
         vouched = segment.mark is not None and segment.mark > header.base + self.clean - HEADER_BYTES
-        torn = segment.last and not vouched and (segment.mark is not None or self.good == self.clean)
+        torn = segment.last and not vouched and (segment.mark is not None or self._good == self.clean)
         if torn:
-            self.rows.cut(self.clean_mark)
-            self.good = self.clean
-            if self.clean < size:
-                self._add_damage("unfinished", self.clean, f"{size - self.clean} bytes after the last whole batch")
+            self.rows.cut(dict.fromkeys(schemas.TABLES, 0))
+            good, used = self.clean, self.used
+            if good < size:
+                self._add_damage("unfinished", good, f"{size - good} bytes after the last whole batch")
         else:
-            self.rows.cut(self.good_mark)
+            good, used = self._good, self.used + self._more
+            self.rows.cut(self._good_mark)
             for at, reason in self.damages:
                 self._add_damage("damage", at, reason)
-            if self.good < size and not self.damages:
-                self._add_damage("damage", self.good, "records without the end of their batch")
-        end = header.base + self.good - HEADER_BYTES
+            if good < size and not self.damages:
+                self._add_damage("damage", good, "records without the end of their batch")
+        end = header.base + good - HEADER_BYTES
         self.rows.add(
-            "segments", segment.replica, header.group, segment.number, header.base, segment.name, end, self.used,
+            "segments", segment.replica, header.group, segment.number, header.base, segment.name, end, used,
             header.cluster.hex(),
         )  # fmt: skip
 
@@ -300,40 +318,11 @@ class _SegmentParser:
         self.rows.add("damage", self.segment.replica, self.segment.number, self.segment.name, at, event, reason)
 
 
-def parse_segment(segment: SegmentFile, data: bytes) -> Iterator[pa.RecordBatch]:
-    """The rows of one segment, `data` being its whole content, in batches of `schemas.JOURNAL`."""
-    return _SegmentParser(segment, data).batches()
-
-
-class _SegmentPartition(InputPartition):
-    def __init__(self, segment: SegmentFile):
-        super().__init__(segment.name)
-        self.segment = segment
-
-
-class _JournalReader(DataSourceReader):
-    def __init__(self, run: str):
-        self.run = run
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [_SegmentPartition(segment) for segment in find_segments(Path(self.run))]
-
-    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        yield from parse_segment(partition.segment, Path(partition.segment.path).read_bytes())
-
-
-class JournalSource(DataSource):
-    """`spark.read.format("multicast_journal").load(RUN_DIR)`: the journals of all replicas, as `schemas.JOURNAL`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "multicast_journal"
-
-    def schema(self) -> StructType:
-        return schemas.JOURNAL
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return _JournalReader(self.options["path"])
+def parse_segment(segment: SegmentFile, data: bytes) -> Iterator[Batches]:
+    """The rows of one segment, `data` being its whole content."""
+    parser = SegmentParser(segment, data)
+    yield from parser.kept()
+    yield parser.rest()
 
 
 # -- client histories -------------------------------------------------------------------------------------------------
@@ -356,57 +345,25 @@ def _event_row(name: str, number: int, line: bytes) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def parse_history(name: str, data: bytes) -> Iterator[pa.RecordBatch]:
-    """The events of a client history. A last line without its end is a killed client's and ignored."""
-    arrow = _arrow(schemas.HISTORY)
+def parse_history(name: str, data: bytes, first: int = 1) -> Iterator[pa.RecordBatch]:
+    """The events of a client history, the number of whose first line is `first`. A last line without its end is a
+    killed client's and ignored."""
     rows: list[tuple[Any, ...]] = []
     lines = data.split(b"\n")
-    for number, line in enumerate(lines[:-1], 1):
+    for number, line in enumerate(lines[:-1], first):
         if not line.strip():
             continue
         try:
             rows.append(_event_row(name, number, line))
         except ValueError as error:  # msgspec's errors are ValueErrors
-            rows.append((name, number, *[None] * (len(arrow) - 3), str(error)))
+            rows.append((name, number, *[None] * (len(_HISTORY) - 3), str(error)))
         if len(rows) >= BATCH_ROWS:
-            yield _batch(rows, arrow)
+            yield _batch(rows)
             rows = []
     if rows:
-        yield _batch(rows, arrow)
+        yield _batch(rows)
 
 
-def _batch(rows: list[tuple[Any, ...]], arrow: pa.Schema) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), arrow, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
-
-
-class _FilePartition(InputPartition):
-    def __init__(self, path: str):
-        super().__init__(path)
-        self.path = path
-
-
-class _HistoryReader(DataSourceReader):
-    def __init__(self, run: str):
-        self.run = run
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [_FilePartition(str(path)) for path in find_histories(Path(self.run))]
-
-    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        path = Path(partition.path)
-        yield from parse_history(f"history/{path.name}", path.read_bytes())
-
-
-class HistorySource(DataSource):
-    """`spark.read.format("client_history").load(RUN_DIR)`: every line of every client history, as `schemas.HISTORY`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "client_history"
-
-    def schema(self) -> StructType:
-        return schemas.HISTORY
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return _HistoryReader(self.options["path"])
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _HISTORY, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_HISTORY)

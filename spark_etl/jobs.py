@@ -1,4 +1,4 @@
-"""The command line: `python -m spark_etl audit RUN_DIR`."""
+"""The command line: `python -m spark_etl --help`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
-from spark_etl.audit import Audit, Progress, Unreadable
 from spark_etl.blackbox import report as histories
 from spark_etl.blackbox.command import Request
 from spark_etl.blackbox.command import report as judge_files
 from spark_etl.blackbox.history import BadHistory
-from spark_etl.extract import find_segments
-from spark_etl.report import console, render, to_json
-from spark_etl.session import CannotStart, check_java, spark_session
+from spark_etl.report import console, render
+from spark_etl.session import CannotStart
+from spark_etl.stages import Progress, Stages
+from spark_etl.tables import Unreadable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -29,36 +31,76 @@ def main() -> None:
     """Check what replicas did, from their own journals and the clients' histories, with Spark."""
 
 
+RunDir = Annotated[Path, typer.Argument(help="directory of a cluster or of a simulated run")]
+Out = Annotated[Path | None, typer.Option(help="Parquet tables and reports go there; default RUN_DIR/audit")]
+Json = Annotated[Path | None, typer.Option(help="write the report there too, as JSON")]
+Html = Annotated[Path | None, typer.Option(help="write the page there; default OUT/report.html")]
+Master = Annotated[str, typer.Option(help="Spark master; its workers must see the same files")]
+Memory = Annotated[str, typer.Option(help="memory of Spark's driver, e.g. 2g")]
+HistoryExpected = Annotated[
+    bool, typer.Option("--history/--no-history", help="whether the run should have a client history")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress lines")]
+
+
 @app.command()
 def audit(
-    run_dir: Annotated[Path, typer.Argument(help="directory of a cluster or of a simulated run")],
-    json: Annotated[Path | None, typer.Option(help="write the report there, as JSON")] = None,
-    out: Annotated[Path | None, typer.Option(help="Parquet tables go there; default RUN_DIR/audit")] = None,
-    master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
-    memory: Annotated[str, typer.Option(help="memory of Spark's driver, e.g. 2g")] = "2g",
-    history: Annotated[
-        bool, typer.Option("--history/--no-history", help="whether the run should have a client history")
-    ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress lines")] = False,
+    run_dir: RunDir,
+    json: Json = None,
+    html: Html = None,
+    out: Out = None,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    history: HistoryExpected = True,
+    quiet: Quiet = False,
 ) -> None:
-    """Audit a run. Exit status: 0 valid, 1 violated, 2 could not decide (input missing or damaged)."""
-    began = time.monotonic()
-    signal.signal(signal.SIGTERM, _terminate)
-    logging.basicConfig(level=logging.CRITICAL)  # py4j would print a stack trace when it is interrupted
+    """Extract, check and report. Exit status: 0 valid, 1 violated, 2 could not decide (input missing or damaged)."""
+    with _stage("audit", quiet) as progress:
+        stages = Stages(run_dir, out, master, memory, progress)
+        report = stages.audit(expect_history=history)
+        stages.publish(report, json, html)
+        render(report, console())
+        print(f"page: {stages.page(html)}")
+    raise typer.Exit(report.exit_code)
 
-    def progress(text: str) -> None:
-        if not quiet:
-            print(f"{time.monotonic() - began:6.1f} s  {text}", file=sys.stderr, flush=True)
 
-    try:
-        report = _audit(run_dir, out or run_dir / "audit", json, master, memory, history, progress, began)
-    except (CannotStart, Unreadable, OSError) as error:
-        print(f"audit: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        print("audit: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from None
-    raise typer.Exit(report)
+@app.command()
+def extract(
+    run_dir: RunDir, out: Out = None, master: Master = "local[*]", memory: Memory = "2g", quiet: Quiet = False
+) -> None:
+    """Journals and histories to Parquet; only what is new is parsed. Exit status: 0, or 2 if there is no run."""
+    with _stage("extract", quiet) as progress:
+        print(Stages(run_dir, out, master, memory, progress).extract())
+
+
+@app.command()
+def check(
+    run_dir: RunDir,
+    json: Json = None,
+    out: Out = None,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    history: HistoryExpected = True,
+    quiet: Quiet = False,
+) -> None:
+    """Check what was extracted, from the Parquet alone. Exit status as for audit."""
+    with _stage("check", quiet) as progress:
+        stages = Stages(run_dir, out, master, memory, progress)
+        result = stages.check(expect_history=history)
+        stages.publish(result, json, None, page=False)
+        render(result, console())
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def report(run_dir: RunDir, json: Json = None, html: Html = None, out: Out = None, quiet: Quiet = False) -> None:
+    """Write the page, and the JSON, of the last check. Exit status as for audit."""
+    with _stage("report", quiet) as progress:
+        stages = Stages(run_dir, out, "", "", progress)
+        result = stages.last()
+        stages.publish(result, json, html)
+        print(f"page: {stages.page(html)}\nverdict: {result.verdict}")
+    raise typer.Exit(result.exit_code)
 
 
 @app.command("check-history")
@@ -76,28 +118,15 @@ def check_history(
     """Judge histories of any database. Exit status: 0 the model holds, 1 violated, 2 not determined or bad input.
     Beside verdict files: 1 if one disagrees."""
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, _terminate)
-    logging.basicConfig(level=logging.CRITICAL)  # py4j would print a stack trace when it is interrupted
-
-    def progress(text: str) -> None:
-        if not quiet:
-            print(f"{time.monotonic() - began:6.1f} s  {text}", file=sys.stderr, flush=True)
-
     request = Request(
         path=path, version_orders=version_orders, model=model, seconds=seconds, configurations=configurations,
         master=master, memory=memory,
     )  # fmt: skip
-    try:
+    with _stage("check-history", quiet) as progress:
         report = judge_files(request, progress, lambda: time.monotonic() - began)
         if json is not None:
             json.parent.mkdir(parents=True, exist_ok=True)
             json.write_bytes(histories.to_json(report))
-    except (CannotStart, BadHistory, OSError) as error:
-        print(f"check-history: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        print("check-history: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from None
     if path.is_file():
         histories.render_one(report.histories[0], console())
     else:
@@ -105,32 +134,25 @@ def check_history(
     raise typer.Exit(report.exit_code)
 
 
-def _audit(
-    run_dir: Path,
-    out: Path,
-    json: Path | None,
-    master: str,
-    memory: str,
-    history: bool,
-    progress: Progress,
-    began: float,
-) -> int:
-    """The exit status."""
-    if not run_dir.is_dir():
-        raise Unreadable(f"{run_dir}: there is no such directory")
-    segments = find_segments(run_dir)
-    if not segments:
-        raise Unreadable(f"{run_dir}: it holds no journal (replicas/*/journal/journal-*.seg); is it a run's directory?")
-    check_java()
-    progress("starting Spark")
-    size = sum(Path(segment.path).stat().st_size for segment in segments)
-    with spark_session(out, master, memory, size) as spark:
-        report = Audit(spark, run_dir, out, expect_history=history, progress=progress).run(began)
-    render(report, console())
-    if json is not None:
-        json.parent.mkdir(parents=True, exist_ok=True)
-        json.write_bytes(to_json(report))
-    return report.exit_code
+@contextmanager
+def _stage(name: str, quiet: bool) -> Iterator[Progress]:
+    """Progress lines, and one line for whatever goes wrong."""
+    began = time.monotonic()
+    signal.signal(signal.SIGTERM, _terminate)
+    logging.basicConfig(level=logging.CRITICAL)  # py4j would print a stack trace when it is interrupted
+
+    def progress(text: str) -> None:
+        if not quiet:
+            print(f"{time.monotonic() - began:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    try:
+        yield progress
+    except (CannotStart, Unreadable, BadHistory, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

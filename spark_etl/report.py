@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 
 VALID, VIOLATED, UNDETERMINED, PENDING, NOT_APPLICABLE = (
     "valid",
@@ -28,15 +30,52 @@ EXAMPLES = 20
 """Violations of one property that are shown; the report counts all."""
 
 
+class Operation(msgspec.Struct):
+    """A transaction or message in a drawing. f: what it was, in the client history's words. version: or empty."""
+
+    id: str
+    f: str = ""
+    version: str = ""
+
+
+class Edge(msgspec.Struct):
+    """From one operation of a cycle to another, by their numbers from 0. kind: ww, wr, rw, rt (real time) or order (of
+    deliveries). key: or empty. sentence: why the one must precede the other."""
+
+    source: int
+    target: int
+    kind: str
+    key: str
+    sentence: str
+
+
+class Evidence(msgspec.Struct):
+    """What stands in the logs. byte: where the record begins in a journal segment; line: of a history."""
+
+    file: str
+    text: str
+    byte: int | None = None
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, " + (f"byte {self.byte}" if self.byte is not None else f"line {self.line}")
+
+
 class Violation(msgspec.Struct):
-    """name: of the list in `spark_etl`. sentence: why. steps: the edges of a cycle, a sentence each."""
+    """name: of the list in `spark_etl`. sentence: why. steps: the edges of a cycle, a sentence each; operations, edges:
+    the same to be drawn. positions: of deliveries at `replicas`. evidence: some log lines that prove it."""
 
     name: str
     sentence: str
     transactions: list[str] = []
     keys: list[str] = []
     replicas: list[int] = []
+    positions: list[int] = []
     steps: list[str] = []
+    operations: list[Operation] = []
+    edges: list[Edge] = []
+    evidence: list[Evidence] = []
 
 
 class Property(msgspec.Struct):
@@ -61,6 +100,39 @@ class ModelVerdict(msgspec.Struct):
     why: str = ""
 
 
+class Point(msgspec.Struct):
+    """A slice of time. second: its beginning. count: operations answered, or messages delivered, in it; unknown:
+    operations without an answer. Milliseconds: latencies of answers, or how long after its multicast a message was
+    delivered; null if nothing is known."""
+
+    second: float
+    count: int
+    unknown: int = 0
+    median_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+
+
+class Life(msgspec.Struct):
+    """One life of a replica. ended: the second of its last sign of life; how: "stopped" in good order, or "crashed"
+    (no word of a stop, another life followed or not)."""
+
+    replica: int
+    shard: int
+    began: float
+    ended: float
+    how: str
+
+
+class Course(msgspec.Struct):
+    """What happened when. Seconds count from the first life. operations: of all clients; deliveries: by replica."""
+
+    slice_seconds: float = 1.0
+    operations: list[Point] = []
+    deliveries: dict[int, list[Point]] = {}
+    lives: list[Life] = []
+
+
 class Report(msgspec.Struct):
     """The whole audit. problems: what is missing or damaged in the input, with file and byte. notes: what is normal and
     worth knowing. seconds: all of it, with Spark's start. models: each consistency model's verdict (empty: not asked).
@@ -72,6 +144,7 @@ class Report(msgspec.Struct):
     notes: list[str]
     input: dict[str, int | str]
     seconds: float
+    course: Course = msgspec.field(default_factory=Course)
     version: int = REPORT_VERSION
     verdict: str = ""
     models: list[ModelVerdict] = []
@@ -95,6 +168,17 @@ class Report(msgspec.Struct):
 def to_json(report: Report) -> bytes:
     """Indented, with a line end."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def from_json(data: bytes, name: str) -> Report:
+    """A report as `to_json` writes it. ValueError, a sentence, if it is none, or a newer program's."""
+    try:
+        version = msgspec.json.decode(data, type=dict[str, Any]).get("version")
+        if isinstance(version, int) and version > REPORT_VERSION:
+            raise ValueError(f"{name}: report version {version} is newer than this program's {REPORT_VERSION}")
+        return msgspec.json.decode(data, type=Report)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{name}: not the report of a check: {error}") from None
 
 
 def console() -> Console:

@@ -1,6 +1,7 @@
 """The tables of an audit, as code. Version of this schema: `SCHEMA_VERSION`.
 
-Extraction writes one Parquet dataset per run, partitioned by `table`; each table has the columns listed for it here.
+Extraction (`tables`) writes one Parquet dataset per run, `journal/table=NAME/`, and `history/`; each table has the
+columns listed for it here, without `table`.
 Ids are 16 bytes. A version (`gts`) is `Timestamp.encode`: 16 bytes that sort as the timestamps do; sixteen zero bytes
 mean "absent". Times (`at`, `*_us`) are microseconds. `offset` is the journal offset of a record, `segment` its file.
 """
@@ -21,6 +22,8 @@ from pyspark.sql.types import (
 )
 
 SCHEMA_VERSION = 1
+VERSION_KEY = "spark_etl.schema_version"
+"""Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
 _COLUMN_TYPES: dict[str, DataType] = {
     "table": StringType(),
@@ -160,6 +163,7 @@ VIOLATIONS = StructType(
         StructField("transactions", ArrayType(StringType()), False),
         StructField("keys", ArrayType(StringType()), False),
         StructField("replicas", ArrayType(IntegerType()), False),
+        StructField("positions", ArrayType(LongType()), False),
     ]
 )
-"""What every check returns: a name of the list in `spark_etl`, why, and who is involved."""
+"""What every check returns: a name of the list in `spark_etl`, why, and who is involved, where."""

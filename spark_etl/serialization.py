@@ -17,15 +17,27 @@ from pyspark.sql import functions as F
 from spark_etl.columns import id_text, key_text, version_text
 from spark_etl.cycles import NEVER, Interval, cyclic_nodes, find_cycles
 from spark_etl.edges import KINDS, RW, WR, WW
+from spark_etl.report import Edge, Operation, Violation
 
 
 class Cycle(msgspec.Struct):
-    """One cycle. name: Adya's anomaly. sentences: one per edge."""
+    """One cycle. name: Adya's anomaly. The n-th edge goes from the n-th operation to the next."""
 
     name: str
-    sentences: list[str]
-    transactions: list[str]
-    keys: list[str]
+    operations: list[Operation]
+    edges: list[Edge]
+
+    @property
+    def sentences(self) -> list[str]:
+        return [edge.sentence for edge in self.edges]
+
+    def violation(self, sentence: str) -> Violation:
+        """The same for the report."""
+        return Violation(
+            self.name, sentence, [operation.id for operation in self.operations],
+            sorted({edge.key for edge in self.edges if edge.key}), steps=self.sentences, operations=self.operations,
+            edges=self.edges,
+        )  # fmt: skip
 
 
 class CycleSearch(msgspec.Struct):
@@ -130,24 +142,25 @@ def _explain_one(
     if any(node is None for node in nodes):
         return None
     rows: list[Any] = nodes
-    sentences, keys, kinds = [], [], []
-    for one, other in zip(rows, [*rows[1:], rows[0]], strict=True):
+    edges: list[Edge] = []
+    kinds: list[int] = []
+    for at, (one, other) in enumerate(zip(rows, [*rows[1:], rows[0]], strict=True)):
         a, b = bytes(one.gts), bytes(other.gts)
         who, whom = (f"{r.f} {r.id} (version {r.version})" for r in (one, other))
         found = sorted(pairs.get((a, b), []), key=lambda row: row.kind)
         if found:
-            kinds.append(found[0].kind)
-            keys.append(found[0].key)
-            sentences.append(_dependency(found[0], who, whom))
+            kind, key, sentence = found[0].kind, found[0].key, _dependency(found[0], who, whom)
         elif times_between := _before(times.get(a, []), times.get(b, [])):
-            kinds.append(0)
             ended, began = times_between
-            sentences.append(
+            kind, key = 0, ""
+            sentence = (
                 f"rt: {who} was answered at {ended / 1e6:.6f} s, before {whom} was invoked at {began / 1e6:.6f} s"
             )
         else:
             return None
-    return Cycle(_anomaly(kinds), sentences, [row.id for row in rows], sorted(set(keys)))
+        kinds.append(kind)
+        edges.append(Edge(at, (at + 1) % len(rows), KINDS.get(kind, "rt"), key, sentence))
+    return Cycle(_anomaly(kinds), [Operation(row.id, row.f, row.version) for row in rows], edges)
 
 
 def _before(one: list[Row], other: list[Row]) -> tuple[int, int] | None:
@@ -205,5 +218,8 @@ def order_cycle(edges: DataFrame, where: int = 5) -> tuple[int, list[Cycle]]:
             f" (positions up to {r.position})"
             for r in edge_rows
         ]
-        cycles.append(Cycle("order-cycle", sentences, [r.source for r in edge_rows], []))
+        edges_of = [
+            Edge(at, (at + 1) % len(sentences), "order", "", sentence) for at, sentence in enumerate(sentences)
+        ]
+        cycles.append(Cycle("order-cycle", [Operation(r.source, "message") for r in edge_rows], edges_of))
     return components, cycles

@@ -342,6 +342,7 @@ def main() -> int:
         return 130
     took = time.monotonic() - demo.screen.began
     print(f"\n{'The run is valid.' if valid else 'The audit did NOT find the run valid.'} {took:.0f} s in all.")
+    print(f"The report, for a browser: {(options.dir / 'audit' / 'report.html').resolve().as_uri()}")
     return 0 if valid else 1
 
 

@@ -154,6 +154,7 @@ def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int
                     F.col("replica"), F.col("shard"), F.col("before") + 1, F.col("position") - 1, F.col("position"),
                 ),
                 replicas=[F.col("replica")],
+                positions=[F.col("before"), F.col("position")],
             ),
             violations(
                 ends,
@@ -164,6 +165,7 @@ def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int
                     F.col("replica"), F.col("shard"), F.col("delivered"), F.coalesce("top", F.lit(0)),
                 ),
                 replicas=[F.col("replica")],
+                positions=[F.col("top")],
             ),
         ]
     )  # fmt: skip

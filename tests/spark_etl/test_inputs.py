@@ -29,9 +29,10 @@ class Extracted(NamedTuple):
 def read(run: Path) -> Extracted:
     segments = extract.find_segments(run)
     rows = [
-        Row(row)
+        Row(row, table=table)
         for segment in segments
-        for batch in extract.parse_segment(segment, Path(segment.path).read_bytes())
+        for batches in extract.parse_segment(segment, Path(segment.path).read_bytes())
+        for table, batch in batches.items()
         for row in batch.to_pylist()
     ]
     return Extracted(understand(rows, {s.replica for s in segments}, {s.replica: s.mark for s in segments}), rows)

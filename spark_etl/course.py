@@ -1,0 +1,112 @@
+"""What happened when: throughput and latency of the clients, delivery lag of the replicas, lives. One job of Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_etl.report import Course, Life, Point
+
+SLICES = 120
+"""Into so many slices of time a run is cut, at most; none is shorter than SLICE_US_MIN."""
+SLICE_US_MIN = 100_000
+
+_ROUND_US = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
+
+
+def course(
+    small: Iterable[Any], tables: Mapping[str, DataFrame], operations: DataFrame, span: tuple[int, int] | None
+) -> Course:
+    """small: rows of "lives". operations: `frames.operations`. span: of the times of deliveries, microseconds."""
+    lives = [row for row in small if row.table == "lives"]
+    times = [row.at for row in lives] + list(span or ())
+    if not times:
+        return Course()
+    began, ended = min(times), max(times)
+    least = max((ended - began) / SLICES, SLICE_US_MIN)
+    width = next((n * 1000 for n in _ROUND_US if n * 1000 >= least), int(least))
+    rows = slices(tables["deliveries"], tables["submitted"], operations, width).collect()
+    shifts: dict[str, int] = {}
+    for row in rows:
+        if row.file is not None and row.shift is not None:
+            shifts[row.file] = min(row.shift, shifts.get(row.file, row.shift))
+    deliveries: dict[int, list[Point]] = defaultdict(list)
+    clients: dict[float, list[Any]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.slice):
+        if row.file is None:
+            deliveries[row.replica].append(_point((row.slice * width - began) / 1e6, row))
+        elif row.file in shifts:
+            at = row.slice * width + shifts[row.file] - began
+            clients[(at // width) * width / 1e6].append(row)
+    points = [_merged(second, many) for second, many in sorted(clients.items())]
+    signs = {replica: [p.second + width / 1e6 for p in ones] for replica, ones in deliveries.items()}
+    return Course(width / 1e6, points, dict(sorted(deliveries.items())), _lives(lives, signs, began, ended))
+
+
+def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, width: int) -> DataFrame:
+    """One row per slice of `width` microseconds and replica, or client history: replica or file; slice (number, by the
+    clock of that replica or history); n; unknown; median, p99, most (microseconds); shift: of a history, how far the
+    replicas' clocks are before its own, at most."""
+    sent = submitted.groupBy("id").agg(F.min("at").alias("sent"))
+    none = F.lit(None)
+    delivered = deliveries.join(sent, "id", "left").select(
+        none.cast("string").alias("file"), "replica", F.col("at").alias("time"),
+        (F.col("at") - F.col("sent")).alias("took"), none.cast("bigint").alias("shift"), F.lit(0).alias("open"),
+    )  # fmt: skip
+    done = F.coalesce("complete_us", "invoke_us")
+    asked = operations.where(F.col("invoke_us").isNotNull()).join(sent, "id", "left").select(
+        "file", none.cast("int").alias("replica"), done.alias("time"),
+        F.when(F.col("type") == "ok", F.col("complete_us") - F.col("invoke_us")).alias("took"),
+        (F.col("sent") - F.col("invoke_us")).alias("shift"), (F.col("type") != "ok").cast("int").alias("open"),
+    )  # fmt: skip
+    return (
+        delivered.unionByName(asked)
+        .groupBy("file", "replica", F.floor(F.col("time") / width).alias("slice"))
+        .agg(
+            F.count("*").alias("n"),
+            F.sum("open").alias("unknown"),
+            F.percentile_approx("took", 0.5, 1000).alias("median"),
+            F.percentile_approx("took", 0.99, 1000).alias("p99"),
+            F.max("took").alias("most"),
+            F.min("shift").alias("shift"),
+        )
+    )
+
+
+def _point(second: float, row: Any) -> Point:
+    parts = (None if value is None else round(value / 1000, 3) for value in (row.median, row.p99, row.most))
+    return Point(round(second, 3), row.n - row.unknown, row.unknown, *parts)
+
+
+def _merged(second: float, rows: list[Any]) -> Point:
+    """Slices of different histories that fall together. Of percentiles the greatest is a bound."""
+    points = [_point(second, row) for row in rows]
+    parts = ([v for p in points if (v := getattr(p, name)) is not None] for name in ("median_ms", "p99_ms", "max_ms"))
+    return Point(
+        round(second, 3), sum(p.count for p in points), sum(p.unknown for p in points),
+        *(max(values, default=None) for values in parts),
+    )  # fmt: skip
+
+
+def _lives(rows: list[Any], signs: Mapping[int, list[float]], began: int, ended: int) -> list[Life]:
+    """Lives in their order. signs: replica -> seconds at which it was certainly alive. A life without a stop ended with
+    the last of them before the next life began."""
+    lives: list[Life] = []
+    by_replica: dict[int, list[Any]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.replica, row.offset)):
+        by_replica[row.replica].append(row)
+    for replica, events in by_replica.items():
+        for event, following in zip(events, [*events[1:], None], strict=True):
+            if event.event != "started":
+                continue
+            start, limit = (event.at - began) / 1e6, ((following.at if following else ended) - began) / 1e6
+            if following is not None and following.event == "stopped":
+                lives.append(Life(replica, event.shard, start, limit, "stopped"))
+            else:
+                last = max((second for second in signs.get(replica, ()) if start < second <= limit), default=start)
+                lives.append(Life(replica, event.shard, start, last, "crashed"))
+    return lives

@@ -1,0 +1,132 @@
+"""The stages of an audit: extract, check, report. Each leaves files that the next begins with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_etl import html
+from spark_etl.audit import Audit
+from spark_etl.report import Report, from_json, to_json
+from spark_etl.session import check_java, spark_session
+from spark_etl.tables import (
+    SMALL_EXTRACTION_BYTES,
+    Extraction,
+    Unreadable,
+    check_tables,
+    extract,
+    load_manifest,
+    sources,
+    total_bytes,
+)
+
+Progress = Callable[[str], None]
+
+REPORT, PAGE = "report.json", "report.html"
+
+
+class Stages:
+    """One run, and where its tables and reports are. All of it may raise tables.Unreadable, session.CannotStart."""
+
+    def __init__(self, run: Path, out: Path | None, master: str, memory: str, progress: Progress):
+        self.run = run
+        self.out = out or run / "audit"
+        self.master = master
+        self.memory = memory
+        self.progress = progress
+        self._began = time.monotonic()
+
+    def audit(self, *, expect_history: bool) -> Report:
+        """Extract and check. A small run is extracted while Spark starts."""
+        check_java()
+        if self._size() > SMALL_EXTRACTION_BYTES:
+            return self._audit_in_spark(expect_history)
+        self.progress("extracting, and starting Spark")
+        with ThreadPoolExecutor(1) as aside:
+            extraction: Future[Extraction] = aside.submit(extract, self.run, self.out)
+            with spark_session(self.out, self.master, self.memory, self._size()) as spark:
+                self.progress(_said(extraction.result()))
+                return self._check(spark, expect_history)
+
+    def _audit_in_spark(self, expect_history: bool) -> Report:
+        self.progress("starting Spark")
+        with spark_session(self.out, self.master, self.memory, self._size()) as spark:
+            self.progress("extracting")
+            self.progress(_said(extract(self.run, self.out, spark)))
+            return self._check(spark, expect_history)
+
+    def _check(self, spark: SparkSession, expect_history: bool) -> Report:
+        audit = Audit(spark, self.run, self.out, expect_history=expect_history, progress=self.progress)
+        return audit.check_all(self._began)
+
+    def extract(self) -> str:
+        """Bring the tables up to date; a sentence about it."""
+        if self._size() <= SMALL_EXTRACTION_BYTES:
+            return _said(extract(self.run, self.out))
+        check_java()
+        self.progress("starting Spark")
+        with spark_session(self.out, self.master, self.memory, self._size()) as spark:
+            self.progress("extracting")
+            return _said(extract(self.run, self.out, spark))
+
+    def check(self, *, expect_history: bool) -> Report:
+        """Check what is in the tables."""
+        self._exists()
+        check_tables(self.out)
+        check_java()
+        size = sum(path.stat().st_size for path in self.out.glob("journal/**/*.parquet"))
+        self.progress("starting Spark")
+        with spark_session(self.out, self.master, self.memory, size) as spark:
+            return self._check(spark, expect_history)
+
+    def last(self) -> Report:
+        """What the last check found."""
+        self._exists()
+        path = self.out / REPORT
+        if not path.is_file():
+            raise Unreadable(f"{path}: there is no check's result; run `python -m spark_etl check RUN_DIR` first")
+        try:
+            return from_json(path.read_bytes(), str(path))
+        except ValueError as error:
+            raise Unreadable(str(error)) from None
+
+    def publish(self, report: Report, json: Path | None, page_at: Path | None, *, page: bool = True) -> None:
+        """Write the JSON beside the tables, and where it is wanted too; and the page."""
+        for path in {self.out / REPORT, json or self.out / REPORT}:
+            _write(path, to_json(report))
+        if page:
+            _write(self.page(page_at), html.page(report).encode())
+
+    def page(self, wanted: Path | None) -> Path:
+        """Where the page is."""
+        return wanted or self.out / PAGE
+
+    def _size(self) -> int:
+        """Bytes of journals. Unreadable before anything is started, if there is nothing to read."""
+        segments, _ = sources(self.run)
+        load_manifest(self.out)
+        return total_bytes(segments)
+
+    def _exists(self) -> None:
+        if not self.run.is_dir():
+            raise Unreadable(f"{self.run}: there is no such directory")
+
+
+def _said(extraction: Extraction) -> str:
+    rows = extraction.manifest.rows()
+    new, known = extraction.bytes_read / 1e6, extraction.bytes_known / 1e6
+    files = len(extraction.manifest.segments) + len(extraction.manifest.histories)
+    return f"{files} files: {new:.1f} MB new, {known:.1f} MB known already; {sum(rows.values()):,} rows in all"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

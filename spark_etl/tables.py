@@ -1,0 +1,366 @@
+"""The tables of a run as Parquet: written by an extraction that reads only what is new, and opened for the checks.
+
+    OUT/extract.json                              what was read, up to where; the version of the tables
+    OUT/journal/table=NAME/r0-s00000000-b64.parquet   of replica 0's segment 0, from byte 64 on
+    OUT/history/h0-b0.parquet                     of the first history, from byte 0 on
+
+A file that was not touched since is not opened again. One that was touched is compared, by checksum, up to where it had
+been read, and only what stands behind is parsed; if the beginning has changed, all of it is. What stands behind the
+first damage or in an unfinished batch is never taken as read: it has files of its own ("-rest"), made anew every time.
+`extract.json` is written last; files that it does not name are what an interrupted extraction left, and go.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from multicast.records import HEADER_BYTES
+from spark_etl import schemas
+from spark_etl.extract import (
+    Batches,
+    SegmentFile,
+    SegmentParser,
+    arrow_schema,
+    find_histories,
+    find_segments,
+    parse_history,
+)
+
+MANIFEST = "extract.json"
+SMALL_EXTRACTION_BYTES = 64 * 1024 * 1024
+"""Up to this much is parsed right here instead of in tasks of Spark: it takes less than starting its workers."""
+
+_CHUNK = 4 * 1024 * 1024
+_SMALL_TABLES = ("lives", "segments", "damage")
+
+
+class Unreadable(Exception):
+    """There is nothing to work on; the text says what is missing, and what to do."""
+
+
+class SourceState(msgspec.Struct):
+    """What is known of one file. read: up to which byte it was read for good; crc: of the bytes up to there. touched:
+    size, times of the last changes (ns) and inode. records: before `read` (of a history: lines). rows, files: of these,
+    by table. rest_rows, rest_files: of what stands behind. error: why it is no segment at all."""
+
+    name: str
+    touched: tuple[int, int, int, int]
+    read: int = 0
+    crc: int = 0
+    records: int = 0
+    rows: dict[str, int] = {}
+    files: list[str] = []
+    rest_rows: dict[str, int] = {}
+    rest_files: list[str] = []
+    error: str = ""
+
+
+class Manifest(msgspec.Struct):
+    """`extract.json`. marks: replica -> the journal offset up to which it vouched."""
+
+    version: int
+    run: str
+    marks: dict[int, int | None]
+    segments: dict[str, SourceState]
+    histories: dict[str, SourceState]
+
+    def rows(self) -> dict[str, int]:
+        """How many rows each table has; "history" too."""
+        counts: Counter[str] = Counter()
+        for state in (*self.segments.values(), *self.histories.values()):
+            counts.update(state.rows)
+            counts.update(state.rest_rows)
+        return dict(counts)
+
+    def files(self) -> set[str]:
+        """Every Parquet file, relative to the directory of the tables."""
+        states = (*self.segments.values(), *self.histories.values())
+        return {name for state in states for name in (*state.files, *state.rest_files)} | _EMPTY.keys()
+
+
+class Extraction(msgspec.Struct):
+    """What an extraction did. bytes_read: parsed; bytes_known: parsed before and not again."""
+
+    manifest: Manifest
+    bytes_read: int
+    bytes_known: int
+
+
+def _place(table: str) -> str:
+    return "history" if table == "history" else f"journal/table={table}"
+
+
+_TABLES = {**{name: schemas.table_schema(name) for name in schemas.TABLES}, "history": schemas.HISTORY}
+_EMPTY = {f"{_place(table)}/empty.parquet": arrow_schema(schema) for table, schema in _TABLES.items()}
+"""A file without rows per table: it says which columns there are, and makes the table one even if nothing else does."""
+
+
+# -- one file ---------------------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Parquet files of the rows of one source, `stem` being the last part of their names."""
+
+    def __init__(self, out: Path, stem: str):
+        self._out = out
+        self._stem = stem
+        self._open: dict[str, pq.ParquetWriter] = {}
+        self.rows: Counter[str] = Counter()
+
+    def add(self, batches: Batches) -> None:
+        for table, batch in batches.items():
+            if table not in self._open:
+                path = self._out / self._name(table)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._open[table] = pq.ParquetWriter(path, batch.schema, compression="snappy")
+            self._open[table].write_batch(batch)
+            self.rows[table] += batch.num_rows
+
+    def _name(self, table: str) -> str:
+        return f"{_place(table)}/{self._stem}.parquet"
+
+    def close(self) -> list[str]:
+        for writer in self._open.values():
+            writer.close()
+        return [self._name(table) for table in self._open]
+
+
+def _touched(path: Path) -> tuple[int, int, int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _known(path: Path, old: SourceState | None) -> SourceState | None:
+    """`old` if the file still begins with what was read of it."""
+    touched = _touched(path)
+    if old is None or old.read > touched[0]:
+        return None
+    if old.touched != touched:
+        crc, left = 0, old.read
+        with path.open("rb") as file:
+            while left and (chunk := file.read(min(left, _CHUNK))):
+                crc, left = zlib.crc32(chunk, crc), left - len(chunk)
+        if crc != old.crc:
+            return None
+    return old
+
+
+def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
+    """Parse what is new of a segment into Parquet. Returns what is known now, and the number of bytes parsed."""
+    path = Path(segment.path)
+    state = _known(path, old) or SourceState(segment.name, (0, 0, 0, 0))
+    touched = _touched(path)
+    if state.touched == touched and state.read == touched[0]:
+        return state, 0
+    start = max(state.read, HEADER_BYTES)
+    with path.open("rb") as file:
+        data = file.read(HEADER_BYTES)
+        file.seek(start)
+        data += file.read(touched[0] - start)
+    parser = SegmentParser(segment, data, start, state.records)
+    stem = f"r{segment.replica}-s{segment.number:08d}-b{start}"
+    kept, rest = _Writer(out, stem), _Writer(out, f"{stem}-rest")
+    for batches in parser.kept():
+        kept.add(batches)
+    rest.add(parser.rest())
+    read = max(parser.clean, state.read)
+    new = data[HEADER_BYTES : HEADER_BYTES + read - start] if state.read else data[:read]
+    return SourceState(
+        segment.name, touched, read, zlib.crc32(new, state.crc), parser.used,
+        dict(Counter(state.rows) + kept.rows), [*state.files, *kept.close()],
+        dict(rest.rows), rest.close(), parser.error,
+    ), touched[0] - start  # fmt: skip
+
+
+def _read_history(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
+    state = _known(path, old) or SourceState(name, (0, 0, 0, 0))
+    touched = _touched(path)
+    if state.touched == touched:
+        return state, 0
+    with path.open("rb") as file:
+        file.seek(state.read)
+        data = file.read(touched[0] - state.read)
+    data = data[: data.rfind(b"\n") + 1]
+    writer = _Writer(out, f"h{number}-b{state.read}")
+    for batch in parse_history(name, data, state.records + 1):
+        writer.add({"history": batch})
+    return SourceState(
+        name, touched, state.read + len(data), zlib.crc32(data, state.crc), state.records + data.count(b"\n"),
+        dict(Counter(state.rows) + writer.rows), [*state.files, *writer.close()],
+    ), len(data)  # fmt: skip
+
+
+# -- the whole run ----------------------------------------------------------------------------------------------------
+
+
+def sources(run: Path) -> tuple[list[SegmentFile], list[Path]]:
+    """Journal segments and histories of a run. Unreadable if it is none."""
+    if run.is_file():
+        raise Unreadable(f"{run}: a file, not the directory of a run; histories of others are for check-history")
+    if not run.is_dir():
+        raise Unreadable(f"{run}: there is no such directory")
+    segments, histories = find_segments(run), find_histories(run)
+    if not segments:
+        what = "it holds no journal (replicas/*/journal/journal-*.seg)"
+        if not any(run.iterdir()):
+            what = "it is empty, without a journal"
+        elif any(run.glob("*.jsonl")):
+            what += "; histories of others are for check-history"
+        raise Unreadable(f"{run}: {what}; is it a run's directory?")
+    return segments, histories
+
+
+def load_manifest(out: Path) -> Manifest | None:
+    """What an earlier extraction left; None if there is none that is of use. Unreadable if a newer program made it."""
+    path = out / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        version = msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("version")
+        if isinstance(version, int) and version > schemas.SCHEMA_VERSION:
+            raise Unreadable(
+                f"{path}: these tables have schema version {version}, and this program knows none newer than"
+                f" {schemas.SCHEMA_VERSION}; use the program that wrote them, or another --out"
+            )
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise Unreadable(f"{path}: it is not what an extraction writes: {error}") from None
+    return manifest if manifest.version == schemas.SCHEMA_VERSION else None
+
+
+def total_bytes(segments: Iterable[SegmentFile]) -> int:
+    """Of journals."""
+    return sum(Path(segment.path).stat().st_size for segment in segments)
+
+
+def extract(run: Path, out: Path, spark: SparkSession | None = None) -> Extraction:
+    """Bring the tables in `out` up to date with the run. spark: does the parsing, if given. Unreadable."""
+    segments, histories = sources(run)
+    old = load_manifest(out)
+    if old is None or old.run != str(run.resolve()):
+        old = Manifest(schemas.SCHEMA_VERSION, str(run.resolve()), {}, {}, {})
+    _clean(out, old.files())
+    for name, schema in _EMPTY.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(schema.empty_table(), out / name)
+    jobs = [(segment, old.segments.get(segment.name)) for segment in segments]
+    read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
+    names = {f"history/{path.name}": path for path in histories}
+    events = [_read_history(n, p, i, old.histories.get(n), out) for i, (n, p) in enumerate(names.items())]
+    manifest = Manifest(
+        schemas.SCHEMA_VERSION, old.run, {segment.replica: segment.mark for segment in segments},
+        {state.name: state for state, _ in read}, {state.name: state for state, _ in events},
+    )  # fmt: skip
+    errors = [state.error for state in manifest.segments.values()]
+    if all(errors):
+        raise Unreadable(f"{run / segments[0].name}: {errors[0]}")
+    temporary = out / f"{MANIFEST}.new"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    os.replace(temporary, out / MANIFEST)
+    _clean(out, manifest.files())
+    now = sum(count for _, count in (*read, *events))
+    return Extraction(manifest, now, total_bytes(segments) + sum(p.stat().st_size for p in histories) - now)
+
+
+def _in_tasks(
+    jobs: list[tuple[SegmentFile, SourceState | None]], out: Path, spark: SparkSession
+) -> Iterator[tuple[SourceState, int]]:
+    """The same by Spark's workers, which must see the files where this program does."""
+    encode = msgspec.msgpack.encode
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for row in batch.column("job").to_pylist():
+                segment, old = msgspec.msgpack.decode(row, type=tuple[SegmentFile, SourceState | None])
+                yield pa.RecordBatch.from_pydict({"done": [encode(read_segment(segment, old, out))]})
+
+    frame = spark.createDataFrame([(encode(job),) for job in jobs], "job binary").repartition(len(jobs))
+    done = [msgspec.msgpack.decode(row.done, type=tuple[SourceState, int]) for row in
+            frame.mapInArrow(work, "done binary").collect()]  # fmt: skip
+    return iter(sorted(done, key=lambda one: one[0].name))
+
+
+def _clean(out: Path, named: set[str]) -> None:
+    for path in _present(out):
+        if path.relative_to(out).as_posix() not in named:
+            path.unlink()
+
+
+def _present(out: Path) -> Iterator[Path]:
+    yield from (p for pattern in ("journal/**/*", "history/**/*") for p in out.glob(pattern) if p.is_file())
+
+
+class Tables:
+    """The tables of a run, opened. counts: rows by table; inputs for the driver itself: `small`."""
+
+    def __init__(self, spark: SparkSession, out: Path, manifest: Manifest):
+        self.spark = spark
+        self.out = out
+        self.manifest = manifest
+        self.counts = manifest.rows()
+
+    def frame(self, table: str) -> DataFrame:
+        """A table of `schemas.TABLES`, or "history"."""
+        return self.spark.read.schema(_TABLES[table]).parquet(str(self.out / _place(table)))
+
+    def span(self, table: str, column: str) -> tuple[int, int] | None:
+        """Least and greatest value of a column of numbers, from the files' statistics; None: no rows."""
+        values: list[int] = []
+        for path in (self.out / _place(table)).glob("*.parquet"):
+            metadata = pq.ParquetFile(path).metadata
+            at = metadata.schema.names.index(column) if metadata.num_row_groups else 0
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(at).statistics
+                if statistics is not None and statistics.has_min_max:
+                    values += [statistics.min, statistics.max]
+        return (min(values), max(values)) if values else None
+
+    def small(self) -> list[Any]:
+        """The rows of lives, segments and damage, with the name of their `table`."""
+        rows: list[Any] = []
+        for table in _SMALL_TABLES:
+            whole = pq.read_table(self.out / _place(table), schema=arrow_schema(_TABLES[table]), partitioning=None)
+            rows += [SimpleNamespace(table=table, **row) for row in whole.to_pylist()]
+        return rows
+
+
+def check_tables(out: Path) -> Manifest:
+    """What an extraction left in `out`, before Spark is started. Unreadable: no, or unfinished, or another version's,
+    or not what was written."""
+    manifest = load_manifest(out)
+    if manifest is None:
+        older = (out / MANIFEST).is_file()
+        what = "its tables are of an older version" if older else "there are no tables of a run"
+        raise Unreadable(f"{out}: {what}; run `python -m spark_etl extract RUN_DIR` first")
+    present = {path.relative_to(out).as_posix() for path in _present(out) if not path.name.startswith((".", "_"))}
+    named = manifest.files()
+    if odd := sorted(present ^ named):
+        what = "is not one of its files" if odd[0] in present else "is missing"
+        raise Unreadable(f"{out / odd[0]}: it {what}; the extraction did not finish, or was changed: extract again")
+    for name in sorted(named):
+        _check_version(out / name)
+    return manifest
+
+
+def _check_version(path: Path) -> None:
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowInvalid, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise Unreadable(f"{path}: it cannot be read as Parquet ({why}); extract again") from None
+    version = metadata.get(schemas.VERSION_KEY.encode(), b"0").decode()  # none: the manifest vouches for it
+    if not version.isdecimal() or int(version) > schemas.SCHEMA_VERSION:
+        raise Unreadable(
+            f"{path}: it has schema version {version}, and this program knows none newer than {schemas.SCHEMA_VERSION}"
+        )
