@@ -56,7 +56,8 @@ def esc(text: object) -> str:
 def page(report: Report) -> str:
     """The whole page."""
     title = f"Audit of {report.run}: {report.verdict}"
-    body = "\n".join([_summary(report), _course(report), _models(report), *(_section(n, p) for n, p in enumerate(report.properties))])
+    sections = [_section(number, prop) for number, prop in enumerate(report.properties)]
+    body = "\n".join([_summary(report), _models(report), _course(report), *sections])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -48,8 +48,10 @@ svg .bar{fill:var(--a);opacity:.75}svg .gone{fill:var(--bad)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:4px 20px}
 table{border-collapse:collapse;font-size:13px;margin:6px 0;width:100%}
 td{border-top:1px solid var(--line);padding:3px 10px 3px 0;vertical-align:top;overflow-wrap:anywhere}
-td:first-child{width:38%}th{text-align:left;font-weight:normal;padding:3px 10px 3px 0}
-.models{width:auto}.models td:first-child{width:auto}.models th{padding-right:28px}code{font:12.5px "DejaVu Sans Mono",ui-monospace,monospace;overflow-wrap:anywhere}
+td:first-child{width:38%}
+th{text-align:left;font-weight:normal;padding:3px 10px 3px 0}
+.models{width:auto}.models td:first-child{width:auto}.models th{padding-right:28px}
+code{font:12.5px "DejaVu Sans Mono",ui-monospace,monospace;overflow-wrap:anywhere}
 summary{cursor:pointer;color:var(--a);font-size:13px}
 @media (max-width:560px){.charts{grid-template-columns:1fr}main{padding:8px}section{padding:10px 12px}}
 @media print{section,article{break-inside:avoid}}

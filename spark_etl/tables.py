@@ -51,8 +51,8 @@ class Unreadable(Exception):
 
 class SourceState(msgspec.Struct):
     """What is known of one file. read: up to which byte it was read for good; crc: of the bytes up to there. touched:
-    size, times of the last changes (ns) and inode. records: before `read` (of a history: lines). rows, files: of these,
-    by table. rest_rows, rest_files: of what stands behind. error: why it is no segment at all."""
+    size, times of the last changes (ns) and inode. records: before `read` (of a history: lines). rows: of these, by
+    table; files: theirs, with sizes. rest_rows, rest_files: of what stands behind. error: why it is no segment."""
 
     name: str
     touched: tuple[int, int, int, int]
@@ -60,9 +60,9 @@ class SourceState(msgspec.Struct):
     crc: int = 0
     records: int = 0
     rows: dict[str, int] = {}
-    files: list[str] = []
+    files: dict[str, int] = {}
     rest_rows: dict[str, int] = {}
-    rest_files: list[str] = []
+    rest_files: dict[str, int] = {}
     error: str = ""
 
 
@@ -130,10 +130,11 @@ class _Writer:
     def _name(self, table: str) -> str:
         return f"{_place(table)}/{self._stem}.parquet"
 
-    def close(self) -> list[str]:
+    def close(self) -> dict[str, int]:
+        """The files, with sizes."""
         for writer in self._open.values():
             writer.close()
-        return [self._name(table) for table in self._open]
+        return {name: (self._out / name).stat().st_size for name in map(self._name, self._open)}
 
 
 def _touched(path: Path) -> tuple[int, int, int, int]:
@@ -141,11 +142,14 @@ def _touched(path: Path) -> tuple[int, int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def _known(path: Path, old: SourceState | None) -> SourceState | None:
-    """`old` if the file still begins with what was read of it."""
+def _known(path: Path, old: SourceState | None, out: Path) -> SourceState | None:
+    """`old` if the file still begins with what was read of it, and the Parquet files are there."""
     touched = _touched(path)
     if old is None or old.read > touched[0]:
         return None
+    for name, size in (old.files | old.rest_files).items():
+        if not (out / name).is_file() or (out / name).stat().st_size != size:
+            return None
     if old.touched != touched:
         crc, left = 0, old.read
         with path.open("rb") as file:
@@ -159,7 +163,7 @@ def _known(path: Path, old: SourceState | None) -> SourceState | None:
 def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
     """Parse what is new of a segment into Parquet. Returns what is known now, and the number of bytes parsed."""
     path = Path(segment.path)
-    state = _known(path, old) or SourceState(segment.name, (0, 0, 0, 0))
+    state = _known(path, old, out) or SourceState(segment.name, (0, 0, 0, 0))
     touched = _touched(path)
     if state.touched == touched and state.read == touched[0]:
         return state, 0
@@ -167,7 +171,7 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
     with path.open("rb") as file:
         data = file.read(HEADER_BYTES)
         file.seek(start)
-        data += file.read(touched[0] - start)
+        data += file.read(max(touched[0] - start, 0))
     parser = SegmentParser(segment, data, start, state.records)
     stem = f"r{segment.replica}-s{segment.number:08d}-b{start}"
     kept, rest = _Writer(out, stem), _Writer(out, f"{stem}-rest")
@@ -178,13 +182,13 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
     new = data[HEADER_BYTES : HEADER_BYTES + read - start] if state.read else data[:read]
     return SourceState(
         segment.name, touched, read, zlib.crc32(new, state.crc), parser.used,
-        dict(Counter(state.rows) + kept.rows), [*state.files, *kept.close()],
+        dict(Counter(state.rows) + kept.rows), state.files | kept.close(),
         dict(rest.rows), rest.close(), parser.error,
-    ), touched[0] - start  # fmt: skip
+    ), touched[0] - state.read  # fmt: skip
 
 
 def _read_history(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
-    state = _known(path, old) or SourceState(name, (0, 0, 0, 0))
+    state = _known(path, old, out) or SourceState(name, (0, 0, 0, 0))
     touched = _touched(path)
     if state.touched == touched:
         return state, 0
@@ -197,7 +201,7 @@ def _read_history(name: str, path: Path, number: int, old: SourceState | None, o
         writer.add({"history": batch})
     return SourceState(
         name, touched, state.read + len(data), zlib.crc32(data, state.crc), state.records + data.count(b"\n"),
-        dict(Counter(state.rows) + writer.rows), [*state.files, *writer.close()],
+        dict(Counter(state.rows) + writer.rows), state.files | writer.close(),
     ), len(data)  # fmt: skip
 
 
@@ -214,7 +218,7 @@ def sources(run: Path) -> tuple[list[SegmentFile], list[Path]]:
     if not segments:
         what = "it holds no journal (replicas/*/journal/journal-*.seg)"
         if not any(run.iterdir()):
-            what = "it is empty, without a journal"
+            what = "it is empty, there is no journal in it"
         elif any(run.glob("*.jsonl")):
             what += "; histories of others are for check-history"
         raise Unreadable(f"{run}: {what}; is it a run's directory?")
@@ -235,7 +239,8 @@ def load_manifest(out: Path) -> Manifest | None:
             )
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except msgspec.MsgspecError as error:
-        raise Unreadable(f"{path}: it is not what an extraction writes: {error}") from None
+        why = f"it is not what an extraction writes ({error}); remove {out} and extract again"
+        raise Unreadable(f"{path}: {why}") from None
     return manifest if manifest.version == schemas.SCHEMA_VERSION else None
 
 

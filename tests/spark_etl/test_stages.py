@@ -1,0 +1,140 @@
+"""extract, check, report and audit, as they are called; Spark is the tests' own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from kvstore.core.audit import Read
+from multicast import records
+from multicast.records import Completed, Delivered, Started
+from spark_etl import schemas, stages, tables
+from spark_etl.jobs import app
+from spark_etl.report import Report, from_json
+from tests.spark_etl.runs import MEMBERS, Run, bank_run, gts
+
+
+@pytest.fixture(autouse=True)
+def shared_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def session(*args: object) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(stages, "spark_session", session)
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--quiet"])
+    return result.exit_code, result.output
+
+
+def violated_run() -> Run:
+    """A stale read that makes a cycle, a delivery left out, and a replica that was killed and came back."""
+    run = bank_run()
+    for number in range(3):
+        run.transaction("a<b>" if number else "", {"a<b>": number}, f="inc")
+    for replica in MEMBERS[0]:
+        run.change(replica, run.positions[0], lambda outcome: setattr(outcome, "reads", (Read(b"a<b>", gts(13)),)))
+    del run.records[2][run.find(2, Delivered, 4)]
+    run.records[1].insert(run.find(1, Delivered, 5), Started(200, 1, 0, MEMBERS, "white_box", "fsync", 2))
+    return run
+
+
+def load(path: Path) -> Report:
+    return from_json(path.read_bytes(), str(path))
+
+
+def test_the_stages_one_after_another(tmp_path: Path):
+    run = violated_run().write(tmp_path / "run")
+    assert call("check", run)[0] == 2
+    code, output = call("extract", run)
+    assert code == 0 and "MB new, 0.0 MB known" in output
+    for journal in (run / "replicas").iterdir():
+        shutil.move(journal, tmp_path / "aside" / journal.name)  # the check needs the tables only
+    code, output = call("report", run)
+    assert code == 2 and "run `python -m spark_etl check RUN_DIR` first" in output
+    code, output = call("check", run)
+    assert code == 1 and "verdict: violated" in output
+    code, output = call("report", run, "--html", tmp_path / "p.html", "--json", tmp_path / "r.json")
+    assert code == 1 and f"page: {tmp_path / 'p.html'}" in output
+    assert load(tmp_path / "r.json") == load(run / "audit" / "report.json")
+    page = (tmp_path / "p.html").read_text()
+    assert page.count("<svg") >= 2 and "a&lt;b&gt;" in page and "a<b>" not in page
+
+
+def test_the_log_lines_that_prove_it_stand_where_they_are_said_to(tmp_path: Path):
+    run = violated_run().write(tmp_path / "run")
+    assert call("audit", run)[0] == 1
+    report = load(run / "audit" / "report.json")
+    assert (run / "audit" / "report.html").is_file()
+    violations = [violation for prop in report.properties for violation in prop.examples]
+    assert violations and all(violation.evidence for violation in violations)
+    kinds = set()
+    for one in (one for violation in violations for one in violation.evidence):
+        data = (run / one.file).read_bytes()
+        if one.line is not None:
+            assert one.text.split()[0] in data.decode().splitlines()[one.line - 1]
+            continue
+        assert one.byte is not None
+        found = next(records.scan(data, one.byte))
+        assert not isinstance(found, records.Damage)
+        record = records.decode_body(found[1], found[2])
+        kinds.add(type(record))
+        if isinstance(record, Delivered | Completed):
+            assert not (said := re.search(r"at position (\d+)", one.text)) or int(said[1]) == record.position
+    assert {Delivered, Completed} <= kinds
+    stale = next(violation for violation in violations if violation.name == "stale-read")
+    texts = [one.text for one in stale.evidence]
+    assert any(f"read key a<b> at version {gts(13)}" in text for text in texts)
+    assert any(f"wrote key a<b>: 1 (version {gts(14)})" in text for text in texts)  # what it should have read
+    cycle = next(violation for violation in violations if violation.name == "G-single")
+    assert [edge.kind for edge in cycle.edges] in (["ww", "rw"], ["rw", "ww"], ["wr", "rw"], ["rw", "wr"])
+    assert [edge.sentence for edge in cycle.edges] == cycle.steps
+    lost = next(violation for violation in violations if violation.name == "lost-delivery")
+    assert "delivered at position 3" in lost.evidence[0].text and "stopped in good order" in lost.evidence[-1].text
+
+
+def test_a_newer_schema_or_report_is_one_sentence(tmp_path: Path):
+    run = bank_run().write(tmp_path / "run")
+    tables.extract(run, run / "audit")
+    path = run / "audit" / tables.MANIFEST
+    newer = msgspec.json.decode(path.read_bytes()) | {"version": schemas.SCHEMA_VERSION + 1}
+    path.write_bytes(msgspec.json.encode(newer))
+    for command in ("audit", "extract", "check"):
+        code, output = call(command, run)
+        assert code == 2 and output.count("\n") == 1 and "schema version 2" in output
+    (run / "audit" / "report.json").write_text('{"version": 99}')
+    code, output = call("report", run)
+    assert code == 2 and output.count("\n") == 1 and "report version 99" in output
+
+
+@pytest.mark.parametrize("command", ["audit", "extract", "check", "report"])
+@pytest.mark.parametrize("what", ["nothing", "file", "empty", "foreign", "history"])
+def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, command: str, what: str):
+    path = tmp_path / "input"
+    if what == "file":
+        path.write_text("{}")
+    elif what != "nothing":
+        path.mkdir()
+    if what == "foreign":
+        journal = path / "replicas" / "0" / "journal"
+        journal.mkdir(parents=True)
+        (journal / "journal-00000000.seg").write_bytes(b"PAR1" * 100)
+    if what == "history":
+        (path / "h.jsonl").write_text("{}\n")
+    code, output = call(command, path)
+    assert code == 2 and output.count("\n") == 1 and output.startswith(f"{command}: {path}")
+    if command in ("audit", "extract"):
+        expected = {
+            "nothing": "no such directory", "file": "check-history", "empty": "is empty",
+            "foreign": "not a journal segment", "history": "check-history",
+        }  # fmt: skip
+        assert expected[what] in output

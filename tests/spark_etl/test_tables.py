@@ -1,0 +1,194 @@
+"""The Parquet tables: only what is new is read again, whatever has changed is, and other versions are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from multicast.records import HEADER_BYTES
+from spark_etl import schemas, tables
+from spark_etl.tables import MANIFEST, Unreadable, check_tables, extract
+from tests.spark_etl.runs import SEGMENT, Run, bank_run, write_mark
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return bank_run().write(tmp_path / "run")
+
+
+def rows(out: Path, table: str) -> list[dict[str, object]]:
+    """Sorted, as the checks would see them."""
+    manifest = check_tables(out)
+    names = sorted(name for name in manifest.files() if name.startswith((f"journal/table={table}/", f"{table}/")))
+    found = [row for name in names for row in pq.ParquetFile(out / name).read().to_pylist()]
+    return sorted(found, key=repr)
+
+
+def everything(out: Path) -> dict[str, list[dict[str, object]]]:
+    return {table: rows(out, table) for table in (*schemas.TABLES, "history")}
+
+
+def segment(run: Path, replica: int) -> Path:
+    return run / "replicas" / str(replica) / "journal" / SEGMENT
+
+
+def test_nothing_new_is_nothing_read(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    out = tmp_path / "out"
+    first = extract(run, out)
+    assert first.bytes_known == 0 and first.manifest.rows()["deliveries"] == 13 * 3 + 9 * 3
+    before = everything(out)
+    opened: list[str] = []
+    really = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *a, **k: opened.append(path.suffix) or really(path, *a, **k))
+    again = extract(run, out)
+    assert again.bytes_read == 0 and again.manifest == first.manifest
+    assert ".json" in opened and not {".seg", ".jsonl"} & set(opened)
+    assert everything(out) == before
+
+
+def grown(tmp_path: Path, cut: Callable[[int], int]) -> tuple[int, int, Path]:
+    """Extract a run whose journals and history are cut somewhere, then the whole of it. Bytes read then, and in all."""
+    whole = bank_run().write(tmp_path / "whole")
+    part, out = tmp_path / "part", tmp_path / "out"
+    files = [path for path in whole.rglob("*") if path.is_file() and path.name != "mark"]
+    for path in files:
+        to = part / path.relative_to(whole)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(path.read_bytes()[: cut(path.stat().st_size)])
+    extract(part, out)
+    for path in files:
+        (part / path.relative_to(whole)).write_bytes(path.read_bytes())
+    size = sum(path.stat().st_size for path in files)
+    return extract(part, out).bytes_read, size, out
+
+
+@pytest.mark.parametrize("percent", [0, 3, 31, 50, 77, 99])
+def test_only_what_is_behind_the_last_whole_batch_is_read_again(tmp_path: Path, percent: int):
+    read, size, out = grown(tmp_path, lambda size: size * percent // 100)
+    extract(tmp_path / "part", tmp_path / "afresh")
+    assert everything(out) == everything(tmp_path / "afresh")
+    assert read <= size * (100 - percent) // 100 + 12 * 700  # and of each file at most one batch more
+    lines = [row["line"] for row in rows(out, "history")]
+    assert sorted(lines) == list(range(1, len(lines) + 1))  # type: ignore[arg-type]
+
+
+def test_a_byte_changed_in_what_had_been_read_is_noticed(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    extract(run, out)
+    path = segment(run, 1)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert extract(run, out).bytes_read == len(data)
+    assert [row["event"] for row in rows(out, "damage")] == ["damage"]
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    extract(run, out)
+    assert rows(out, "damage") == [] and len(rows(out, "deliveries")) == 13 * 3 + 9 * 3
+
+
+def test_a_copied_run_is_compared_and_not_read(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    extract(run, out)
+    os.utime(segment(run, 0), ns=(1, 1))
+    assert extract(run, out).bytes_read == 0
+
+
+def test_an_end_that_was_unfinished_is_damage_once_it_was_vouched_for(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    path = segment(run, 4)
+    data = path.read_bytes()
+    path.write_bytes(data[:-3])
+    write_mark(path.parent, 0)
+    extract(run, out)
+    assert [row["event"] for row in rows(out, "damage")] == ["unfinished"]
+    write_mark(path.parent, len(data) - HEADER_BYTES)
+    extract(run, out)
+    assert [row["event"] for row in rows(out, "damage")] == ["damage"]
+
+
+def test_a_segment_that_is_gone_takes_its_rows_along(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    extract(run, out)
+    segment(run, 5).unlink()
+    extract(run, out)
+    assert {row["replica"] for row in rows(out, "deliveries")} == {0, 1, 2, 3, 4}
+
+
+def test_another_run_in_the_same_place_starts_afresh(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    extract(run, out)
+    other = Run()
+    other.transaction(writes={"a1": 1})
+    extract(other.write(tmp_path / "other"), out)
+    assert len(rows(out, "deliveries")) == 3
+
+
+def test_a_newer_version_is_refused(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    extract(run, out)
+    manifest = msgspec.json.decode((out / MANIFEST).read_bytes())
+    manifest |= {"version": schemas.SCHEMA_VERSION + 1, "something": "else"}
+    (out / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    for use in (lambda: extract(run, out), lambda: check_tables(out)):
+        with pytest.raises(Unreadable, match="schema version 2, and this program knows none newer than 1"):
+            use()
+
+
+def test_a_file_of_a_newer_version_is_refused(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    extract(run, out)
+    path = next((out / "journal" / "table=reads").glob("r0*"))
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.replace_schema_metadata({schemas.VERSION_KEY: "7"}), path)
+    with pytest.raises(Unreadable, match="has schema version 7"):
+        check_tables(out)
+
+
+@pytest.mark.parametrize("change", ["more", "fewer", "broken", "none", "old", "garbage"])
+def test_tables_that_are_not_what_was_extracted_are_refused(run: Path, tmp_path: Path, change: str):
+    out = tmp_path / "out"
+    extract(run, out)
+    path = next((out / "journal" / "table=reads").glob("r0*"))
+    if change == "more":
+        (path.parent / "r9.parquet").write_bytes(path.read_bytes())
+    elif change == "fewer":
+        path.unlink()
+    elif change == "broken":
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        text = {"none": None, "old": b'{"version":0,"run":"","marks":{},"segments":{},"histories":{}}', "garbage": b"{"}
+        (out / MANIFEST).unlink()
+        if (data := text[change]) is not None:
+            (out / MANIFEST).write_bytes(data)
+    with pytest.raises(Unreadable, match="extract") as error:
+        check_tables(out)
+    assert "\n" not in str(error.value)
+    if change != "garbage":
+        extract(run, out)
+        assert len(rows(out, "reads")) > 0
+
+
+def test_workers_of_spark_extract_the_same(spark: object, run: Path, tmp_path: Path):
+    extract(run, tmp_path / "here")
+    extract(run, tmp_path / "there", spark)
+    assert everything(tmp_path / "here") == everything(tmp_path / "there")
+
+
+def test_every_file_says_its_version_and_its_columns(run: Path, tmp_path: Path):
+    extract(run, tmp_path)
+    for table in schemas.TABLES:
+        for path in (tmp_path / f"journal/table={table}").iterdir():
+            schema = pq.read_schema(path)
+            assert tuple(schema.names) == schemas.TABLES[table]
+            assert schema.metadata[schemas.VERSION_KEY.encode()] == str(schemas.SCHEMA_VERSION).encode()
+
+
+def test_statistics_tell_the_span_without_a_job(run: Path, tmp_path: Path):
+    manifest = extract(run, tmp_path).manifest
+    assert tables.Tables(None, tmp_path, manifest).span("deliveries", "at") == (0, 12)
