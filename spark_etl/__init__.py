@@ -1,17 +1,22 @@
 """The audit: what replicas did, from their own journals and the clients' histories, checked with Spark.
 
-    python -m spark_etl audit RUN_DIR [--json FILE] [--out DIR] [--master local[2]] [--memory 2g] [--no-history]
+    python -m spark_etl audit|extract|check|report RUN_DIR [--out DIR] [--json FILE] [--html FILE] [--master local[*]]
+                                                   [--memory 2g] [--no-history]
+    python -m spark_etl check-history FILE|DIR
+    python -m spark_etl bench
 
 Exit status: 0 valid, 1 violated, 2 could not decide (input missing or damaged; the report says which file and byte).
 
-Theory of operation. `extract` reads journals and histories through two Spark data sources; `schemas` are the tables
-that come out, kept as Parquet. `frames` puts them side by side: every replica's deliveries with its outcomes (the
+Theory of operation. `extract` parses journals and histories; `tables` keeps what it finds as Parquet, in the tables of
+`schemas`, and reads only what is new. `frames` puts them side by side: every replica's deliveries and outcomes (the
 log), every message over all replicas, every operation of a client. `checks` are functions from those frames to frames
 of violations. A version is its writer's timestamp, so one window per key says what every read should have returned;
 if it did, the order of versions is a witness of serializability, and of strict serializability if no operation ended
 before the invocation of one that precedes it. If a certificate fails it proves nothing: `edges` and `cycles` then
 decide by a search for cycles, and `serialization` explains a shortest one. `inputs` judges what is missing. `audit`
-runs all of it; `jobs`, `session` and `report` are the command line, Spark and the table.
+runs all of it; `evidence` finds the log lines behind a violation, `course` what happened when. `report` is the result
+as data and as a table, `html` and `drawing` the same as a page; `stages`, `jobs` and `session` are the command line and
+Spark.
 
 What is no violation: a replica that is behind at the end (only a later position of its own, or what it said at a
 clean stop, proves a loss); a message that some destination has not delivered yet (only a later version there proves a

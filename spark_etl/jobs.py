@@ -12,12 +12,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
+import msgspec
 import typer
 
+from spark_etl import bench as benchmark
+from spark_etl.bench_input import Shape
 from spark_etl.blackbox import report as histories
 from spark_etl.blackbox.command import Request
 from spark_etl.blackbox.command import report as judge_files
 from spark_etl.blackbox.history import BadHistory
+from spark_etl.frames import SHARDS_MAX
 from spark_etl.report import console, render
 from spark_etl.session import CannotStart
 from spark_etl.stages import Progress, Stages
@@ -132,6 +136,29 @@ def check_history(
     else:
         histories.render_many(report, console())
     raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def bench(
+    transactions: Annotated[int, typer.Option(help="how many", min=1)] = 100_000,
+    shards: Annotated[int, typer.Option(help="each with a clock of its own", min=1, max=SHARDS_MAX)] = 8,
+    replicas: Annotated[int, typer.Option(help="of each shard", min=1, max=9)] = 3,
+    seed: Annotated[int, typer.Option(help="another one, another run")] = 1,
+    directory: Annotated[Path | None, typer.Option("--dir", help="keep the tables there")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the numbers there, as JSON")] = None,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    quiet: Quiet = False,
+) -> None:
+    """How fast the checks are on a large, correct run whose versions run against real time."""
+    with _stage("bench", quiet) as progress:
+        shape = Shape(transactions, shards, replicas, seed)
+        result = benchmark.run(shape, directory, master, memory, progress)
+        if json is not None:
+            json.parent.mkdir(parents=True, exist_ok=True)
+            json.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+        benchmark.render(result, console())
+    raise typer.Exit(benchmark.exit_code(result))
 
 
 @contextmanager

@@ -97,12 +97,13 @@ class Extraction(msgspec.Struct):
     bytes_known: int
 
 
-def _place(table: str) -> str:
+def place(table: str) -> str:
+    """The directory of a table, relative to that of all."""
     return "history" if table == "history" else f"journal/table={table}"
 
 
 _TABLES = {**{name: schemas.table_schema(name) for name in schemas.TABLES}, "history": schemas.HISTORY}
-_EMPTY = {f"{_place(table)}/empty.parquet": arrow_schema(schema) for table, schema in _TABLES.items()}
+_EMPTY = {f"{place(table)}/empty.parquet": arrow_schema(schema) for table, schema in _TABLES.items()}
 """A file without rows per table: it says which columns there are, and makes the table one even if nothing else does."""
 
 
@@ -128,7 +129,7 @@ class _Writer:
             self.rows[table] += batch.num_rows
 
     def _name(self, table: str) -> str:
-        return f"{_place(table)}/{self._stem}.parquet"
+        return f"{place(table)}/{self._stem}.parquet"
 
     def close(self) -> dict[str, int]:
         """The files, with sizes."""
@@ -256,9 +257,7 @@ def extract(run: Path, out: Path, spark: SparkSession | None = None) -> Extracti
     if old is None or old.run != str(run.resolve()):
         old = Manifest(schemas.SCHEMA_VERSION, str(run.resolve()), {}, {}, {})
     _clean(out, old.files())
-    for name, schema in _EMPTY.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(schema.empty_table(), out / name)
+    write_empty(out)
     jobs = [(segment, old.segments.get(segment.name)) for segment in segments]
     read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
     names = {f"history/{path.name}": path for path in histories}
@@ -276,6 +275,18 @@ def extract(run: Path, out: Path, spark: SparkSession | None = None) -> Extracti
     _clean(out, manifest.files())
     now = sum(count for _, count in (*read, *events))
     return Extraction(manifest, now, total_bytes(segments) + sum(p.stat().st_size for p in histories) - now)
+
+
+def write_empty(out: Path) -> None:
+    """A file without rows for every table."""
+    for name, schema in _EMPTY.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(schema.empty_table(), out / name)
+
+
+def count_rows(directory: Path) -> int:
+    """Of all Parquet files there, by their footers."""
+    return sum(pq.read_metadata(path).num_rows for path in directory.glob("*.parquet"))
 
 
 def _in_tasks(
@@ -317,12 +328,12 @@ class Tables:
 
     def frame(self, table: str) -> DataFrame:
         """A table of `schemas.TABLES`, or "history"."""
-        return self.spark.read.schema(_TABLES[table]).parquet(str(self.out / _place(table)))
+        return self.spark.read.schema(_TABLES[table]).parquet(str(self.out / place(table)))
 
     def span(self, table: str, column: str) -> tuple[int, int] | None:
         """Least and greatest value of a column of numbers, from the files' statistics; None: no rows."""
         values: list[int] = []
-        for path in (self.out / _place(table)).glob("*.parquet"):
+        for path in (self.out / place(table)).glob("*.parquet"):
             metadata = pq.ParquetFile(path).metadata
             at = metadata.schema.names.index(column) if metadata.num_row_groups else 0
             for group in range(metadata.num_row_groups):
@@ -335,7 +346,7 @@ class Tables:
         """The rows of lives, segments and damage, with the name of their `table`."""
         rows: list[Any] = []
         for table in _SMALL_TABLES:
-            whole = pq.read_table(self.out / _place(table), schema=arrow_schema(_TABLES[table]), partitioning=None)
+            whole = pq.read_table(self.out / place(table), schema=arrow_schema(_TABLES[table]), partitioning=None)
             rows += [SimpleNamespace(table=table, **row) for row in whole.to_pylist()]
         return rows
 

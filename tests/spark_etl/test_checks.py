@@ -101,5 +101,5 @@ def test_cycles_get_their_names_and_a_sentence_per_edge(spark: Any, history: str
     found = serialization.search(edges.dependencies(reads, writes), names, None)
     assert [cycle.name for cycle in found.cycles] == ([expected] if expected else [])
     for cycle in found.cycles:
-        assert len(cycle.sentences) == len(cycle.transactions)
+        assert len(cycle.edges) == len(cycle.operations) == len(cycle.sentences)
         assert all("key" in sentence for sentence in cycle.sentences)
