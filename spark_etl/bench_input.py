@@ -70,7 +70,8 @@ def _eight(number: Column) -> Column:
 def parts(spark: SparkSession, shape: Shape) -> DataFrame:
     """One row per transaction and shard that it touches: number, id, gts, shard, position, destinations, origin."""
     every = F.array(*(F.lit(n) for n in range(shape.shards)))
-    made = _transactions(spark, shape).withColumn("destinations", F.when(F.col("all"), every).otherwise(F.array("shard")))
+    touched = F.when(F.col("all"), every).otherwise(F.array("shard"))
+    made = _transactions(spark, shape).withColumn("destinations", touched)
     here = made.withColumn("shard", F.explode("destinations"))
     in_epoch = Window.partitionBy("epoch", "shard").orderBy("number")
     ranked = here.withColumn("rank", F.row_number().over(in_epoch))
