@@ -11,11 +11,8 @@ from pyspark.sql import functions as F
 
 from spark_etl.report import Course, Life, Point
 
-SLICES = 120
-"""Into so many slices of time a run is cut, at most; none is shorter than SLICE_US_MIN."""
-SLICE_US_MIN = 100_000
-
-_ROUND_US = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
+SLICES = 60
+"""Into so many slices of time a run is cut, at most."""
 
 
 def course(
@@ -27,8 +24,7 @@ def course(
     if not times:
         return Course()
     began, ended = min(times), max(times)
-    least = max((ended - began) / SLICES, SLICE_US_MIN)
-    width = next((n * 1000 for n in _ROUND_US if n * 1000 >= least), int(least))
+    width = _width(ended - began)
     rows = slices(tables["deliveries"], tables["submitted"], operations, width).collect()
     shifts: dict[str, int] = {}
     for row in rows:
@@ -44,7 +40,13 @@ def course(
             clients[(at // width) * width / 1e6].append(row)
     points = [_merged(second, many) for second, many in sorted(clients.items())]
     signs = {replica: [p.second + width / 1e6 for p in ones] for replica, ones in deliveries.items()}
-    return Course(width / 1e6, points, dict(sorted(deliveries.items())), _lives(lives, signs, began, ended))
+    return Course(width / 1e6, points, dict(sorted(deliveries.items())), _lives(lives, signs, began, ended), began)
+
+
+def _width(span: int) -> int:
+    """Of a slice, microseconds: 1, 2 or 5 times a power of ten."""
+    digit = 10 ** max(len(str(span // SLICES)) - 1, 0)
+    return next(digit * n for n in (1, 2, 5, 10) if digit * n * SLICES >= span)
 
 
 def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, width: int) -> DataFrame:
@@ -79,7 +81,7 @@ def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, w
 
 def _point(second: float, row: Any) -> Point:
     parts = (None if value is None else round(value / 1000, 3) for value in (row.median, row.p99, row.most))
-    return Point(round(second, 3), row.n - row.unknown, row.unknown, *parts)
+    return Point(round(second, 6), row.n - row.unknown, row.unknown, *parts)
 
 
 def _merged(second: float, rows: list[Any]) -> Point:
@@ -87,7 +89,7 @@ def _merged(second: float, rows: list[Any]) -> Point:
     points = [_point(second, row) for row in rows]
     parts = ([v for p in points if (v := getattr(p, name)) is not None] for name in ("median_ms", "p99_ms", "max_ms"))
     return Point(
-        round(second, 3), sum(p.count for p in points), sum(p.unknown for p in points),
+        round(second, 6), sum(p.count for p in points), sum(p.unknown for p in points),
         *(max(values, default=None) for values in parts),
     )  # fmt: skip
 

@@ -7,15 +7,27 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from statistics import median
 
-from spark_etl.report import Course, Edge, Life, Operation, Point
+from spark_etl.names import EDGES
+from spark_etl.report import Course, Edge, Operation, Point, visible
 
 WIDTH, HEIGHT = 520, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 16, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 16, 24
 
 OPERATIONS_MAX = 24
 """Longer cycles are told, not drawn."""
 REPLICAS_MAX = 64
-_BOX = (196, 58)
+_BOX, _BETWEEN = (264, 58), (230, 46)
+
+MARKERS = (
+    '<svg width="0" height="0" aria-hidden="true" class="markers"><defs>'
+    + "".join(
+        f'<marker id="end-{kind}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7"'
+        f' orient="auto-start-reverse"><path d="M1 1 9 5 1 9" class="edge {kind}"/></marker>'
+        for kind in EDGES
+    )
+    + "</defs></svg>"
+)
+"""Arrow heads; once in a page that draws cycles."""
 
 
 def _text(x: float, y: float, content: str, anchor: str = "start", kind: str = "") -> str:
@@ -24,7 +36,7 @@ def _text(x: float, y: float, content: str, anchor: str = "start", kind: str = "
 
 
 def _clean(content: str) -> str:
-    return escape("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in content), quote=True)
+    return escape(visible(content).replace("\n", " "), quote=True)
 
 
 def _short(text: str, most: int) -> str:
@@ -42,42 +54,48 @@ def _svg(width: float, height: float, body: str, label: str) -> str:
 
 
 def cycle(operations: Sequence[Operation], edges: Sequence[Edge]) -> str:
-    """Operations as boxes in a circle, an arrow per edge with its kind, its key and the number of its sentence."""
+    """Operations as boxes, down one column and up another, an arrow per edge with its kind, its key and the number of
+    its sentence."""
     count = len(operations)
     if not 1 < count <= OPERATIONS_MAX:
         return f"<p>{count} operations, too many to be drawn.</p>"
     wide, high = _BOX
-    if count == 2:
-        across, down = 260.0, 0.0
-    else:
-        across, down = 270.0 + 14 * max(count - 6, 0), 46.0 * max(count, 3)
-    width, height = 2 * across + wide + 40, 2 * down + high + (110 if count == 2 else 50)
-    centre = width / 2, height / 2
-    first = math.pi if count == 2 else -math.pi / 2
-    angles = [first + 2 * math.pi * n / count for n in range(count)]
-    places = [(centre[0] + across * math.cos(a), centre[1] + down * math.sin(a)) for a in angles]
-    kinds = sorted({edge.kind for edge in edges})
-    markers = "".join(
-        f'<marker id="end-{_clean(kind)}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7"'
-        f' orient="auto-start-reverse"><path d="M1 1 9 5 1 9" class="edge {_clean(kind)}"/></marker>'
-        for kind in kinds
-    )
+    width, rows = 2 * wide + _BETWEEN[0] + 20.0, (count + 1) // 2
+    down = (rows - 1) * (high + _BETWEEN[1])
+    top = (116.0 if count == 2 else high + 30.0) / 2
+    left = [(10 + wide / 2, y) for y in _spread(rows, top, down)]
+    right = [(width - 10 - wide / 2, y) for y in reversed(_spread(count - rows, top, down))]
+    places = left + right
     drawn = "".join(_edge(n, edge, places, count) for n, edge in enumerate(edges, 1))
     boxes = "".join(_box(operation, place) for operation, place in zip(operations, places, strict=True))
-    told = f"A cycle of {count} operations: " + ", ".join(edge.kind for edge in edges)
-    return _svg(width, height, f"<defs>{markers}</defs>{drawn}{boxes}", told)
+    told = f"A cycle of {count} operations; its edges in words follow: " + ", ".join(edge.kind for edge in edges)
+    return _svg(width, down + 2 * top, drawn + boxes, told)
+
+
+def _spread(count: int, top: float, down: float) -> list[float]:
+    """So many heights from `top` on, evenly; one alone in the middle."""
+    return [top + down * n / (count - 1) for n in range(count)] if count > 1 else [top + down / 2]
+
+
+def legend(edges: Sequence[Edge]) -> str:
+    """What the kinds of these edges mean."""
+    kinds = dict.fromkeys(edge.kind for edge in edges if edge.kind in EDGES)
+    return "An arrow's head, of its tail: " + "; ".join(f"{kind}: {EDGES[kind]}" for kind in kinds) + "."
 
 
 def _box(operation: Operation, place: tuple[float, float]) -> str:
     (x, y), (wide, high) = place, _BOX
     left, top = x - wide / 2, y - high / 2
+    lines = [_short(operation.f or "transaction", 34), _short(operation.id, 37)]
+    if operation.version:
+        lines.append(f"version {_short(operation.version, 28)}")
+    at = top + 19 if len(lines) == 3 else top + 26
+    kinds = ("kind", "mono", "mono dim")
+    written = "".join(_text(x, at + 16 * n, line, "middle", kinds[n]) for n, line in enumerate(lines))
     whole = f"{operation.f} {operation.id} {operation.version}"
-    version = f"version {_short(operation.version, 20)}" if operation.version else ""
     return (
         f'<g><title>{_clean(whole)}</title><rect class="node" x="{left:.1f}" y="{top:.1f}" width="{wide}"'
-        f' height="{high}" rx="7"/>{_text(x, top + 17, _short(operation.f or "transaction", 26), "middle", "kind")}'
-        f"{_text(x, top + 34, _short(operation.id, 28), 'middle', 'mono')}"
-        f"{_text(x, top + 50, version, 'middle', 'mono dim')}</g>"
+        f' height="{high}" rx="7"/>{written}</g>'
     )
 
 
@@ -89,17 +107,20 @@ def _edge(number: int, edge: Edge, places: Sequence[tuple[float, float]], count:
         x1, x2 = (x + math.copysign(_BOX[0] / 2, o - x) for x, o in ((x1, x2), (x2, x1)))
         y1, y2 = y1 + bow / 4, y2 + bow / 4
         middle = (x1 + x2) / 2, (y1 + y2) / 2 + bow
-        label = middle[0], middle[1] - bow / 2 + (-7 if bow < 0 else 17)
+        label, anchor = (middle[0], middle[1] - bow / 2 + (-7 if bow < 0 else 17)), "middle"
     else:
         x1, y1 = _border(start, end)
         x2, y2 = _border(end, start)
-        middle = label = (x1 + x2) / 2, (y1 + y2) / 2
-    kind = _clean(edge.kind)
+        middle = (x1 + x2) / 2, (y1 + y2) / 2
+        upright = abs(x2 - x1) < 1
+        label = (middle[0] + 8, middle[1] + 4) if upright else (middle[0], middle[1] - 6)
+        anchor = "start" if upright else "middle"
+    kind = edge.kind if edge.kind in EDGES else ""
     what = f"{number} {edge.kind}" + (f" {_short(edge.key, 18)}" if edge.key else "")
     return (
         f'<g><title>{_clean(edge.sentence)}</title><path class="edge {kind}" marker-end="url(#end-{kind})"'
         f' d="M{x1:.1f} {y1:.1f} Q{middle[0]:.1f} {middle[1]:.1f} {x2:.1f} {y2:.1f}"/>'
-        f"{_text(label[0], label[1] - (0 if count == 2 else 4), what, 'middle', 'kind')}</g>"
+        f"{_text(*label, what, anchor, 'kind halo')}</g>"
     )
 
 
@@ -118,33 +139,62 @@ def _border(inside: tuple[float, float], towards: tuple[float, float]) -> tuple[
 def course(course: Course) -> list[tuple[str, str]]:
     """(title, SVG) of every chart for which there is something to show."""
     points = [point for series in course.deliveries.values() for point in series]
-    last = max([life.ended for life in course.lives] + [p.second for p in (*points, *course.operations)], default=0.0)
+    last = span(course)
     if last <= 0:
         return []
-    if last < 3 * course.slice_seconds:
-        return [("Lives of the replicas", _lives(course, last))] if course.lives else []
     charts: list[tuple[str, str]] = []
     per_second = 1 / course.slice_seconds
     if course.operations:
         answered = _filled(course.operations, course.slice_seconds, lambda p: p.count * per_second)
         lost = [(p.second, p.unknown * per_second) for p in course.operations if p.unknown]
-        title = "Operations answered per second" + (", and (orange) without a certain answer" if lost else "")
-        charts.append((title, _chart(answered, lost, last, course.lives, log=False, unit="", second_bars=True)))
-        title = "Latency of answers: median, and 99th percentile (orange)"
-        charts.append((title, _latency(course.operations, last, course)))
+        title = "Operations answered per second" + ("; orange bars: without a certain answer" if lost else "")
+        charts.append((title, _chart(title, answered, lost, course, log=False, bars=True)))
+        title = "Latency of answers: median; dashed: 99th percentile"
+        charts.append((title, _latency(title, course)))
     if points:
         total: dict[float, int] = {}
         for point in points:
             total[point.second] = total.get(point.second, 0) + point.count
         if not course.operations:
             rate = [(second, count * per_second) for second, count in sorted(total.items())]
-            drawn = _chart(rate, [], last, course.lives, log=False, unit="")
-            charts.append(("Deliveries per second, all replicas", drawn))
-        charts.append(
-            ("Delivery lag: median of the replicas, and the worst one's 99th percentile (orange)", _lag(course, last))
-        )
-    charts.append(("Lives of the replicas", _lives(course, last)))
+            title = "Deliveries per second, all replicas"
+            charts.append((title, _chart(title, rate, [], course, log=False)))
+        title = "Delivery lag: median of the replicas; dashed: the worst one's 99th percentile"
+        charts.append((title, _lag(title, course)))
+    if course.lives:
+        title = "Lives of the replicas, as shard: replica"
+        charts.append((title, _lives(title, course, last)))
     return charts
+
+
+def span(course: Course) -> float:
+    """Seconds from the first sign of life to the last."""
+    points = [point for series in course.deliveries.values() for point in series]
+    return max([life.ended for life in course.lives] + [p.second for p in (*points, *course.operations)], default=0.0)
+
+
+def failures(course: Course) -> list[tuple[float, str, str]]:
+    """(second, "died" or "born", what in words) where lives ended in disorder, and where later ones began."""
+    seen: set[int] = set()
+    events: list[tuple[float, str, str]] = []
+    for life in course.lives:
+        if life.replica in seen:
+            events.append((life.began, "born", f"{life.replica} back"))
+        seen.add(life.replica)
+        if life.how == "crashed":
+            events.append((life.ended, "died", f"{life.replica} gone"))
+    return sorted(events)
+
+
+def moment(seconds: float, of: float) -> str:
+    """A time or a tick within a span of so many seconds, in its unit."""
+    size, unit = _unit(of)
+    return f"{seconds / size:,.4g} {unit}"
+
+
+def _unit(of: float) -> tuple[float, str]:
+    units = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
+    return next(((size, unit) for size, unit in reversed(units) if of >= 3 * size), units[0])
 
 
 def _filled(points: Sequence[Point], width: float, value: Callable[[Point], float]) -> list[tuple[float, float]]:
@@ -157,13 +207,13 @@ def _known(points: Iterable[tuple[float, float | None]]) -> list[tuple[float, fl
     return [(second, value) for second, value in points if value is not None]
 
 
-def _latency(points: Sequence[Point], last: float, course: Course) -> str:
-    middle = _known((p.second, p.median_ms) for p in points)
-    worst = _known((p.second, p.p99_ms) for p in points)
-    return _chart(middle, worst, last, course.lives, log=True, unit="ms")
+def _latency(title: str, course: Course) -> str:
+    middle = _known((p.second, p.median_ms) for p in course.operations)
+    worst = _known((p.second, p.p99_ms) for p in course.operations)
+    return _chart(title, middle, worst, course, log=True)
 
 
-def _lag(course: Course, last: float) -> str:
+def _lag(title: str, course: Course) -> str:
     middle: dict[float, list[float]] = {}
     worst: dict[float, list[float]] = {}
     for point in (p for series in course.deliveries.values() for p in series):
@@ -171,13 +221,15 @@ def _lag(course: Course, last: float) -> str:
             middle.setdefault(point.second, []).append(point.median_ms)
             worst.setdefault(point.second, []).append(point.p99_ms)
     medians = sorted((second, median(values)) for second, values in middle.items())
-    return _chart(medians, sorted((s, max(v)) for s, v in worst.items()), last, course.lives, log=True, unit="ms")
+    return _chart(title, medians, sorted((s, max(v)) for s, v in worst.items()), course, log=True)
 
 
 def _chart(
-    one: Sequence[tuple[float, float]], two: Sequence[tuple[float, float]], last: float, lives: Sequence[Life], *,
-    log: bool, unit: str, second_bars: bool = False,
+    title: str, one: Sequence[tuple[float, float]], two: Sequence[tuple[float, float]], course: Course, *, log: bool,
+    bars: bool = False,
 ) -> str:  # fmt: skip
+    """Values over seconds. log: milliseconds, on a logarithmic axis."""
+    last = span(course)
     values = [value for _, value in (*one, *two)]
     high = max(values, default=1.0) or 1.0
     low = max(min((v for v in values if v > 0), default=0.1), 0.001) if log else 0.0
@@ -188,7 +240,7 @@ def _chart(
         high, ticks = _nice(high)
 
     def x(second: float) -> float:
-        return _LEFT + second / last * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + max(second, 0.0) / last * (WIDTH - _LEFT - _RIGHT)
 
     def y(value: float) -> float:
         part = math.log(max(value, low) / low) / math.log(high / low) if log else value / high
@@ -196,25 +248,54 @@ def _chart(
 
     body = "".join(
         f'<path class="axis" d="M{_LEFT} {y(tick):.1f}H{WIDTH - _RIGHT}"/>'
-        + _text(_LEFT - 6, y(tick) + 4, _quantity(tick, unit), "end", "dim")
+        + _text(_LEFT - 6, y(tick) + 4, _duration(tick) if log else _count(tick), "end", "dim")
         for tick in ticks
     )
     body += _seconds(last, x, HEIGHT)
-    line = " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in one)
     if not log and one:
+        line = _points(one, x, y)
         body += f'<polygon class="area" points="{x(one[0][0]):.1f},{y(0):.1f} {line} {x(one[-1][0]):.1f},{y(0):.1f}"/>'
-    body += f'<polyline class="one" points="{line}"/>'
-    if second_bars:
+    body += _line(one, x, y, "one")
+    if bars:
         body += "".join(f'<path class="two" d="M{x(s):.1f} {y(0):.1f}V{y(v):.1f}"/>' for s, v in two)
     else:
-        body += f'<polyline class="two" points="{" ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in two)}"/>'
-    return _svg(WIDTH, HEIGHT, body + _failures(lives, x), "over time")
+        body += _line(two, x, y, "two dashed")
+    return _svg(WIDTH, HEIGHT, body + _marks(course, x), _told(title, one, log, last, course))
 
 
-def _quantity(value: float, unit: str) -> str:
-    if unit == "ms" and value >= 1000:
-        value, unit = value / 1000, "s"
-    return f"{value:,g} {unit}".strip()
+def _points(series: Sequence[tuple[float, float]], x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    return " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in series)
+
+
+def _line(
+    series: Sequence[tuple[float, float]], x: Callable[[float], float], y: Callable[[float], float], kind: str
+) -> str:
+    """A single value is a dot."""
+    if len(series) == 1:
+        ((second, value),) = series
+        return f'<circle class="{kind}" cx="{x(second):.1f}" cy="{y(value):.1f}" r="2.5"/>'
+    return f'<polyline class="{kind}" points="{_points(series, x, y)}"/>' if series else ""
+
+
+def _told(title: str, series: Sequence[tuple[float, float]], log: bool, last: float, course: Course) -> str:
+    """The chart for who cannot see it."""
+    values = [value for _, value in series]
+    if not values:
+        return f"{title}: nothing is known"
+    least, most = (_duration(v) if log else _count(v) for v in (min(values), max(values)))
+    marks = ", ".join(f"replica {what} at {moment(second, last)}" for second, _, what in failures(course)[:10])
+    return f"{title}, over {moment(last, last)}: between {least} and {most}" + (f". {marks}" if marks else "")
+
+
+def _duration(milliseconds: float) -> str:
+    return moment(milliseconds / 1000, min(milliseconds / 300, 100))
+
+
+def _count(value: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.4g} {unit}"
+    return f"{value:,.4g}"
 
 
 def _nice(high: float) -> tuple[float, list[float]]:
@@ -226,35 +307,36 @@ def _nice(high: float) -> tuple[float, list[float]]:
 
 
 def _seconds(last: float, x: Callable[[float], float], height: float) -> str:
-    _, ticks = _nice(last)
+    size, unit = _unit(last)
+    _, ticks = _nice(last / size)
     return "".join(
-        _text(x(tick), height - 7, f"{tick:g} s", "middle", "dim") for tick in ticks if tick <= last * 1.001
+        _text(x(tick * size), height - 7, f"{tick:,.4g} {unit}", "middle", "dim")
+        for tick in ticks
+        if tick * size <= last * 1.001
     )
 
 
-def _failures(lives: Sequence[Life], x: Callable[[float], float]) -> str:
-    """Lines where lives ended in disorder, and where later ones began."""
-    seen: set[int] = set()
-    ends: list[tuple[float, str, str]] = []
-    for life in lives:
-        if life.replica in seen:
-            ends.append((life.began, "born", f"{life.replica} back"))
-        seen.add(life.replica)
-        if life.how == "crashed":
-            ends.append((life.ended, "died", f"{life.replica} gone"))
-    lines = "".join(
-        f'<path class="{kind}" d="M{x(s):.1f} {_TOP - 4}V{HEIGHT - _BOTTOM}"><title>replica {what}</title></path>'
-        for s, kind, what in ends[:200]
-    )
-    if len(ends) <= 6:
-        lines += "".join(_text(x(s) + 3, _TOP - 4, what, "start", f"{kind}text") for s, kind, what in ends)
+def _marks(course: Course, x: Callable[[float], float]) -> str:
+    """A line where a life ended in disorder, and where a later one began; named where there is room."""
+    lines, free = "", 0.0
+    for second, kind, what in failures(course)[:400]:
+        at = x(second)
+        lines += (
+            f'<path class="{kind}" d="M{at:.1f} {_TOP - 4}V{HEIGHT - _BOTTOM}"><title>replica {what}</title></path>'
+        )
+        wide = 7 * len(what)
+        if at >= free:
+            left = min(at + 3, WIDTH - wide)
+            lines += _text(left, _TOP - 5, what, "start", f"{kind}text")
+            free = left + wide + 4
     return lines
 
 
-def _lives(course: Course, last: float) -> str:
-    replicas = sorted({(life.shard, life.replica) for life in course.lives})[:REPLICAS_MAX]
+def _lives(title: str, course: Course, last: float) -> str:
+    everyone = sorted({(life.shard, life.replica) for life in course.lives})
+    replicas = everyone[:REPLICAS_MAX]
     rows = {replica: n for n, (_, replica) in enumerate(replicas)}
-    height = 18 * len(replicas) + 30
+    height = 18 * len(replicas) + (48 if len(everyone) > len(replicas) else 30)
 
     def x(second: float) -> float:
         return _LEFT + second / last * (WIDTH - _LEFT - _RIGHT)
@@ -266,9 +348,12 @@ def _lives(course: Course, last: float) -> str:
     for life in course.lives:
         if life.replica in rows:
             top, wide = 18 * rows[life.replica] + 6, max(x(life.ended) - x(life.began), 1.5)
-            told = f"replica {life.replica}: {life.began:.2f} s to {life.ended:.2f} s, {life.how}"
+            told = f"replica {life.replica}: {moment(life.began, last)} to {moment(life.ended, last)}, {life.how}"
             body += f'<rect class="bar" x="{x(life.began):.1f}" y="{top}" width="{wide:.1f}" height="12" rx="2">'
             body += f"<title>{_clean(told)}</title></rect>"
             if life.how == "crashed":
                 body += f'<rect class="gone" x="{x(life.ended) - 2:.1f}" y="{top - 2}" width="4" height="16"/>'
-    return _svg(WIDTH, height, body + _seconds(last, x, height), "lives of the replicas, by shard")
+    if len(everyone) > len(replicas):
+        body += _text(_LEFT, height - 27, f"and {len(everyone) - len(replicas)} more replicas", "start", "dim")
+    told = f"{title}: {len(everyone)} replicas, {len(course.lives)} lives"
+    return _svg(WIDTH, height, body + _seconds(last, x, height), told)

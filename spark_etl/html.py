@@ -1,180 +1,117 @@
-"""The report as one page that needs nothing else. Whatever comes from a run is escaped."""
+"""The report of an audit as one page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from html import escape as _escape
+from datetime import UTC, datetime
 
 from spark_etl import drawing
-from spark_etl.html_style import SCRIPT, STYLE
-from spark_etl.report import (
-    NOT_APPLICABLE,
-    PENDING,
-    UNDETERMINED,
-    VALID,
-    VIOLATED,
-    Evidence,
-    ModelVerdict,
-    Property,
-    Report,
-    Violation,
-)
+from spark_etl.html_parts import KINDS, SIGNS, document, esc, listed, models, numbers, pill, spoken, violation
+from spark_etl.names import GUARANTEES, VIOLATIONS, meaning
+from spark_etl.report import NOT_APPLICABLE, PENDING, UNDETERMINED, VALID, VIOLATED, Course, Property, Report
 
-_SIGNS = {VALID: "✓", VIOLATED: "✗", UNDETERMINED: "?", PENDING: "…", NOT_APPLICABLE: "–"}
-_CLASSES = {VALID: "valid", VIOLATED: "violated", UNDETERMINED: "open", PENDING: "pending", NOT_APPLICABLE: "none"}
+_GRAVITY = (VIOLATED, UNDETERMINED, PENDING, VALID, NOT_APPLICABLE)
+_SIMULATED_US = 10**15
+"""Clocks before this moment (2001) are a simulation's."""
 
-GUARANTEES = {
-    "integrity": "Nothing is delivered twice, and nothing expired has an effect.",
-    "validity": "What is delivered was multicast by somebody, to that shard.",
-    "agreement in a shard": "The replicas of a shard deliver the same messages at the same positions.",
-    "prefix order": "Each replica delivers in the order of positions and of timestamps.",
-    "one order across shards": "All shards deliver in one order without a circle, and none leaves a message out.",
-    "results complete and equal": "Every delivery has one outcome, equal at all replicas; so are state digests.",
-    "reads return what the order says": "Every read returned the last version before it.",
-    "exactly once": "No transaction has its effect twice.",
-    "clients saw what the journals say": "What was acknowledged is there, with the answer that the client was given.",
-    "serializability": "Some order of all transactions, one at a time, explains every read.",
-    "strict serializability": "Such an order also respects who was answered before whom was invoked.",
-    "optimistic deliveries": "How often an early delivery was in another order than the final one.",
-    "unknown outcomes resolved": "What became of operations whose outcome no client knows.",
-    "monotonic reads": "Within a session, no read goes back behind an earlier one.",
-    "monotonic writes": "Within a session, writes take effect in their order.",
-    "read your writes": "A session's reads see its own earlier writes.",
-    "writes follow reads": "A session's writes come after what it has read.",
-    "linearizability per key": "Each key for itself behaves as one copy, at one moment between call and answer.",
-    "conservation of the bank's total": "Transfers neither make nor lose money.",
+_SENTENCES = {
+    VALID: "Every guarantee that could be checked held.",
+    VIOLATED: "At least one guarantee did not hold; the proof is below.",
+    UNDETERMINED: "Nothing wrong was found, but part of the input is missing or damaged.",
 }
-"""What a property means, for people."""
-
-
-def esc(text: object) -> str:
-    """Text as it is, for the page: markup is escaped, and what no one can see is made visible."""
-    plain = "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in str(text))
-    return _escape(plain, quote=True)
+_NEXT = {
+    VALID: "",
+    VIOLATED: "Keep the run's directory as it is: it is the proof. Begin with the first of these; the later ones rest"
+    " on what the earlier ones say, and often follow from them. <code>python -m spark_etl show RUN_DIR/FILE BYTE</code>"
+    " prints the record that a log line names.",
+    UNDETERMINED: "Bring back what is missing, or look at what is damaged, and audit again.",
+}
 
 
 def page(report: Report) -> str:
-    """The whole page."""
-    title = f"Audit of {report.run}: {report.verdict}"
-    sections = [_section(number, prop) for number, prop in enumerate(report.properties)]
-    body = "\n".join([_summary(report), _models(report), _course(report), *sections])
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline';"
-        " script-src 'unsafe-inline'; img-src data:\">"
-        f'<link rel="icon" href="data:,"><title>{esc(title)}</title><style>{STYLE}</style></head>\n'
-        f"<body><main>\n{body}\n"
-        f"</main><script>{SCRIPT}</script></body></html>\n"
-    )
+    """The whole page. Sections: first what is violated."""
+    numbered = sorted(enumerate(report.properties), key=lambda item: _GRAVITY.index(item[1].verdict))
+    sections = [_section(number, prop) for number, prop in numbered]
+    body = [_header(report), _overview(report), _models(report), _course(report.course), *sections]
+    return document(f"{report.verdict}: audit of {report.run}", body)
 
 
-def _pill(verdict: str) -> str:
-    return f'<span class="pill {_CLASSES[verdict]}">{_SIGNS[verdict]} {esc(verdict)}</span>'
+def _header(report: Report) -> str:
+    parts = [f'<p class="run">{esc(report.run)}</p><h1>{SIGNS[report.verdict]} {esc(report.verdict)}</h1>']
+    parts.append(f"<p>{_SENTENCES[report.verdict]}</p>")
+    for verdict in (VIOLATED, UNDETERMINED, PENDING):
+        these = [(n, p) for n, p in enumerate(report.properties) if p.verdict == verdict]
+        if these:
+            links = ", ".join(f'<a href="#p{n}">{esc(p.name)}</a>' + _found(p) for n, p in these)
+            count = f"{len(these)} of {len(report.properties)} properties {verdict}"
+            parts.append(f"<p>{SIGNS[verdict]} <b>{count}:</b> {links}</p>")
+    if report.problems:
+        more = f", and {len(report.problems) - 1} more" if len(report.problems) > 1 else ""
+        parts.append(f"<p>? <b>Input:</b> {esc(report.problems[0])}{more}</p>")
+    if report.models:
+        names = ", ".join(map(spoken, report.strongest)) or "none for certain"
+        parts.append(f"<p>Strongest consistency that holds: <b>{esc(names)}</b></p>")
+    if _NEXT[report.verdict]:
+        parts.append(f'<p class="next">{_NEXT[report.verdict]}</p>')
+    return f'<header class="{KINDS[report.verdict]}">{"".join(parts)}</header>'
 
 
-def _summary(report: Report) -> str:
-    sentence = {
-        VALID: "Every guarantee that could be checked held.",
-        VIOLATED: "At least one guarantee did not hold; the proof is below.",
-        UNDETERMINED: "Nothing wrong was found, but part of the input is missing or damaged.",
-    }[report.verdict]
-    numbers = "".join(
-        f"<div><b>{f'{value:,}' if isinstance(value, int) else esc(value)}</b><span>{esc(name)}</span></div>"
-        for name, value in report.input.items()
-        if value != ""
-    )
+def _found(prop: Property) -> str:
+    return f" ({prop.violations:,})" if prop.violations else ""
+
+
+def _overview(report: Report) -> str:
+    span = drawing.span(report.course)
+    began = report.course.began_us
+    values: dict[str, int | str] = {}
+    if began > _SIMULATED_US:
+        values["began, UTC"] = f"{datetime.fromtimestamp(began / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+    values |= {"lasted": drawing.moment(span, span)} if span else {}
+    values |= {**report.input, "audited in": f"{report.seconds:.1f} s"}
     cards = "".join(
-        f'<a class="card {_CLASSES[p.verdict]}" href="#p{n}"><b>{_SIGNS[p.verdict]}</b> {esc(p.name)}'
-        + (f"<span>{p.violations:,} found</span>" if p.violations else "")
-        + "</a>"
+        f'<li><a class="card {KINDS[p.verdict]}" href="#p{n}"><b aria-hidden="true">{SIGNS[p.verdict]}</b>'
+        f' <span>{esc(p.name)}<span class="hidden">: {esc(p.verdict)}</span></span>'
+        + (f"<span>{p.violations:,} found</span>" if p.violations else "<span></span>")
+        + "</a></li>"
         for n, p in enumerate(report.properties)
     )
-    remarks = _list("Input", report.problems, "problem") + _list("Notes", report.notes, "note")
-    strongest = ""
-    if report.strongest:
-        strongest = f"<p>Strongest consistency that holds: <b>{esc(', '.join(map(_model, report.strongest)))}</b></p>"
     return (
-        f'<header class="{_CLASSES[report.verdict]}"><p class="run">{esc(report.run)}</p>'
-        f"<h1>{_SIGNS[report.verdict]} {esc(report.verdict)}</h1><p>{sentence}</p>{strongest}</header>"
-        f'<section><div class="numbers">{numbers}<div><b>{report.seconds:.1f} s</b><span>audited in</span></div></div>'
-        f'<div class="cards">{cards}</div>{remarks}</section>'
+        f'<section>{numbers(values)}<h2 class="hidden">Properties</h2><ul class="cards">{cards}</ul>'
+        f"{listed('Input', report.problems, 'problem')}{listed('Notes', report.notes, 'note')}</section>"
     )
-
-
-def _model(name: str) -> str:
-    return "strict serializable" if name == "strong-serializable" else name.replace("-", " ")
 
 
 def _models(report: Report) -> str:
-    """Rows: models from weak to strong; columns: plain, with sessions, with real time."""
-    verdicts = {model.name: model for model in report.models}
-    rows = []
-    for name in verdicts:
-        variants = [verdicts.get(variant + name) for variant in ("", "strong-session-", "strong-")]
-        if not name.startswith("strong-") and variants[2] is not None:
-            rows.append(f"<tr><th>{esc(_model(name))}</th>{''.join(map(_cell, variants))}</tr>")
-        elif not name.startswith("strong-"):
-            rows.append(f"<tr><th>{esc(_model(name))}</th><td></td><td></td>{_cell(verdicts[name])}</tr>")
-    if not rows:
-        return ""
-    head = "<tr><th>model</th><th>plain</th><th>strong session</th><th>strong (real time)</th></tr>"
-    return f'<section><h2>Consistency models</h2><table class="models">{head}{"".join(rows)}</table></section>'
+    verdicts = {model.name: (model.verdict, model.why) for model in report.models}
+    table = models(verdicts, "linearizable-per-key", ("plain", "strong session", "strong (real time)"))
+    return f"<section><h2>Consistency models</h2>{table}</section>" if table else ""
 
 
-def _cell(model: ModelVerdict | None) -> str:
-    if model is None:
-        return "<td></td>"
-    kind = {"holds": "valid", "violated": "violated"}.get(model.verdict, "open")
-    sign = {"valid": "✓", "violated": "✗", "open": "?"}[kind]
-    return f'<td title="{esc(model.why)}"><span class="pill {kind}">{sign} {esc(model.verdict)}</span></td>'
-
-
-def _list(title: str, lines: Iterable[str], kind: str) -> str:
-    items = "".join(f"<li>{esc(line)}</li>" for line in lines)
-    return f'<h3>{title}</h3><ul class="{kind}">{items}</ul>' if items else ""
-
-
-def _course(report: Report) -> str:
-    charts = drawing.course(report.course)
+def _course(course: Course) -> str:
+    charts = drawing.course(course)
     if not charts:
         return ""
     parts = "".join(f"<figure><figcaption>{esc(title)}</figcaption>{svg}</figure>" for title, svg in charts)
+    span = drawing.span(course)
+    events = [f"replica {what} at {drawing.moment(second, span)}" for second, _, what in drawing.failures(course)]
+    told = f"<p>{esc('; '.join(events[:40]))}{'; and more' if len(events) > 40 else ''}.</p>" if events else ""
+    width = drawing.moment(course.slice_seconds, 3 * course.slice_seconds)
     key = (
-        '<p class="small">Slices of '
-        f"{report.course.slice_seconds:g} s; seconds count from the first replica's start. A red line: a replica's life"
-        " ended without a stop in good order; a green one: a later life began. Lag: from the record that a message was"
-        " multicast to its delivery, each by its own host's clock.</p>"
+        f'<p class="small">Slices of {esc(width)}; time counts from the first sign of a replica. Gone, a red line:'
+        " a replica's journal goes no further and says nothing of a stop (it was killed, or still runs). Back, a green"
+        " one: a later life began. Lag: from the record that a message was multicast to its delivery, each by its own"
+        " host's clock.</p>"
     )
-    return f'<section><h2>Over time</h2><div class="charts">{parts}</div>{key}</section>'
+    return f'<section><h2>Over time</h2><div class="charts">{parts}</div>{told}{key}</section>'
 
 
 def _section(number: int, prop: Property) -> str:
-    about = GUARANTEES.get(prop.name, "")
     rows = f"{prop.rows:,} rows, {prop.seconds:.1f} s" if prop.rows else f"{prop.seconds:.1f} s"
     note = f"<p>{esc(prop.note)}</p>" if prop.note else ""
-    violations = "".join(_violation(one) for one in prop.examples)
+    violations = "".join(violation(one, meaning(one.name, VIOLATIONS)) for one in prop.examples)
     more = prop.violations - len(prop.examples)
     rest = f"<p>And {more:,} more that are not shown.</p>" if more > 0 and prop.examples else ""
     return (
-        f'<section id="p{number}" class="{_CLASSES[prop.verdict]}"><h2>{esc(prop.name)} {_pill(prop.verdict)}'
-        f'<span class="small">{rows}</span></h2><p class="about">{esc(about)}</p>{note}{violations}{rest}</section>'
+        f'<section id="p{number}" class="{KINDS[prop.verdict]}"><h2>{esc(prop.name)} {pill(prop.verdict)}'
+        f'<span class="small">{rows}</span></h2><p class="about">{esc(GUARANTEES.get(prop.name, ""))}</p>'
+        f"{note}{violations}{rest}</section>"
     )
-
-
-def _violation(violation: Violation) -> str:
-    parts = [f"<h3><code>{esc(violation.name)}</code></h3><p>{esc(violation.sentence)}</p>"]
-    if violation.edges:
-        parts.append(f"<figure>{drawing.cycle(violation.operations, violation.edges)}</figure>")
-    if violation.steps:
-        parts.append("<ol>" + "".join(f"<li>{esc(step)}</li>" for step in violation.steps) + "</ol>")
-    if violation.evidence:
-        lines = "".join(_line(one) for one in violation.evidence)
-        summary = f"<summary>{len(violation.evidence)} log lines</summary>"
-        parts.append(f"<details open>{summary}<table>{lines}</table></details>")
-    return f'<article>{"".join(parts)}</article>'
-
-
-def _line(evidence: Evidence) -> str:
-    return f"<tr><td><code>{esc(evidence.place)}</code></td><td>{esc(evidence.text)}</td></tr>"

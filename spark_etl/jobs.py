@@ -8,26 +8,33 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console
 
 from spark_etl import bench as benchmark
+from spark_etl import html_histories
 from spark_etl.bench_input import Shape
 from spark_etl.blackbox import report as histories
 from spark_etl.blackbox.command import Request
 from spark_etl.blackbox.command import report as judge_files
 from spark_etl.blackbox.history import BadHistory
 from spark_etl.frames import SHARDS_MAX
-from spark_etl.report import console, render
+from spark_etl.report import Report, console, render, to_json
 from spark_etl.session import CannotStart
-from spark_etl.stages import Progress, Stages
+from spark_etl.show import show as record_at
+from spark_etl.stages import Progress, Stages, write
 from spark_etl.tables import Unreadable
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    epilog="Exit status: 0 valid, 1 violated, 2 could not decide (input is missing or damaged, or is none).",
+)  # fmt: skip
 
 
 @app.callback()
@@ -35,9 +42,16 @@ def main() -> None:
     """Check what replicas did, from their own journals and the clients' histories, with Spark."""
 
 
+class What(StrEnum):
+    """Commands whose report is JSON."""
+
+    audit = "audit"
+    check_history = "check-history"
+
+
 RunDir = Annotated[Path, typer.Argument(help="directory of a cluster or of a simulated run")]
 Out = Annotated[Path | None, typer.Option(help="Parquet tables and reports go there; default RUN_DIR/audit")]
-Json = Annotated[Path | None, typer.Option(help="write the report there too, as JSON")]
+Json = Annotated[Path | None, typer.Option(help="write the report there too, as JSON; - is standard output")]
 Html = Annotated[Path | None, typer.Option(help="write the page there; default OUT/report.html")]
 Master = Annotated[str, typer.Option(help="Spark master; its workers must see the same files")]
 Memory = Annotated[str, typer.Option(help="memory of Spark's driver, e.g. 2g")]
@@ -58,13 +72,24 @@ def audit(
     history: HistoryExpected = True,
     quiet: Quiet = False,
 ) -> None:
-    """Extract, check and report. Exit status: 0 valid, 1 violated, 2 could not decide (input missing or damaged)."""
+    """Extract, check and report.
+
+    Says which guarantees a run kept, and proves which it did not.
+
+    Exit status: 0 valid; 1 something is violated; 2 it could not decide, because input is missing or damaged.
+
+    \b
+    python -m spark_etl audit run/first
+    python -m spark_etl audit run/first --html page.html --quiet
+    python -m spark_etl audit run/first --quiet --json - | jq .verdict
+    """
     with _stage("audit", quiet) as progress:
         stages = Stages(run_dir, out, master, memory, progress)
         report = stages.audit(expect_history=history)
-        stages.publish(report, json, html)
-        render(report, console())
-        print(f"page: {stages.page(html)}")
+        stages.publish(report, _file(json), html)
+        terminal = _console(json, to_json(report))
+        render(report, terminal)
+        print(f"page: {stages.page(html)}", file=terminal.file)
     raise typer.Exit(report.exit_code)
 
 
@@ -72,7 +97,15 @@ def audit(
 def extract(
     run_dir: RunDir, out: Out = None, master: Master = "local[*]", memory: Memory = "2g", quiet: Quiet = False
 ) -> None:
-    """Journals and histories to Parquet; only what is new is parsed. Exit status: 0, or 2 if there is no run."""
+    """Journals and histories to Parquet.
+
+    Only what is new is parsed.
+
+    Exit status: 0, or 2 if there is no run.
+
+    \b
+    python -m spark_etl extract run/first --out tables
+    """
     with _stage("extract", quiet) as progress:
         print(Stages(run_dir, out, master, memory, progress).extract())
 
@@ -87,30 +120,45 @@ def check(
     history: HistoryExpected = True,
     quiet: Quiet = False,
 ) -> None:
-    """Check what was extracted, from the Parquet alone. Exit status as for audit."""
+    """Check what was extracted.
+
+    From the Parquet alone; the result is in OUT/report.json.
+
+    Exit status: 0 valid; 1 something is violated; 2 it could not decide.
+
+    \b
+    python -m spark_etl check run/first --out tables
+    """
     with _stage("check", quiet) as progress:
         stages = Stages(run_dir, out, master, memory, progress)
         result = stages.check(expect_history=history)
-        stages.publish(result, json, None, page=False)
-        render(result, console())
+        stages.publish(result, _file(json), None, page=False)
+        render(result, _console(json, to_json(result)))
     raise typer.Exit(result.exit_code)
 
 
 @app.command()
 def report(run_dir: RunDir, json: Json = None, html: Html = None, out: Out = None, quiet: Quiet = False) -> None:
-    """Write the page, and the JSON, of the last check. Exit status as for audit."""
+    """Write the page of the last check.
+
+    Exit status: that of the check: 0 valid; 1 something is violated; 2 it could not decide.
+
+    \b
+    python -m spark_etl report run/first --out tables --html page.html
+    """
     with _stage("report", quiet) as progress:
         stages = Stages(run_dir, out, "", "", progress)
         result = stages.last()
-        stages.publish(result, json, html)
-        print(f"page: {stages.page(html)}\nverdict: {result.verdict}")
+        stages.publish(result, _file(json), html)
+        print(f"page: {stages.page(html)}\nverdict: {result.verdict}", file=_console(json, to_json(result)).file)
     raise typer.Exit(result.exit_code)
 
 
 @app.command("check-history")
 def check_history(
     path: Annotated[Path, typer.Argument(help="a history (JSON lines), or a directory of them")],
-    json: Annotated[Path | None, typer.Option(help="write the report there, as JSON")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the report there, as JSON; - is standard output")] = None,
+    html: Annotated[Path | None, typer.Option(help="write a page there, with every cycle drawn")] = None,
     version_orders: Annotated[Path | None, typer.Option(help="JSON: key -> its values in their order")] = None,
     model: Annotated[str, typer.Option(help="that decides on the exit status, e.g. snapshot-isolation")] = "",
     seconds: Annotated[float, typer.Option(help="of one search; beyond it, not determined", min=0.0)] = 60.0,
@@ -119,8 +167,18 @@ def check_history(
     memory: Annotated[str, typer.Option(help="memory of Spark's driver, e.g. 2g")] = "2g",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress lines")] = False,
 ) -> None:
-    """Judge histories of any database. Exit status: 0 the model holds, 1 violated, 2 not determined or bad input.
-    Beside verdict files: 1 if one disagrees."""
+    """Judge histories of any database.
+
+    Says which consistency models hold, and names every anomaly with its reason.
+
+    Exit status: 0 the model holds; 1 it is violated; 2 it is not determined, or the input is bad. The worst history
+    counts. Beside verdict files (NAME.verdict.json): 1 if one disagrees.
+
+    \b
+    python -m spark_etl check-history history.jsonl --html page.html
+    python -m spark_etl check-history history.jsonl --model snapshot-isolation
+    python -m spark_etl check-history directory --quiet --json - | jq .summary
+    """
     began = time.monotonic()
     request = Request(
         path=path, version_orders=version_orders, model=model, seconds=seconds, configurations=configurations,
@@ -128,13 +186,15 @@ def check_history(
     )  # fmt: skip
     with _stage("check-history", quiet) as progress:
         report = judge_files(request, progress, lambda: time.monotonic() - began)
-        if json is not None:
-            json.parent.mkdir(parents=True, exist_ok=True)
-            json.write_bytes(histories.to_json(report))
+        if (file := _file(json)) is not None:
+            write(file, histories.to_json(report))
+        if html is not None:
+            write(html, html_histories.page(report, request.files).encode())
+    terminal = _console(json, histories.to_json(report))
     if path.is_file():
-        histories.render_one(report.histories[0], console())
+        histories.render_one(report.histories[0], terminal)
     else:
-        histories.render_many(report, console())
+        histories.render_many(report, terminal)
     raise typer.Exit(report.exit_code)
 
 
@@ -150,7 +210,13 @@ def bench(
     memory: Memory = "2g",
     quiet: Quiet = False,
 ) -> None:
-    """How fast the checks are on a large, correct run whose versions run against real time."""
+    """Measure how fast the checks are.
+
+    On a large, correct run whose versions run against real time.
+
+    \b
+    python -m spark_etl bench --transactions 1000000 --json bench.json
+    """
     with _stage("bench", quiet) as progress:
         shape = Shape(transactions, shards, replicas, seed)
         result = benchmark.run(shape, directory, master, memory, progress)
@@ -159,6 +225,58 @@ def bench(
             json.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
         benchmark.render(result, console())
     raise typer.Exit(benchmark.exit_code(result))
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="journal segment, or history")],
+    place: Annotated[int, typer.Argument(help="byte at which the record begins, or line of a history, from 1")],
+) -> None:
+    """Print what stands at a place in a log.
+
+    One record of a journal, checked against its checksum, or one line of a history, as JSON.
+
+    Exit status: 0, or 2 if nothing good begins there.
+
+    \b
+    python -m spark_etl show run/first/replicas/3/journal/journal-00000000.seg 144
+    python -m spark_etl show run/first/history/bank.jsonl 7
+    """
+    with _stage("show", True):
+        _print_json(msgspec.json.encode(record_at(file, place)))
+
+
+@app.command("schema")
+def json_schema(
+    what: Annotated[What, typer.Argument(help="whose report")] = What.audit,
+) -> None:
+    """Print the JSON Schema of a report.
+
+    \b
+    python -m spark_etl schema check-history
+    """
+    kind: Any = Report if what is What.audit else histories.HistoriesReport
+    _print_json(msgspec.json.encode(msgspec.json.schema(kind)))
+
+
+STANDARD_OUTPUT = Path("-")
+
+
+def _file(json: Path | None) -> Path | None:
+    return None if json == STANDARD_OUTPUT else json
+
+
+def _console(json: Path | None, report: bytes) -> Console:
+    """Where the table goes: standard error, if the JSON goes to standard output; then it is written here."""
+    if json != STANDARD_OUTPUT:
+        return console()
+    sys.stdout.buffer.write(report)
+    sys.stdout.flush()
+    return console(sys.stderr)
+
+
+def _print_json(data: bytes) -> None:
+    print(msgspec.json.format(data, indent=2).decode())
 
 
 @contextmanager

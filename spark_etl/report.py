@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 from rich.console import Console
@@ -63,8 +63,9 @@ class Evidence(msgspec.Struct):
 
 
 class Violation(msgspec.Struct):
-    """name: of the list in `spark_etl`. sentence: why. steps: the edges of a cycle, a sentence each; operations, edges:
-    the same to be drawn. positions: of deliveries at `replicas`. evidence: some log lines that prove it."""
+    """name: of `names.VIOLATIONS` or `names.CYCLES`. sentence: why. steps: the edges of a cycle, a sentence each;
+    operations, edges: the same to be drawn. positions: of deliveries at `replicas`. evidence: some log lines that
+    prove it."""
 
     name: str
     sentence: str
@@ -125,12 +126,14 @@ class Life(msgspec.Struct):
 
 
 class Course(msgspec.Struct):
-    """What happened when. Seconds count from the first life. operations: of all clients; deliveries: by replica."""
+    """What happened when. Seconds count from the first life, began_us: microseconds since 1970 by that replica's clock
+    (since the beginning, if simulated). operations: of all clients; deliveries: by replica."""
 
     slice_seconds: float = 1.0
     operations: list[Point] = []
     deliveries: dict[int, list[Point]] = {}
     lives: list[Life] = []
+    began_us: int = 0
 
 
 class Report(msgspec.Struct):
@@ -165,6 +168,17 @@ class Report(msgspec.Struct):
         return {VALID: 0, VIOLATED: 1, UNDETERMINED: 2}[self.verdict]
 
 
+TEXT_MAX = 2_000
+"""Characters of one text that are shown; the JSON has it whole."""
+
+
+def visible(text: object) -> str:
+    """Text of a run for people: what nobody can see, or would steer a terminal, as its code point; cut if long."""
+    whole = str(text)
+    plain = "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in whole[:TEXT_MAX])
+    return plain if len(whole) <= TEXT_MAX else f"{plain}… ({len(whole):,} characters)"
+
+
 def to_json(report: Report) -> bytes:
     """Indented, with a line end."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
@@ -181,15 +195,15 @@ def from_json(data: bytes, name: str) -> Report:
         raise ValueError(f"{name}: not the report of a check: {error}") from None
 
 
-def console() -> Console:
-    """Standard output, as wide as the terminal; in a file or a pipe at least COLUMNS_MIN wide."""
-    made = Console()
-    return made if made.is_terminal else Console(width=max(made.width, COLUMNS_MIN))
+def console(file: IO[str] | None = None) -> Console:
+    """Standard output, or `file`, as wide as the terminal; else at least COLUMNS_MIN wide."""
+    made = Console(file=file)
+    return made if made.is_terminal else Console(file=file, width=max(made.width, COLUMNS_MIN))
 
 
 def render(report: Report, console: Console) -> None:
     """Print the report for people."""
-    _line(console, Text(f"Audit of {report.run}", "bold"))
+    _line(console, Text(visible(f"Audit of {report.run}"), "bold"))
     _line(console, Text(", ".join(f"{name} {value}" for name, value in report.input.items())))
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("property", no_wrap=True)
@@ -207,18 +221,18 @@ def render(report: Report, console: Console) -> None:
             if not violation.steps and violation.sentence in shown:
                 continue  # a read of what nobody wrote counts against several properties
             shown.add(violation.sentence)
-            _line(console, Text.assemble((violation.name, "bold red"), f": {violation.sentence}"))
+            _line(console, Text.assemble((violation.name, "bold red"), f": {visible(violation.sentence)}"))
             for step in violation.steps:
-                _line(console, Text(f"    {step}"))
+                _line(console, Text(visible(f"    {step}")))
         if p.violations > len(p.examples) > 0:
             _line(console, Text(f"    and {p.violations - len(p.examples)} more against {p.name}"))
     for p in report.properties:
         if p.note:
             _line(console, Text(f"{p.name}: {p.note}", "dim"))
     for problem in report.problems:
-        _line(console, Text.assemble(("input: ", "yellow"), problem))
+        _line(console, Text.assemble(("input: ", "yellow"), visible(problem)))
     for note in report.notes:
-        _line(console, Text(f"note: {note}", "dim"))
+        _line(console, Text(visible(f"note: {note}"), "dim"))
     _line(console, Text.assemble("verdict: ", (report.verdict, _STYLES[report.verdict]), f" ({report.seconds:.1f} s)"))
 
 

@@ -98,9 +98,9 @@ class Stages:
     def publish(self, report: Report, json: Path | None, page_at: Path | None, *, page: bool = True) -> None:
         """Write the JSON beside the tables, and where it is wanted too; and the page."""
         for path in {self.out / REPORT, json or self.out / REPORT}:
-            _write(path, to_json(report))
+            write(path, to_json(report))
         if page:
-            _write(self.page(page_at), html.page(report).encode())
+            write(self.page(page_at), html.page(report).encode())
 
     def page(self, wanted: Path | None) -> Path:
         """Where the page is."""
@@ -124,7 +124,7 @@ def _said(extraction: Extraction) -> str:
     return f"{files} files: {new:.1f} MB new, {known:.1f} MB known already; {sum(rows.values()):,} rows in all"
 
 
-def _write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")

@@ -59,7 +59,7 @@ def anomaly(kind: str, cycle: Sequence[Edge], transactions: dict[int, Transactio
     steps = tuple(explain(edge, transactions) for edge in cycle)
     did = ". ".join(_did(transactions[edge.source], [e.key for e in cycle]) for edge in cycle)
     text = f"{', '.join(f'T{edge.source}' for edge in cycle)} precede one another in a circle. {did}"
-    return Anomaly(kind, tuple(edge.source for edge in cycle), text, steps)
+    return Anomaly(kind, tuple(edge.source for edge in cycle), text, steps, tuple(cycle))
 
 
 def _did(transaction: Transaction, keys: Iterable[object]) -> str:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from spark_etl.blackbox.graphs import Edge
 from spark_etl.blackbox.history import Op, Transaction
 
 INIT = -1
@@ -31,12 +32,13 @@ Key = Hashable
 
 class Anomaly(msgspec.Struct, frozen=True):
     """transactions: indexes of those involved. text: a sentence with the operations. steps: of a cycle, why each of the
-    transactions precedes the next (and the last one the first), a sentence each."""
+    transactions precedes the next (and the last one the first), a sentence each; edges: the same, to be drawn."""
 
     name: str
     transactions: tuple[int, ...]
     text: str
     steps: tuple[str, ...] = ()
+    edges: tuple[Edge, ...] = ()
 
 
 _ByValue = tuple[int, int, Any]

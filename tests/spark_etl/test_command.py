@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from multicast.records import COMPLETED, DELIVERED, scan
 from spark_etl.jobs import app
-from spark_etl.report import COLUMNS_MIN, Property, Report, Violation, console, render
-from tests.spark_etl.runs import bank_run
+from spark_etl.names import GUARANTEES
+from spark_etl.report import COLUMNS_MIN, REPORT_VERSION, Property, Report, Violation, console, render
+from tests.spark_etl.runs import SEGMENT, bank_run
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -80,3 +85,82 @@ def test_off_a_terminal_the_table_is_not_cut(monkeypatch: pytest.MonkeyPatch, ca
     assert "a good many" in line and line.rstrip().endswith("12.5") and len(line) <= COLUMNS_MIN
     monkeypatch.setenv("COLUMNS", "200")
     assert console().width == 200
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_terminal_gets_names_and_verdicts_whole_and_nothing_that_steers_it(width: int):
+    steering = Violation("stale-read", "key \x1b[2J", steps=["step \x1b]0;title\x07"])
+    properties = [Property(name, "not determined", 1_234_567, 12.3, 0) for name in GUARANTEES]
+    whole = report(Property("serializability", "violated", 7, 0.1, 12_345, [steering]), *properties)
+    terminal = Console(record=True, width=width, force_terminal=True, file=StringIO())
+    render(whole, terminal)
+    text = terminal.export_text()
+    rows = [line for line in text.splitlines() if "│" in line]
+    assert all(any(row.startswith(name) for row in rows) for name in GUARANTEES)
+    assert all(len(row) <= width and "…" not in row for row in rows)
+    assert "key \\u001b[2J" in text and "step \\u001b]0;title\\u0007" in text and "\x1b" not in text
+
+
+def test_show_prints_the_record_at_a_byte_and_the_line_of_a_history(tmp_path: Path):
+    directory = bank_run().write(tmp_path / "run")
+    segment, history = directory / "replicas" / "0" / "journal" / SEGMENT, directory / "history" / "clients.jsonl"
+    places = {kind: at for at, kind, _ in scan(segment.read_bytes())}  # the last of each kind
+    delivered = json.loads(call("show", segment, places[DELIVERED])[1])
+    assert delivered["kind"] == "Delivered" and delivered["position"] == 13 and delivered["replica"] == 0
+    done = json.loads(call("show", segment, places[COMPLETED])[1])
+    assert done["record"]["id"] == delivered["message"]["id"] and done["record"]["timestamp"] == delivered["timestamp"]
+    assert [read["key"] for read in done["record"]["reads"]] == ["a1", "a2"]
+    assert json.loads(json.loads(call("show", history, 1)[1])["text"])["type"] == "invoke"
+    for wrong, says in (
+        ((segment, places[COMPLETED] + 1), "no good record begins at byte"),
+        ((segment, 10**9), "no good record"),
+        ((segment, 0), "no good record"),
+        ((history, 10**6), "there is no line"),
+        ((history, 0), "there is no line 0"),
+        ((tmp_path / "no.seg", 1), "there is no such file"),
+        ((bad(tmp_path), 44), "not a journal segment"),
+    ):
+        code, output = call("show", *wrong)
+        assert code == 2 and output.count("\n") == 1 and says in output, output
+
+
+def bad(directory: Path) -> Path:
+    (directory / "bad.seg").write_bytes(b"PAR1" * 100)
+    return directory / "bad.seg"
+
+
+@pytest.mark.parametrize(("what", "title"), [("audit", "Report"), ("check-history", "HistoriesReport")])
+def test_the_schema_is_that_of_the_report(what: str, title: str):
+    schema = json.loads(call("schema", what)[1])
+    assert schema["$ref"].endswith(title) and schema["$defs"][title]["properties"]["version"]["type"] == "integer"
+
+
+def test_every_field_of_version_2_is_still_there():
+    """Programs read them. Fields may be added; one that is renamed, or changes its type, needs a new version."""
+    defined = msgspec.json.schema(Report)["$defs"]
+    fields = {name: " ".join(sorted(defined[name]["properties"])) for name in defined}
+    assert REPORT_VERSION == 2
+    for name, known in FIELDS.items():
+        assert set(known.split()) <= set(fields[name].split()), name
+
+
+FIELDS = {
+    "Report": "course input models notes problems properties run seconds strongest verdict version",
+    "Property": "examples name note rows seconds verdict violations",
+    "Violation": "edges evidence keys name operations positions replicas sentence steps transactions",
+    "Operation": "f id version", "Edge": "key kind sentence source target", "Evidence": "byte file line text",
+    "ModelVerdict": "name verdict why", "Course": "deliveries lives operations slice_seconds",
+    "Point": "count max_ms median_ms p99_ms second unknown", "Life": "began ended how replica shard",
+}  # fmt: skip
+
+
+def test_every_command_says_what_its_exit_status_means_and_has_an_example():
+    for command in ("audit", "extract", "check", "report", "check-history", "show"):
+        code, output = call(command, "--help")
+        assert code == 0 and "Exit status: " in output and f"python -m spark_etl {command} " in output
+        assert all(len(line) <= 80 for line in output.splitlines())
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "80"})
+    return result.exit_code, result.output

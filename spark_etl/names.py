@@ -1,0 +1,125 @@
+"""What properties, violations and anomalies mean, in words for people."""
+
+from __future__ import annotations
+
+GUARANTEES = {
+    "integrity": "Nothing is delivered twice, and nothing expired has an effect.",
+    "validity": "What is delivered was multicast by somebody, to that shard.",
+    "agreement in a shard": "The replicas of a shard deliver the same messages at the same positions.",
+    "prefix order": "Each replica delivers in the order of positions and of timestamps.",
+    "one order across shards": "All shards deliver in one order without a circle, and none leaves a message out.",
+    "optimistic deliveries": "How often an early delivery was in another order than the final one.",
+    "results complete and equal": "Every delivery has one outcome, equal at all replicas; so are state digests.",
+    "reads return what the order says": "Every read returned the last version before it.",
+    "exactly once": "No transaction has its effect twice.",
+    "clients saw what the journals say": "What was acknowledged is there, with the answer that the client was given.",
+    "unknown outcomes resolved": "What became of operations whose outcome no client knows.",
+    "serializability": "Some order of all transactions, one at a time, explains every read.",
+    "strict serializability": "Such an order also respects who was answered before whom was invoked.",
+    "monotonic reads": "Within a session, no read goes back behind an earlier one.",
+    "monotonic writes": "Within a session, writes take effect in their order.",
+    "read your writes": "A session's reads see its own earlier writes.",
+    "writes follow reads": "A session's writes come after what it has read.",
+    "linearizability per key": "Each key for itself behaves as one copy, at one moment between call and answer.",
+    "conservation of the bank's total": "Transfers neither make nor lose money.",
+    "one ring (cycle)": "Whoever reads the whole ring sees keys that point to one another in one ring.",
+    "no long fork": "Of two writes, no two readers each see the one that the other misses.",
+    "set": "A later read has every acknowledged element, once, and none that nobody added.",
+    "counter": "A read lies between what was acknowledged before it and what was attempted.",
+}
+"""Of every property, in the order in which they are checked: what comes first is what the later ones rest on."""
+
+CYCLES = {
+    "G0": "a circle of writes that overwrite one another",
+    "G1c": "a circle of overwrites, and of reads of what was written",
+    "G-single": "a circle with one read of what another transaction had already overwritten",
+    "G-nonadjacent": "a circle with several reads of overwritten values, none right after another",
+    "G2-item": "a circle with two reads of overwritten values in a row",
+}
+"""Adya 1999; Elle, Section 3.2."""
+
+VIOLATIONS = {
+    "duplicate-delivery": "a replica delivered one message twice, both within its deduplication window",
+    "expired-with-effect": "a message delivered later than its id allows was applied",
+    "never-submitted": "nobody multicast what was delivered",
+    "wrong-destination": "a shard delivered what was not addressed to it",
+    "position-disagreement": "two replicas of a shard have different deliveries at one position",
+    "lost-delivery": "a replica left a position out, or lacks what it said it had at its clean stop",
+    "position-repeated": "a position stands twice in one journal",
+    "delivered-out-of-order": "deliveries stand in the journal in another order than that of their positions",
+    "timestamp-not-rising": "a later delivery has a smaller or equal timestamp",
+    "timestamp-disagreement": "a message has two timestamps",
+    "destination-disagreement": "a message has two sets of destinations",
+    "timestamp-shared": "two messages have one timestamp",
+    "missed-delivery": "a destination shard went past a message without delivering it",
+    "order-cycle": "deliveries at several replicas precede one another in a circle",
+    "outcome-missing": "a delivery was completed without an outcome in the journal",
+    "outcome-without-delivery": "an outcome of something that the replica did not deliver",
+    "outcome-of-another-delivery": "the outcome at a position is another message's",
+    "outcome-disagreement": "two replicas of a shard report different outcomes",
+    "state-digest-disagreement": "two replicas of a shard hold different states at one position",
+    "branch-disagreement": "a transaction had its effect, or ran its success branch, at one shard only",
+    "unwritten-version": "somebody read what nobody wrote",
+    "stale-read": "a read returned an older version than the last one before it",
+    "future-read": "a read returned a version that is not before its own",
+    "effect-twice": "one id had its effect twice",
+    "acknowledged-but-absent": "acknowledged, and without effect",
+    "refused-but-present": "reported as without effect, and applied",
+    "version-mismatch": "a client was told something else",
+    "branch-mismatch": "a client was told something else",
+    "read-mismatch": "a client was told something else",
+    "non-monotonic-read": "a client read an older version of a key than it had read before",
+    "non-monotonic-write": "a client's later write has the smaller version, or was seen without its earlier one",
+    "own-write-missed": "a client did not read what it had written, nor anything later",
+    "write-before-read": "what a client wrote comes before, or was seen without, what it had read",
+    "key-went-back": "a read or write of a key is before another one that had ended before it was invoked",
+    "lost-update": "a transaction read and wrote a key, and another version is in between",
+    "total-changed": "a read of all accounts saw another total",
+    "money-made": "a transfer changed the sum of all accounts",
+    "ring-broken": "a reader saw keys that do not point to one another in one ring",
+    "long-fork": "of two readers each saw a write that the other one did not",
+    "lost-element": "an acknowledged element is missing in a later read",
+    "unexpected-element": "a read saw what nobody added, or before anybody did",
+    "repeated-element": "a read saw an element twice",
+    "counter-out-of-bounds": "a read is not between the acknowledged and the attempted sum",
+}
+"""Of an audit, besides cycles."""
+
+ANOMALIES = {
+    "long-fork": "two readers saw two writes in opposite orders",
+    "lost-update": "several read one version and wrote the next",
+    "G1a": "a read of what was aborted",
+    "G1b": "a read of what its writer overwrote in the same transaction",
+    "dirty-update": "an append to what was aborted",
+    "internal": "a transaction's read does not fit what it did before",
+    "future-read": "a transaction's read shows what it did later",
+    "incompatible-order": "reads of a list that no order explains",
+    "duplicate-elements": "an element twice",
+    "garbage-read": "a read of what nobody wrote",
+    "cyclic-versions": "reads, writes and real time have a register's versions succeed one another in a circle",
+    "not-linearizable": "no order of the operations on one key respects real time",
+    "not-strict-serializable": "no order of the transactions respects real time, found by search (values repeat)",
+}
+"""Of histories of any database, besides cycles."""
+
+_NEEDS = {"-process": "with the order within sessions", "-realtime": "with the order of real time"}
+
+EDGES = {
+    "ww": "overwrote what it wrote",
+    "wr": "read what it wrote",
+    "rw": "overwrote what it read",
+    "rt": "was invoked after it had ended",
+    "realtime": "was invoked after it had ended",
+    "session": "follows it in its session",
+    "order": "was delivered after it",
+}
+"""What the transaction at an arrow's head did to the one at its tail."""
+
+
+def meaning(name: str, known: dict[str, str]) -> str:
+    """Of a violation or an anomaly; empty if the name is unknown."""
+    if name in known:
+        return known[name]
+    base = next((name.removesuffix(suffix) for suffix in _NEEDS if name.endswith(suffix)), name)
+    needs = _NEEDS.get(name.removeprefix(base), "")
+    return ", ".join(filter(None, [CYCLES.get(base, ""), needs])) if base in CYCLES else ""
