@@ -22,7 +22,8 @@ What is no violation: a replica that is behind at the end (only a later position
 clean stop, proves a loss); a message that some destination has not delivered yet (only a later version there proves a
 miss); a batch without its end at the very end of a killed replica's journal; a lost record of who multicast a message
 whose entry replica crashed. Such things are "pending", or notes. What a damaged or missing journal does not say is
-never evidence. Not checked: what a range did not return (only the state digests see that), and genuineness.
+never evidence. Genuineness is judged where a simulation left a trace of its frames (`traces`). Not checked: what a
+range did not return (only the state digests see that).
 
 The names of violations, by property:
 
@@ -32,6 +33,7 @@ The names of violations, by property:
     prefix order              position-repeated, delivered-out-of-order, timestamp-not-rising
     one order across shards   timestamp-disagreement, destination-disagreement, timestamp-shared, missed-delivery,
                               order-cycle
+    genuineness               foreign-frame
     results                   outcome-missing, outcome-without-delivery, outcome-of-another-delivery,
                               outcome-disagreement, state-digest-disagreement, branch-disagreement
     reads                     unwritten-version, stale-read, future-read

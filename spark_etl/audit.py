@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import course, edges, evidence, frames, serialization, tables
-from spark_etl.checks import bank, clients, delivery, sessions, transactions, workloads
+from spark_etl.checks import bank, clients, delivery, genuineness, sessions, transactions, workloads
 from spark_etl.consistency import strongest
 from spark_etl.guarantees import Guarantees
 from spark_etl.inputs import Inputs, Top, behind, understand
@@ -131,6 +131,7 @@ class Audit:
         names = ("deliveries", "outcomes", "reads", "writes", "submitted")
         self.tables = {table: opened.frame(table) for table in names}
         self.history = opened.frame("history")
+        self.trace = opened.frame("frames")
         self.counts = {"history": 0, **opened.counts}
         self.small = opened.small()
         self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks)
@@ -287,7 +288,45 @@ class Audit:
         self.notes += late
         prefix = self.check("prefix order", delivery.prefix_order(log), deliveries, blind=blind)
         self._check_order(prop, prefix, deliveries)
+        self._check_genuineness()
         self._check_optimistic()
+
+    def _check_genuineness(self) -> None:
+        """From the trace of a simulated run; of a protocol that does not claim it, a number."""
+        name, rows = "genuineness", self.counts.get("frames", 0)
+        if not rows:
+            self.check(name, None, 0, skip=genuineness.NO_TRACE)
+            return
+        began = time.monotonic()
+        members = self.spark.createDataFrame(
+            [(shard, process) for shard, members in self.inputs.shards.items() for process in members],
+            "shard int, process int",
+        )
+        taking_part = self.keep(
+            genuineness.participants(self.trace, self.messages, self.tables["submitted"], members)
+        )
+        strangers = self.keep(genuineness.foreign(self.trace, taking_part, members))
+        row = genuineness.summary(self.trace, strangers).first()
+        if row is None:
+            raise AssertionError("an aggregate has one row")
+        if row.damaged:
+            more = f", and {row.damaged - 1} more such lines" if row.damaged > 1 else ""
+            self.inputs.problems.append(f"{row.damage.file}, line {row.damage.line}: {row.damage.damage}{more}")
+        if row.genuine is False:
+            share = f"{row.strange:,} of {row.sent:,} ordering frames ({100 * row.strange / max(row.sent, 1):.1f} %)"
+            skip = f"the protocol does not claim it: {share} involved a process that was no part of their message"
+            self.check(name, None, rows, skip=skip)
+            return
+        prop = self.check(name, None, rows, blind=not row.whole or row.damaged > 0)
+        if row.accused:
+            first = strangers.orderBy("file", "line", "receiver").limit(EXAMPLES)
+            prop.examples = [genuineness.accusation(one) for one in first.collect()]
+            prop.violations, prop.verdict = row.accused, VIOLATED
+        elif not row.whole:
+            prop.note += " The trace has no end."
+        else:
+            prop.note = f"{row.sent:,} frames of {row.kinds} kinds went between participants only"
+        prop.seconds = round(time.monotonic() - began, 3)
 
     def _check_optimistic(self) -> None:
         """Not a matter of right and wrong: how often a protocol's early deliveries were in another order."""

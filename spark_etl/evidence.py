@@ -55,7 +55,7 @@ def find(tables: Mapping[str, DataFrame], small: Iterable[Any], examples: Sequen
         kept = [_evidence(row, segments) for row in found[:LINES_MAX]]
         if not violation.transactions:
             kept += [_stop(row, segments) for row in stops if row.replica in violation.replicas]
-        violation.evidence = kept
+        violation.evidence = violation.evidence + kept
 
 
 def _written(violation: Violation) -> list[str]:

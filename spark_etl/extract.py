@@ -37,6 +37,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "binary": pa.binary(),
     "boolean": pa.bool_(),
     "array<int>": pa.list_(pa.int32()),
+    "array<binary>": pa.list_(pa.binary()),
     "map<string,binary>": pa.map_(pa.string(), pa.binary()),
     "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
 }

@@ -1,7 +1,7 @@
 """The tables of an audit, as code. Version of this schema: `SCHEMA_VERSION`.
 
 Extraction (`tables`) writes one Parquet dataset per run, `journal/table=NAME/`, and `history/`; each table has the
-columns listed for it here, without `table`.
+columns listed for it here, without `table`; `trace/` has the frames of a simulated run.
 Ids are 16 bytes. A version (`gts`) is `Timestamp.encode`: 16 bytes that sort as the timestamps do; sixteen zero bytes
 mean "absent". Times (`at`, `*_us`) are microseconds. `offset` is the journal offset of a record, `segment` its file.
 """
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -155,6 +155,27 @@ HISTORY = StructType(
     ]
 )
 """One row per line of a client history. `damage`: null, or why the line could not be read."""
+
+FRAMES = StructType(
+    [
+        StructField("file", StringType()),
+        StructField("line", LongType()),
+        StructField("event", StringType()),
+        StructField("at", LongType()),
+        StructField("process", IntegerType()),
+        StructField("to", ArrayType(IntegerType())),
+        StructField("kind", StringType()),
+        StructField("channel", StringType()),
+        StructField("housekeeping", BooleanType()),
+        StructField("ids", ArrayType(BinaryType())),
+        StructField("destinations", ArrayType(IntegerType())),
+        StructField("genuine", BooleanType()),
+        StructField("damage", StringType()),
+    ]
+)
+"""Of a simulated run's trace. One row per frame that left (event "leave": process -> to, about the messages `ids`), per
+message multicast ("submit": the only id, its destinations), and for the first line ("trace": genuine, what the protocol
+claims) and the last ("end"). channel: empty for the protocol's own. `damage`: null, or why a line could not be read."""
 
 VIOLATIONS = StructType(
     [

@@ -3,6 +3,7 @@
     OUT/extract.json                              what was read, up to where; the version of the tables
     OUT/journal/table=NAME/r0-s00000000-b64.parquet   of replica 0's segment 0, from byte 64 on
     OUT/history/h0-b0.parquet                     of the first history, from byte 0 on
+    OUT/trace/t0.parquet                          of the first trace of a simulation
 
 A file that was not touched since is not opened again. One that was touched is compared, by checksum, up to where it had
 been read, and only what stands behind is parsed; if the beginning has changed, all of it is. What stands behind the
@@ -36,6 +37,7 @@ from spark_etl.extract import (
     find_segments,
     parse_history,
 )
+from spark_etl.traces import find_traces, parse_trace
 
 MANIFEST = "extract.json"
 SMALL_EXTRACTION_BYTES = 64 * 1024 * 1024
@@ -74,19 +76,22 @@ class Manifest(msgspec.Struct):
     marks: dict[int, int | None]
     segments: dict[str, SourceState]
     histories: dict[str, SourceState]
+    traces: dict[str, SourceState] = {}
+
+    def _states(self) -> list[SourceState]:
+        return [*self.segments.values(), *self.histories.values(), *self.traces.values()]
 
     def rows(self) -> dict[str, int]:
-        """How many rows each table has; "history" too."""
+        """How many rows each table has; "history" and "frames" too."""
         counts: Counter[str] = Counter()
-        for state in (*self.segments.values(), *self.histories.values()):
+        for state in self._states():
             counts.update(state.rows)
             counts.update(state.rest_rows)
         return dict(counts)
 
     def files(self) -> set[str]:
         """Every Parquet file, relative to the directory of the tables."""
-        states = (*self.segments.values(), *self.histories.values())
-        return {name for state in states for name in (*state.files, *state.rest_files)} | _EMPTY.keys()
+        return {name for state in self._states() for name in (*state.files, *state.rest_files)} | _EMPTY.keys()
 
 
 class Extraction(msgspec.Struct):
@@ -99,10 +104,13 @@ class Extraction(msgspec.Struct):
 
 def place(table: str) -> str:
     """The directory of a table, relative to that of all."""
-    return "history" if table == "history" else f"journal/table={table}"
+    return _PLACES.get(table, f"journal/table={table}")
 
 
-_TABLES = {**{name: schemas.table_schema(name) for name in schemas.TABLES}, "history": schemas.HISTORY}
+_PLACES = {"history": "history", "frames": "trace"}
+_PATTERNS = ("journal/**/*", "history/**/*", "trace/**/*")
+_TABLES = {name: schemas.table_schema(name) for name in schemas.TABLES}
+_TABLES |= {"history": schemas.HISTORY, "frames": schemas.FRAMES}
 _EMPTY = {f"{place(table)}/empty.parquet": arrow_schema(schema) for table, schema in _TABLES.items()}
 """A file without rows per table: it says which columns there are, and makes the table one even if nothing else does."""
 
@@ -206,6 +214,20 @@ def _read_history(name: str, path: Path, number: int, old: SourceState | None, o
     ), len(data)  # fmt: skip
 
 
+def _read_trace(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
+    """Whole, if it was touched: a simulation writes it once."""
+    state, touched = _known(path, old, out), _touched(path)
+    if state is not None and state.touched == touched:
+        return state, 0
+    data = path.read_bytes()
+    writer = _Writer(out, f"t{number}")
+    for batch in parse_trace(name, data):
+        writer.add({"frames": batch})
+    return SourceState(
+        name, touched, len(data), zlib.crc32(data), data.count(b"\n"), dict(writer.rows), writer.close()
+    ), len(data)
+
+
 # -- the whole run ----------------------------------------------------------------------------------------------------
 
 
@@ -262,9 +284,12 @@ def extract(run: Path, out: Path, spark: SparkSession | None = None) -> Extracti
     read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
     names = {f"history/{path.name}": path for path in histories}
     events = [_read_history(n, p, i, old.histories.get(n), out) for i, (n, p) in enumerate(names.items())]
+    traces = {f"trace/{path.name}": path for path in find_traces(run)}
+    frames = [_read_trace(n, p, i, old.traces.get(n), out) for i, (n, p) in enumerate(traces.items())]
     manifest = Manifest(
         schemas.SCHEMA_VERSION, old.run, {segment.replica: segment.mark for segment in segments},
         {state.name: state for state, _ in read}, {state.name: state for state, _ in events},
+        {state.name: state for state, _ in frames},
     )  # fmt: skip
     errors = [state.error for state in manifest.segments.values()]
     if all(errors):
@@ -273,8 +298,9 @@ def extract(run: Path, out: Path, spark: SparkSession | None = None) -> Extracti
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     os.replace(temporary, out / MANIFEST)
     _clean(out, manifest.files())
-    now = sum(count for _, count in (*read, *events))
-    return Extraction(manifest, now, total_bytes(segments) + sum(p.stat().st_size for p in histories) - now)
+    now = sum(count for _, count in (*read, *events, *frames))
+    others = sum(path.stat().st_size for path in (*histories, *traces.values()))
+    return Extraction(manifest, now, total_bytes(segments) + others - now)
 
 
 def write_empty(out: Path) -> None:
@@ -314,7 +340,7 @@ def _clean(out: Path, named: set[str]) -> None:
 
 
 def _present(out: Path) -> Iterator[Path]:
-    yield from (p for pattern in ("journal/**/*", "history/**/*") for p in out.glob(pattern) if p.is_file())
+    yield from (p for pattern in _PATTERNS for p in out.glob(pattern) if p.is_file())
 
 
 class Tables:
@@ -327,7 +353,7 @@ class Tables:
         self.counts = manifest.rows()
 
     def frame(self, table: str) -> DataFrame:
-        """A table of `schemas.TABLES`, or "history"."""
+        """A table of `schemas.TABLES`, "history" or "frames"."""
         return self.spark.read.schema(_TABLES[table]).parquet(str(self.out / place(table)))
 
     def span(self, table: str, column: str) -> tuple[int, int] | None:

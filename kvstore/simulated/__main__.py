@@ -117,12 +117,15 @@ def run(
     seconds: Annotated[float | None, typer.Option(min=0.1, max=600, help="Simulated; default: drawn.")] = None,
     option: OptionPairs = None,
     out: Out = None,
+    trace: Annotated[bool, typer.Option("--trace", help="OUT gets the frames, too: from them genuineness.")] = False,
     json: Json = None,
 ) -> None:
     """Random workloads, one world per seed. Exit status 1 on any violation.
 
     With several seeds, OUT gets a directory per seed; with several protocols, one per protocol.
     """
+    if trace and out is None:
+        raise typer.BadParameter("it writes to the run directory: give --out", param_hint="--trace")
     options, chosen, names = _options(option, protocol), seed_range(seeds), _protocols(protocol)
     summaries: list[Summary] = []
     for name in names:
@@ -140,7 +143,8 @@ def run(
         summaries.append(summary)
         home = out if out is None or len(names) == 1 else out / name
         for seed in chosen:
-            outcome = run_seed(settings, seed, home if home is None or len(chosen) == 1 else home / str(seed))
+            directory = home if home is None or len(chosen) == 1 else home / str(seed)
+            outcome = run_seed(settings, seed, directory, trace=trace)
             summary.add(outcome)
             for violation in outcome.violations:
                 typer.echo(f"{name}, seed {seed}: {violation}\n    replay: {settings.replay(seed)}")

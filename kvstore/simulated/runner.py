@@ -24,6 +24,7 @@ from multicast.simulation import faults
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import changed_options, draw_options
+from multicast.simulation.trace import FrameTrace
 from multicast.simulation.world import EPOCH_US
 from multicast.types import Topology
 
@@ -114,13 +115,26 @@ def run_seed(
     seed: int,
     out: Path | None = None,
     *,
+    trace: bool = False,
     protocol: type[MulticastProtocol] | None = None,
     replica: type[Replica] = Replica,
     store: type[Store] = Store,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
-    """Run one seed; `out`: write the run directory there. An exception in a replica is a violation like any other.
+    """Run one seed; `out`: write the run directory there; trace: with the frames that the replicas exchanged. An
+    exception in a replica is a violation like any other.
     protocol, replica, store: classes, for planted bugs. observers: who else watches."""
+    if out is not None and trace:
+        path = out / "trace" / "frames.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            frames = FrameTrace(file.write, settings.protocol, seed, settings, settings.replay(seed))
+            watching = (*observers, frames)
+            outcome = run_seed(
+                settings, seed, out, protocol=protocol, replica=replica, store=store, observers=watching
+            )
+            frames.finish(digest=outcome.digest, simulated_us=outcome.simulated_us, faults=outcome.faults)
+        return outcome
     started = time.process_time()
     rng = random.Random(f"{settings.protocol}/{seed}/store")
     kind = protocol or registry.load(settings.protocol)

@@ -1,14 +1,17 @@
 """One run as lines of JSON: what happened, what it changed, and what keeps committed messages from being delivered.
 
 `Trace` is an observer: it puts itself in front of a protocol's handlers and looks at the process
-(`MulticastProtocol.inspect`) before and after each. Only differences are written. A traced run is the same run: nothing
-is drawn, sent or delayed for the trace. TRACE.md, beside this file, describes every line.
+(`MulticastProtocol.inspect`) before and after each. Only differences are written. `FrameTrace` writes the lines about
+messages that leave, and what they are about, alone. A traced run is the same run: nothing is drawn, sent or delayed for
+the trace. TRACE.md, beside this file, describes every line.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +22,7 @@ from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings, changed_options
 from multicast.simulation.world import EPOCH_US, Node
 from multicast.types import MESSAGE_ID_BYTES, AppMessage, ProcessId, Timestamp
+from multicast.wire import APPLICATION, HOST
 
 VERSION = 1
 """Of the format: it rises when a line loses or changes a field. Fields may be added."""
@@ -31,25 +35,31 @@ _QUIET = frozenset(("on_tick", "end_batch", "on_stable"))
 """Not written if they did nothing."""
 
 
-class Trace(Observer):
-    """Writes the trace of one run. The header comes with the first life, `end` writes the last line.
+_CHANNELS = {APPLICATION: "application", HOST: "host"}
+_ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)
+"""An id in msgpack: 16 bytes behind their type and number."""
 
-    write: takes one line, with its end. replay: the command that runs this seed again. lines: written so far.
+
+class FrameTrace(Observer):
+    """Writes who multicast what, and which frames left for whom, about which messages. The header comes with the first
+    life, `finish` writes the end.
+
+    write: takes one line, with its end. settings: what was asked for. replay: the command that runs this seed again.
+    lines: written so far.
     """
 
-    def __init__(self, write: Callable[[str], object], protocol: str, seed: int, settings: Settings):
+    def __init__(
+        self, write: Callable[[str], object], protocol: str, seed: int, settings: msgspec.Struct, replay: str
+    ):
         self.lines = 0
         self._write = write
-        self._protocol = protocol
-        self._seed = seed
-        self._settings = settings
+        self._first = {"protocol": protocol, "seed": seed, "settings": msgspec.to_builtins(settings), "replay": replay}
         self._now: Callable[[], int] = lambda: 0
         self._nodes: dict[ProcessId, Node] = {}
         self._names: dict[str, str] = {}
-        self._before: dict[ProcessId, dict[str, Any]] = {}
         self._violations: list[tuple[str, str]] = []
         self._told = 0
-        self._inside = False
+        self._housekeeping: tuple[type, ...] = ()
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
@@ -73,22 +83,70 @@ class Trace(Observer):
             self._line({"n": self.lines, "t": self._now(), "event": "violation", "checker": checker, "text": text})
 
     def _header(self, node: Node) -> None:
-        world, settings = node.world, self._settings
+        world, specification = node.world, node.protocol.specification
         self._now = lambda: world.now - EPOCH_US
         self._violations = world.violations
+        self._housekeeping = specification.housekeeping
         self._line({
-            "trace": VERSION, "protocol": self._protocol, "seed": self._seed,
-            "settings": msgspec.to_builtins(settings), "options": changed_options(node.protocol.options),
+            "trace": VERSION, **self._first, "genuine": specification.genuine,
+            "options": changed_options(node.protocol.options),
             "groups": {str(g): list(members) for g, members in world.topology.groups.items()}, "epoch_us": EPOCH_US,
             "clock_offsets_us": {str(p): n.offset_us for p, n in world.nodes.items() if n.offset_us},
-            "replay": settings.replay(self._protocol, self._seed),
         })  # fmt: skip
+
+    def finish(self, **more: Any) -> None:
+        """The last line, `end`, with these fields."""
+        self._tell_violations()
+        self._event("end", None, **more)
+
+    def dump_journals(self, directory: Path) -> None:
+        """Of the world that was traced, as a live cluster has them; the audit reads both."""
+        next(iter(self._nodes.values())).world.dump_journals(directory)
+
+    # -- the world ----------------------------------------------------------------------------------------------------
+
+    def on_life(self, node: Node) -> None:
+        if not self.lines:
+            self._header(node)
+        self._nodes[node.pid] = node
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        self._event("submit", node.pid, **self._submission(message))
+
+    def on_frame(self, sender: ProcessId, to: tuple[ProcessId, ...], frame: bytes) -> None:
+        message = self._nodes[sender].decode(frame)
+        about = dict.fromkeys(self._names.get(found[1].hex()) for found in _ID_IN_FRAME.finditer(frame))
+        self._event(
+            "leave", sender, to=list(to), type=type(message).__name__, channel=_CHANNELS.get(frame[0]),
+            housekeeping=isinstance(message, self._housekeeping) or None, about=[name for name in about if name],
+        )  # fmt: skip
+
+    def _submission(self, message: AppMessage) -> dict[str, Any]:
+        return {
+            "message": self._name(message.id), "id": message.id.hex(), "groups": list(message.destinations),
+            "bytes": len(message.payload),
+        }  # fmt: skip
+
+    def _name(self, message_id: bytes) -> str:
+        """m1, m2, ... in the order in which they were first seen."""
+        name = self._names.get(message_id.hex())
+        if name is None:
+            name = self._names[message_id.hex()] = f"m{len(self._names) + 1}"
+        return name
+
+
+class Trace(FrameTrace):
+    """Writes the whole trace of one run; `end` writes its last lines."""
+
+    def __init__(self, write: Callable[[str], object], protocol: str, seed: int, settings: Settings):
+        super().__init__(write, protocol, seed, settings, settings.replay(protocol, seed))
+        self._before: dict[ProcessId, dict[str, Any]] = {}
+        self._inside = False
 
     def end(self, outcome: Outcome) -> None:
         """The last lines."""
-        self._tell_violations()
-        self._event(
-            "end", None, digest=outcome.digest, simulated_us=outcome.simulated_us, messages=outcome.messages,
+        self.finish(
+            digest=outcome.digest, simulated_us=outcome.simulated_us, messages=outcome.messages,
             deliveries=outcome.deliveries, faults=outcome.faults,
         )  # fmt: skip
         violations = [{"checker": checker, "text": text} for checker, text in outcome.violations]
@@ -97,9 +155,7 @@ class Trace(Observer):
     # -- the world ----------------------------------------------------------------------------------------------------
 
     def on_life(self, node: Node) -> None:
-        if not self.lines:
-            self._header(node)
-        self._nodes[node.pid] = node
+        super().on_life(node)
         self._before[node.pid] = {}
         self._event("life", node.pid, life=node.life, lost=(node.lost and node.engine.position == 0) or None)
         for name in _EVENTS:
@@ -117,8 +173,8 @@ class Trace(Observer):
     def on_heal(self) -> None:
         self._event("heal", None)
 
-    def on_frame(self, sender: ProcessId, to: tuple[ProcessId, ...], frame: bytes) -> None:
-        self._event("leave", sender, to=list(to), type=type(self._nodes[sender].decode(frame)).__name__)
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        """The handler's line says it."""
 
     def on_deliver(
         self,
@@ -172,10 +228,7 @@ class Trace(Observer):
         """The inputs of a handler."""
         first = args[0]
         if name == "on_submit":
-            return {
-                "message": self._name(first.id), "id": first.id.hex(), "groups": list(first.destinations),
-                "bytes": len(first.payload),
-            }  # fmt: skip
+            return self._submission(first)
         if name == "on_message":
             return {"from": first, "message": self._typed(args[1])}
         if name == "on_start":
@@ -222,13 +275,6 @@ class Trace(Observer):
         return patch
 
     # -- names --------------------------------------------------------------------------------------------------------
-
-    def _name(self, message_id: bytes) -> str:
-        """m1, m2, ... in the order in which they were first seen."""
-        name = self._names.get(message_id.hex())
-        if name is None:
-            name = self._names[message_id.hex()] = f"m{len(self._names) + 1}"
-        return name
 
     def _named(self, value: Any) -> Any:
         """Of an inspection, with the names of messages for their ids."""

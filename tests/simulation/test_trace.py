@@ -139,6 +139,21 @@ def test_the_command_writes_a_file(tmp_path: Path) -> None:
     assert json.loads(lines[-2])["digest"] in done.stdout
 
 
+def test_a_run_directory_has_the_journals_and_a_trace_that_says_what_frames_are_about(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = ("--protocol", "skeen", "--seed", "1", "--out", str(out), "--groups", "2", "--messages", "5")
+    done = _command(*arguments, "--run-dir")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(out.glob("replicas/*/journal/*.seg"))) == 2
+    header, *events = map(json.loads, (out / "trace" / "trace.jsonl").read_text().splitlines())
+    assert header["genuine"] is True
+    left = [event for event in events if event.get("event") == "leave"]
+    assert {event["type"] for event in left if not event.get("housekeeping")} == {"Multicast", "Propose"}
+    assert all(len(event["about"]) == 1 for event in left if event["type"] == "Propose")
+    again = _command(*arguments, "--run-dir")
+    assert again.returncode == 2 and "is not an empty directory" in again.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

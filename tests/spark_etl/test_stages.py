@@ -110,7 +110,7 @@ def test_a_newer_schema_or_report_is_one_sentence(tmp_path: Path):
     path.write_bytes(msgspec.json.encode(newer))
     for command in ("audit", "extract", "check"):
         code, output = call(command, run)
-        assert code == 2 and output.count("\n") == 1 and "schema version 2" in output
+        assert code == 2 and output.count("\n") == 1 and "schema version 3" in output
     (run / "audit" / "report.json").write_text('{"version": 99}')
     code, output = call("report", run)
     assert code == 2 and output.count("\n") == 1 and "report version 99" in output

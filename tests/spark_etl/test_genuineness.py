@@ -1,0 +1,145 @@
+"""Genuineness from traces: who is accused of what, on which line; real runs of planted and of correct protocols."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicast import registry
+from multicast.protocol import MulticastProtocol
+from multicast.simulation import runner
+from multicast.simulation.runner import Settings
+from multicast.simulation.trace import FrameTrace
+from spark_etl.audit import Audit
+from spark_etl.checks import genuineness
+from spark_etl.report import Property, Report
+from spark_etl.tables import Tables, extract
+from spark_etl.traces import parse_trace
+from tests.planted.skeen import TellsEverybody
+from tests.spark_etl.runs import MEMBERS, Run, message_id
+
+HEADER = {"trace": 1, "protocol": "white_box", "genuine": True, "epoch_us": 1000}
+
+
+def write_trace(run: Path, lines: list[dict[str, Any]]) -> None:
+    (run / "trace").mkdir()
+    (run / "trace" / "frames.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def submit(number: int, process: int, groups: list[int], **more: Any) -> dict[str, Any]:
+    name, hexadecimal = f"m{number}", message_id(number).hex()
+    return {"t": 1, "event": "submit", "process": process, "message": name, "id": hexadecimal, "groups": groups, **more}
+
+
+def leave(process: int, to: list[int], *about: str, **more: Any) -> dict[str, Any]:
+    return {"t": 2, "event": "leave", "process": process, "to": to, "type": "Vote", "about": list(about), **more}
+
+
+def audited(spark: Any, directory: Path) -> tuple[Report, Property]:
+    report = Audit(spark, directory / "run", directory / "out", parts=("delivery",)).run()
+    return report, next(p for p in report.properties if p.name == "genuineness")
+
+
+def library_run(protocol: type[MulticastProtocol], seed: int, settings: Settings, out: Path) -> None:
+    (out / "trace").mkdir(parents=True)
+    with (out / "trace" / "frames.jsonl").open("w") as file:
+        trace = FrameTrace(file.write, protocol.specification.name, seed, settings, "")
+        assert runner.run_seed(protocol, seed, settings, [trace]).digest
+        trace.finish()
+    trace.dump_journals(out)
+
+
+def test_who_takes_part_and_who_does_not(spark: Any, tmp_path: Path):
+    run = Run()
+    run.transaction(writes={"a": 1}, f="put")  # message 0: multicast by 0 to shard 0, of replicas 0 to 2
+    directory = run.write(tmp_path / "run")
+    innocent = [
+        leave(0, [1, 2], "m0"),
+        leave(4, [5]),  # inside a shard
+        leave(4, [0], housekeeping=True),
+        leave(4, [0], "m0", channel="application"),
+        leave(4, [0, 1], "m1"),  # 4 multicasts m1 to shard 0
+        leave(4, [1]),
+    ]
+    guilty = [
+        leave(0, [1, 3], "m0"),
+        leave(3, [1], "m0"),
+        leave(0, [5], "m0", housekeeping=True),
+        leave(4, [1, 5], "m0", "m1"),
+        leave(5, [1]),
+        leave(3, [1]),  # its m2 was refused
+    ]
+    early = leave(4, [2])
+    submits = [submit(0, 0, [0, 1]), early, submit(1, 4, [0]), submit(2, 3, [0], refused="Overloaded")]
+    write_trace(directory, [HEADER, *submits, *innocent, *guilty, {"t": 3, "event": "end"}])
+    tables = Tables(spark, tmp_path / "out", extract(directory, tmp_path / "out").manifest)
+    members = spark.createDataFrame([(g, p) for g, ps in MEMBERS.items() for p in ps], "shard int, process int")
+    messages = spark.createDataFrame([(message_id(0), [0])], "id binary, destinations array<int>")  # not [0, 1]
+    trace = tables.frame("frames")
+    part = genuineness.participants(trace, messages, tables.frame("submitted"), members)
+    found = genuineness.foreign(trace, part, members).collect()
+    first = 2 + len(submits) + len(innocent)
+    expected = {
+        (3, 4, 2, None), (first, 0, 3, 3), (first + 1, 3, 1, 3), (first + 2, 0, 5, 5), (first + 3, 4, 1, 4),
+        (first + 3, 4, 5, 5), (first + 4, 5, 1, None), (first + 5, 3, 1, None),
+    }  # fmt: skip
+    assert {(r.line, r.sender, r.receiver, r.stranger) for r in found} == expected and len(found) == len(expected)
+    row = genuineness.summary(trace, genuineness.foreign(trace, part, members)).first()
+    assert row is not None and row.genuine and row.whole and not row.damaged
+    assert (row.sent, row.strange, row.accused, row.kinds) == (14, 7, 8, 1)
+
+
+def test_a_trace_without_its_end_or_with_damage_decides_nothing(spark: Any, tmp_path: Path):
+    run = Run()
+    run.transaction(writes={"a": 1})
+    directory = run.write(tmp_path / "run")
+    write_trace(directory, [HEADER, submit(0, 0, [0]), leave(0, [1], "m0"), leave(0, [1], "m7")])
+    report, prop = audited(spark, tmp_path)
+    assert prop.verdict == "not determined" and report.exit_code == 2
+    assert report.problems == ["trace/frames.jsonl, line 4: a frame about m7, which no line has submitted"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"event": "leave"}, "not that of a trace"),
+        ({"trace": 2, "genuine": True}, "newer than this program's 1"),
+        ({"trace": 1}, "an older program's"),
+    ],
+)
+def test_a_first_line_that_cannot_be_used(line: dict[str, Any], why: str):
+    (batch,) = parse_trace("trace/x.jsonl", json.dumps(line).encode() + b"\n{")
+    (row,) = batch.to_pylist()
+    assert (row["file"], row["line"]) == ("trace/x.jsonl", 1) and why in row["damage"]
+
+
+def test_a_protocol_that_tells_everybody_is_found_and_the_line_of_the_trace_shows_it(spark: Any, tmp_path: Path):
+    library_run(TellsEverybody, 3, Settings(groups=3, messages=20), tmp_path / "run")
+    report, prop = audited(spark, tmp_path)
+    assert report.verdict == prop.verdict == "violated" and prop.violations == 11
+    assert [p.name for p in report.properties if p.verdict == "violated"] == ["genuineness"]
+    for violation in prop.examples:
+        assert violation.name == "foreign-frame"
+        sender, receiver = violation.replicas
+        evidence = violation.evidence[0]
+        assert evidence.line is not None
+        line = json.loads((tmp_path / "run" / evidence.file).read_text().splitlines()[evidence.line - 1])
+        assert line["event"] == "leave" and line["process"] == sender and receiver in line["to"]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "note"),
+    [
+        ("primcast", "valid", "between participants only"),
+        ("sequencer", "not applicable", "does not claim it: 37 of 53 ordering frames (69.8 %)"),
+    ],
+)
+def test_a_correct_protocol_is_not_accused_and_one_that_claims_nothing_gets_a_number(
+    spark: Any, tmp_path: Path, name: str, verdict: str, note: str
+):
+    library_run(registry.load(name), 3, Settings(groups=3, messages=20), tmp_path / "run")
+    report, prop = audited(spark, tmp_path)
+    assert (report.exit_code, prop.verdict) == (0, verdict) and note in prop.note
