@@ -121,6 +121,7 @@ def _report(name: str, row: Any, model: str) -> HistoryReport:
         strongest=[public_name(m) for m in judgement.strongest],
         anomalies=judgement.anomalies,
         models={public_name(m): verdict for m, verdict in judgement.models.items()},
+        sessions=judgement.sessions,
         comparison=details.comparison,
     )
 

@@ -74,25 +74,29 @@ def find(judge: Judge) -> list[Anomaly]:
     that do not exist without. Where sessions or real time leave no choice about the order of versions, that counts."""
     transactions = judge.facts.committed
     found: dict[str, list[Edge]] = {}
-    certain = list(judge.known)
+    certain = set(judge.known)
+    anyway: set[Edge] = set()
     for suffix, extra in (("", []), ("-process", judge.session_edges()), ("-realtime", judge.realtime_edges())):
-        inferred: list[Edge] = []
+        if suffix and not extra:
+            continue
+        new: set[Edge] = set()
         if len(transactions) <= INFERRED_MAX:
             inferred = judge.forced(extra)
             inferred += [rw for e in inferred for rw in judge.overwritten(e.key, e.source, e.target)]
-        new = set(inferred) - set(certain)
-        for cycle in _cycles([*certain, *new], extra):
-            base = name(cycle)
-            plain = base.removesuffix("-process").removesuffix("-realtime")
-            inferred_too = any(edge in new for edge in cycle)
-            if inferred_too and not suffix and plain in ("G0", "G1c"):
-                plain = "G-single"  # with any other order of these versions, one reader misses what it has seen
-            kind = plain + suffix if inferred_too else base
+            new = set(inferred) - certain
+        anyway = anyway if suffix else new
+        for cycle in _cycles([*judge.known, *sorted(new, key=repr)], extra):
+            kind = name(cycle)
+            plain = kind.removesuffix("-process").removesuffix("-realtime")
+            if any(edge in new and edge not in anyway for edge in cycle):
+                kind = plain + suffix
+            elif kind in ("G0", "G1c") and any(edge in anyway for edge in cycle):
+                kind = plain = "G-single"  # with any other order of these versions, one reader misses what it has seen
             if plain in found and kind not in NAMES:
                 continue
             if kind not in found or len(cycle) < len(found[kind]):
                 found[kind] = cycle
-        if not suffix and (fork := _long_fork([*certain, *new])):
+        if not suffix and (fork := _long_fork([*judge.known, *sorted(new, key=repr)])):
             found["long-fork"] = fork
     return [anomaly(kind, cycle, transactions) for kind, cycle in found.items()]
 

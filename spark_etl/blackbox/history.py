@@ -2,12 +2,14 @@
 
 A line is a transaction: {"process": int, "type": "ok" | "fail" | "info", "invoke": int | null, "complete": int | null,
 "ops": [...]}. `fail` is known to be aborted; `info` may have happened or not. A null `invoke` means that the source
-gives no real time. Operations, in program order: ["append", key, value], ["r", key, value | [...] | null],
-["w", key, value], ["neq", key, value] (a failed compare-and-set: the register did not hold that value).
+gives no real time. Other fields are passed over. Operations, in program order: ["append", key, value], ["r", key,
+value | [...] | null], ["w", key, value], ["neq", key, value] (a failed compare-and-set: the register did not hold that
+value).
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +49,7 @@ class Transaction(msgspec.Struct, frozen=True):
         return self.invoke is not None
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _Line(msgspec.Struct):
     process: int
     type: str
     ops: list[Any]
@@ -65,10 +67,12 @@ def parse_line(text: str | bytes, index: int) -> Transaction:
         raise BadHistory(f"{where}: longer than {LINE_BYTES_MAX} bytes")
     try:
         line = _decode(text)
+    except RecursionError:
+        raise BadHistory(f"{where}: nested too deeply") from None
     except msgspec.ValidationError as error:
         raise BadHistory(f"{where}: not a transaction: {error}") from None
-    except msgspec.DecodeError as error:
-        raise BadHistory(f"{where}: not JSON: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadHistory(f"{where}: {_what_instead(text)}: {error}") from None
     if line.type not in ("ok", "fail", "info"):
         raise BadHistory(f"{where}, type: 'ok', 'fail' or 'info', not {line.type!r}")
     if len(line.ops) > OPS_MAX:
@@ -79,13 +83,21 @@ def parse_line(text: str | bytes, index: int) -> Transaction:
     return Transaction(index, line.process, line.type, line.invoke, line.complete, ops)
 
 
+def _what_instead(text: str | bytes) -> str:
+    """Of a line that is not JSON."""
+    known = {b"\x1f\x8b": "compressed (gzip), not JSON", b"\x28\xb5\x2f\xfd": "compressed (zstd), not JSON"}
+    known |= {b"\xff\xfe": "UTF-16, not UTF-8", b"\xfe\xff": "UTF-16, not UTF-8"}
+    start = text.encode() if isinstance(text, str) else text
+    return next((name for magic, name in known.items() if start.startswith(magic)), "not JSON")
+
+
 def _op(op: Any, where: str) -> Op:
     if not isinstance(op, list) or len(op) != 3:
         raise BadHistory(f"{where}: an operation is [kind, key, value]")
     kind, key, value = op
     if kind not in KINDS:
         raise BadHistory(f"{where}: {kind!r} is none of {', '.join(KINDS)}")
-    if not isinstance(key, int | str):
+    if not isinstance(key, int | str) or isinstance(key, bool):
         raise BadHistory(f"{where}: a key is a string or an integer, not {key!r}")
     if isinstance(value, list):
         if kind not in ("r", "w") or not all(isinstance(v, int | str | float | bool) for v in value):
@@ -97,8 +109,12 @@ def _op(op: Any, where: str) -> Op:
 
 
 def parse(lines: Iterable[str | bytes]) -> list[Transaction]:
-    """A whole history. BadHistory also if it is empty."""
-    transactions = [parse_line(line, i) for i, line in enumerate(lines) if line.strip()]
+    """A whole history; a byte order mark before it is passed over. BadHistory also if it is empty."""
+    transactions = []
+    for number, line in enumerate(lines):
+        text = line.encode() if isinstance(line, str) else line
+        if text := (text.removeprefix(codecs.BOM_UTF8) if number == 0 else text).strip():
+            transactions.append(parse_line(text, number))
     if not transactions:
         raise BadHistory("no transaction in it")
     return transactions

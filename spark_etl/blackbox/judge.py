@@ -1,4 +1,5 @@
-"""The judgement of one history: anomalies, a verdict per consistency model, linearizability per key."""
+"""The judgement of one history: anomalies, a verdict per consistency model and per session guarantee, linearizability
+per key."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import msgspec
 
 from spark_etl.blackbox import cycles, linearize
+from spark_etl.blackbox import sessions as guarantees
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.models import MODELS, NO_REALTIME, SESSION, Judge, Limits, weaker
 from spark_etl.blackbox.resolve import Anomaly, Key, resolve
@@ -21,12 +23,13 @@ LINEARIZABLE = "linearizable"
 
 class Judgement(msgspec.Struct, kw_only=True):
     """transactions: in the history. models: name -> verdict, from weak to strong, and `linearizable`. strongest: those
-    that hold and are implied by no other that holds."""
+    that hold and are implied by no other that holds. sessions: session guarantee -> verdict."""
 
     transactions: int
     anomalies: list[Anomaly]
     models: dict[str, Verdict]
     strongest: list[str]
+    sessions: dict[str, guarantees.Guarantee]
 
     @property
     def exit_code(self) -> int:
@@ -62,22 +65,28 @@ def judge(
     anomalies = list(facts.anomalies)
     judged = Judge(facts, history, limits, sessions)
     models = judged.verdicts()
-    if not facts.repeated and models[STRICT].verdict != HOLDS:
+    if models[STRICT].verdict != HOLDS:
         anomalies += cycles.find(judged) + cycles.cyclic_versions(judged)
     if models[STRICT].verdict == HOLDS:
         models[LINEARIZABLE] = Verdict(HOLDS)
     else:
-        searched = linearize.linearize(history, configurations_max)
+        searched = linearize.linearize(history, configurations_max, initial=facts.initial)
         models[LINEARIZABLE] = _searched(searched)
         anomalies += _not_linearizable("not-linearizable", searched)
         spans = any(len({op.key for op in t.ops}) > 1 for t in history)
         if models[STRICT].verdict == UNDETERMINED and models[LINEARIZABLE].verdict != VIOLATED and spans:
-            searched = linearize.linearize(history, configurations_max, together=True)
+            searched = linearize.linearize(history, configurations_max, together=True, initial=facts.initial)
             anomalies += _not_linearizable("not-strict-serializable", searched)
         _combine(models, _searched(searched))
     holding = [m for m in MODELS if models[m].verdict == HOLDS]
     strongest = [m for m in holding if not any(m in weaker(other) for other in holding)]
-    return Judgement(transactions=len(history), anomalies=anomalies, models=models, strongest=strongest)
+    if models[SESSION + "causal"].verdict == HOLDS:
+        of_sessions = {name: guarantees.Guarantee(HOLDS) for name in guarantees.NAMES}
+    else:
+        of_sessions = guarantees.judge(facts, judged.no_sessions)
+    return Judgement(
+        transactions=len(history), anomalies=anomalies, models=models, strongest=strongest, sessions=of_sessions
+    )
 
 
 def _without(transaction: Transaction, sessions: bool, realtime: bool) -> Transaction:

@@ -4,13 +4,15 @@ Either each key by itself, of each transaction only what it does there, or what 
 strict serializability (parts that no transaction joins are judged apart: Herlihy and Wing 1990, Theorem 1).
 For each such part: take the operations in an order that respects real time, execute them on a state, and go back where
 a read does not fit. A configuration (what was taken, the state) is never tried twice. An operation of unknown outcome
-may be taken at any time after its invocation, or never.
+may be taken at any time after its invocation, or never. Without real time the same search asks for serializability, and
+with the order within sessions for strong session serializability (then everything is one part).
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from spark_etl.blackbox.resolve import Key, show
 LINEARIZABLE, NOT_LINEARIZABLE, UNDETERMINED = "linearizable", "not-linearizable", "not determined"
 CONFIGURATIONS_MAX = 2_000_000
 _FIRST_ROUND = 20_000
-_FOREVER = 1 << 62
+_FOREVER = math.inf
 
 _State = tuple[Any, ...]
 
@@ -74,18 +76,21 @@ def projections(history: Sequence[Transaction]) -> list[tuple[tuple[Key, ...], l
 
 
 def linearize(
-    history: Sequence[Transaction], configurations_max: int = CONFIGURATIONS_MAX, together: bool = False
+    history: Sequence[Transaction],
+    configurations_max: int = CONFIGURATIONS_MAX,
+    together: bool = False,
+    initial: Mapping[Key, Any] | None = None,
 ) -> list[Searched]:
     """Every key of a history; together: every part. The bound is for each; it is exhausted only while none is found
-    wrong."""
+    wrong. initial: key -> what it held in the beginning, where that is not null."""
     lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
     found: list[Searched] = []
     hard: list[tuple[int, _Search]] = []
     for keys, transactions in parts(history) if together else projections(history):
-        if any(t.invoke is None for t in transactions):
+        if any(t.invoke is None or (t.complete is None and t.type == "ok") for t in transactions):
             found.append(Searched(keys, UNDETERMINED, 0, "some of its operations have no real time"))
             continue
-        search = _Search(keys, transactions, lists)
+        search = _Search(keys, transactions, lists, initial or {})
         found.append(search.run(min(_FIRST_ROUND, configurations_max)))
         if found[-1].verdict == UNDETERMINED:
             hard.append((len(found) - 1, search))
@@ -96,32 +101,73 @@ def linearize(
     return found
 
 
-class _Search:
-    """The transactions of one part, those of unknown outcome without a read that could fail them last."""
+def serialize(
+    history: Sequence[Transaction], sessions: bool, configurations_max: int, initial: Mapping[Key, Any] | None = None
+) -> list[Searched]:
+    """Every part of a history, or all of it at once if the order within sessions counts, without real time."""
+    lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
+    there = parts(history)
+    if sessions and there:
+        used = [t for t in history if t.ops and t.type != "fail"]
+        there = [(tuple(key for keys, _ in there for key in keys), used)]
+    found: list[Searched] = []
+    for keys, transactions in there:
+        found.append(_Search(keys, transactions, lists, initial or {}, False, sessions).run(configurations_max))
+        if found[-1].verdict == NOT_LINEARIZABLE:
+            break
+    return found
 
-    def __init__(self, keys: tuple[Key, ...], transactions: Sequence[Transaction], lists: set[Key]):
+
+class _Search:
+    """The transactions of one part."""
+
+    def __init__(
+        self,
+        keys: tuple[Key, ...],
+        transactions: Sequence[Transaction],
+        lists: set[Key],
+        initial: Mapping[Key, Any],
+        timed: bool = True,
+        sessions: bool = True,
+    ):
+        """timed, sessions: whether real time counts, and the order within sessions."""
         self.keys = keys
         self.place = {key: i for i, key in enumerate(keys)}
         self.lists = lists
+        self.start: _State = tuple(initial.get(key, () if key in lists else None) for key in keys)
         useful = [t for t in transactions if t.type == "ok" or any(op.kind in ("w", "append") for op in t.ops)]
         self.transactions = sorted(useful, key=lambda t: (t.invoke or 0, t.index))
-        self.ends = [t.complete if t.type == "ok" and t.complete else _FOREVER for t in self.transactions]
-        self.begins = [t.invoke or 0 for t in self.transactions]
+        self.ranks = [_FOREVER if t.type != "ok" or t.complete is None else t.complete for t in self.transactions]
+        self.ends = self.ranks if timed else [_FOREVER for _ in self.ranks]
+        self.begins = [t.invoke or 0 if timed else 0 for t in self.transactions]
+        self.certain = [t.type == "ok" for t in self.transactions]
+        self.waits = self._waits(timed) if sessions else [0 for _ in self.ranks]
         self.one_list = len(keys) == 1 and keys[0] in lists
         if self.one_list:
-            first = [(i, t.ops[0]) for i, t in enumerate(self.transactions) if self.ends[i] < _FOREVER]
+            first = [(i, t.ops[0]) for i, t in enumerate(self.transactions) if self.certain[i]]
             reads = [(self.ends[i], i, op.value or ()) for i, op in first if op.kind == "r"]
-            self.reads = sorted(reads, key=lambda read: read[:2])
+            self.reads = sorted(reads, key=lambda read: (read[0], len(read[2]), read[1]))
             puts = [i for i, t in enumerate(self.transactions) if any(op.kind == "w" for op in t.ops)]
             self.puts = sorted((self.begins[i], i) for i in puts)
+
+    def _waits(self, timed: bool) -> list[int]:
+        """Of each the bit of the last acknowledged one before it in its session, where times do not contradict that."""
+        last: dict[int, int] = {}
+        waits = [0 for _ in self.transactions]
+        for i in sorted(range(len(self.transactions)), key=lambda i: self.transactions[i].index):
+            process = self.transactions[i].process
+            if process in last and (not timed or self.ends[last[process]] <= self.begins[i]):
+                waits[i] = 1 << last[process]
+            if self.certain[i]:
+                last[process] = i
+        return waits
 
     def run(self, most: int) -> Searched:
         """Depth first, without recursion. `taken` is a bit set; `low` the first transaction that is not in it."""
         count = len(self.transactions)
-        owed = sum(1 << i for i, end in enumerate(self.ends) if end < _FOREVER)
-        start: _State = tuple(() if key in self.lists else None for key in self.keys)
-        seen: set[tuple[int, Hashable]] = {(0, start)}
-        stack: list[tuple[int, _State]] = [(0, start)]
+        owed = sum(1 << i for i, certain in enumerate(self.certain) if certain)
+        seen: set[tuple[int, Hashable]] = {(0, self.start)}
+        stack: list[tuple[int, _State]] = [(0, self.start)]
         best, stuck = -1, 0
         while stack:
             taken, state = stack.pop()
@@ -135,7 +181,7 @@ class _Search:
                 return Searched(self.keys, UNDETERMINED, len(seen), why)
             following: list[tuple[int, _State]] = []
             for i in self._candidates(taken):
-                after = self._apply(state, self.transactions[i], self.ends[i] == _FOREVER)
+                after = self._apply(state, self.transactions[i], not self.certain[i])
                 if after is None:
                     continue
                 if after is state:
@@ -148,7 +194,7 @@ class _Search:
                 following = [c for c in following if not self._hopeless(*c)]
             seen.update(following)
             stack += reversed(following)
-        blocked = [i for i in self._candidates(stuck) if self.ends[i] < _FOREVER]
+        blocked = [i for i in self._candidates(stuck) if self.certain[i]]
         texts = [f"T{self.transactions[i].index} {', '.join(map(show, self.transactions[i].ops))}" for i in blocked[:3]]
         found = f"after {best} operations none of these can be next: {'; '.join(texts)}"
         why = f"no order explains {self._names()}: {found}"
@@ -161,13 +207,14 @@ class _Search:
     def _candidates(self, taken: int) -> list[int]:
         """What may be next: invoked before anything not taken had completed. Those that must come soon, first."""
         low = (~taken & taken + 1).bit_length() - 1
-        found: list[tuple[int, int]] = []
+        found: list[tuple[float, int]] = []
         limit = _FOREVER
         for i in range(low, len(self.transactions)):
             if self.begins[i] > limit:
                 break
             if not taken >> i & 1:
-                found.append((self.ends[i], i))
+                if not self.waits[i] & ~taken:
+                    found.append((self.ranks[i], i))
                 limit = min(limit, self.ends[i])
         return [i for _, i in sorted(found) if self.begins[i] <= limit]
 

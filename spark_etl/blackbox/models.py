@@ -103,7 +103,7 @@ class Judge:
         self.facts = facts
         self.limits = limits or Limits()
         self.history = [facts.committed[i] for i in sorted(facts.committed)]
-        self.timed = all(t.timed for t in self.history if t.ops)
+        self.timed = all(t.timed and (t.complete is not None or t.type != "ok") for t in self.history if t.ops)
         self.no_sessions = "" if sessions else "the history has no sessions"
         if sessions and (process := _overlapping(self.history)) is not None:
             self.no_sessions = f"process {process} runs several transactions at once, so that it is no session"
@@ -117,9 +117,6 @@ class Judge:
 
     def verdicts(self) -> dict[str, Verdict]:
         """Model -> verdict. What a stronger model proves of a weaker one, and the other way round, is not asked."""
-        if self.facts.repeated:
-            why = "values repeat at some key, so that reads do not name their writers"
-            return {model: Verdict(UNDETERMINED, why) for model in MODELS}
         found: dict[str, Verdict] = {}
         for base in reversed(BASES):
             for variant in (REALTIME, SESSION, PLAIN):
@@ -128,6 +125,12 @@ class Judge:
             broken = (name for name in weaker(model) if found[name].verdict == VIOLATED)
             if found[model].verdict == UNDETERMINED and (name := next(broken, None)):
                 found[model] = found[name]
+        if self.facts.repeated:
+            keys = ", ".join(sorted(map(repr, self.facts.repeated))[:4])
+            why = f"values repeat at {keys}, so that reads do not name their writers"
+            for model in found:
+                if found[model].verdict == HOLDS:
+                    found[model] = Verdict(UNDETERMINED, why)
         return {model: found[model] for model in MODELS}
 
     def _judge(self, variant: str, base: str, found: dict[str, Verdict]) -> Verdict:
@@ -151,7 +154,8 @@ class Judge:
         return verdict
 
     def _check(self, variant: str, base: str) -> Verdict:
-        extra = self.session_edges() if variant == SESSION else self.realtime_edges() if variant == REALTIME else []
+        extra = self.session_edges() if variant != PLAIN else []
+        extra += self.realtime_edges() if variant == REALTIME else []
         if base in ("read-committed", "read-atomic", "causal"):
             return self._forced(base, extra)
         if base == "consistent-view":

@@ -13,6 +13,7 @@ from spark_etl.blackbox.compare import AGREE, DISAGREE, Comparison, internal_nam
 from spark_etl.blackbox.judge import EXIT_CODES, LINEARIZABLE
 from spark_etl.blackbox.models import BASES, PLAIN, REALTIME, SESSION
 from spark_etl.blackbox.resolve import Anomaly
+from spark_etl.blackbox.sessions import Guarantee
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED, Verdict
 
 SCHEMA_VERSION = 1
@@ -26,7 +27,8 @@ _STYLES = {HOLDS: "green", VIOLATED: "bold red", UNDETERMINED: "yellow", AGREE: 
 class HistoryReport(msgspec.Struct):
     """On one history. error: why it could not be judged, or empty; then the rest is empty. asked: the model that
     decides on the exit status; verdict: "holds", "violated" or "not determined", on that one. strongest: models that
-    hold and are implied by no other that holds. comparison: with the verdict file beside it, if there is one."""
+    hold and are implied by no other that holds. sessions: session guarantee -> verdict, and violations.
+    comparison: with the verdict file beside it, if there is one."""
 
     history: str
     error: str = ""
@@ -36,6 +38,7 @@ class HistoryReport(msgspec.Struct):
     strongest: list[str] = []
     anomalies: list[Anomaly] = []
     models: dict[str, Verdict] = {}
+    sessions: dict[str, Guarantee] = {}
     comparison: Comparison | None = None
 
     @property
@@ -107,12 +110,11 @@ def render_one(one: HistoryReport, console: Console) -> None:
     console.print(table)
     _line(console, Text("serializable with sessions: strong session serializable; with real time: strict serializable"))
     _line(console, Text(f"strongest that holds: {_list([spoken(m) for m in one.strongest]) or 'none'}"))
-    for anomaly in one.anomalies[:SHOWN]:
-        _line(console, Text.assemble((anomaly.name, "bold red"), f": {anomaly.text}"))
-        for step in anomaly.steps:
-            _line(console, Text(f"    {step}"))
-    if len(one.anomalies) > SHOWN:
-        _line(console, Text(f"and {len(one.anomalies) - SHOWN} more anomalies"))
+    _anomalies(one.anomalies, console)
+    for name, guarantee in one.sessions.items():
+        why = f": {guarantee.why}" if guarantee.why else ""
+        _line(console, Text.assemble(f"{name}: ", (guarantee.verdict, _STYLES[guarantee.verdict]), why))
+        _anomalies(guarantee.violations, console)
     for verdict in (VIOLATED, UNDETERMINED):
         for why, models in _reasons(one, verdict).items():
             _line(console, Text(f"{verdict}: {_list([spoken(m) for m in models])}: {why}", "dim"))
@@ -122,6 +124,15 @@ def render_one(one: HistoryReport, console: Console) -> None:
             _line(console, Text(f"    {detail}"))
     asked = Text.assemble(f"verdict: {spoken(internal_name(one.asked))} ", (one.verdict, _STYLES[one.verdict]))
     _line(console, asked)
+
+
+def _anomalies(anomalies: Sequence[Anomaly], console: Console) -> None:
+    for anomaly in anomalies[:SHOWN]:
+        _line(console, Text.assemble((anomaly.name, "bold red"), f": {anomaly.text}"))
+        for step in anomaly.steps:
+            _line(console, Text(f"    {step}"))
+    if len(anomalies) > SHOWN:
+        _line(console, Text(f"and {len(anomalies) - SHOWN} more anomalies"))
 
 
 def _reasons(one: HistoryReport, verdict: str) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -60,11 +60,15 @@ class Facts:
     committed: index -> transaction. writers: key -> committed transactions that write it, in the order of the file.
     reads: of versions of others. ww: certain (earlier, later, key); neighbours only, where a whole order is known.
     places: list key -> writer -> its place in the order that was read.
+    own_missed: reads of those who had written the key before, in the same transaction: at registers the other version
+    that was read instead, at lists (writer: the reader itself) without what had been appended.
     rw: certain (reader, overwriter, key) at lists; at registers they follow from `reads` and the order of versions.
     rw_own: the same of those who read a list only after they had appended to it, where it shows that their own elements
     were not yet in their place: what they did not see follows their snapshot, in models that have one.
-    free: key -> writers whose order among each other is not known from here. repeated: keys at which values were
-    written twice (or compared), so that versions cannot be told apart. list_keys: keys that are appended to.
+    free: key -> writers whose order among each other is not known from here. repeated: keys of which something was read
+    (or compared) that does not name its writer, because the value was written twice; such reads are left out here.
+    list_keys: keys that are appended to. contradictory: lists that have no order. initial: key -> what it held in the
+    beginning, where that is not null.
     anomalies: what is plainly wrong.
     """
 
@@ -79,6 +83,9 @@ class Facts:
         self.free: dict[Key, list[int]] = {}
         self.repeated: set[Key] = set()
         self.list_keys: set[Key] = set()
+        self.own_missed: list[Read] = []
+        self.contradictory: set[Key] = set()
+        self.initial: dict[Key, Any] = {}
         self.anomalies: list[Anomaly] = []
 
     def report(self, name: str, transactions: Sequence[int], text: str) -> None:
@@ -104,6 +111,7 @@ class _Resolver:
         self.orders = orders
         self.facts = Facts()
         self.written: dict[tuple[Key, Any], list[int]] = defaultdict(list)
+        self.times: dict[tuple[Key, Any], int] = defaultdict(int)
         self.last: dict[tuple[int, Key], Any] = {}
         self.after_own: set[tuple[int, int]] = set()
         self.whole: dict[tuple[int, int], tuple[Any, ...]] = {}
@@ -121,39 +129,44 @@ class _Resolver:
                 self._internal(transaction)
         registers, lists = self._external_reads()
         for key in dict.fromkeys((*facts.writers, *registers, *lists)):
-            if key in facts.repeated:
-                continue
-            if key in self.list_keys or key in lists:
+            if key not in self.list_keys and key not in lists:
+                self._register(key, self._named(key, registers.get(key, [])))
+            elif not (facts.repeated & {key}) and self._named(key, lists.get(key, [])) == lists.get(key, []):
                 self._list(key, lists.get(key, []))
-            else:
-                self._register(key, registers.get(key, []))
         return facts
 
+    def _named(self, key: Key, reads: list[_ByValue]) -> list[_ByValue]:
+        """The reads that name their writers."""
+        shown = [_elements(self._whole(*read)) for read in reads]
+        named = [r for r, values in zip(reads, shown, strict=True) if not any(self._ambiguous(key, v) for v in values)]
+        if len(named) < len(reads):
+            self.facts.repeated.add(key)
+        return named
+
+    def _ambiguous(self, key: Key, value: Any) -> bool:
+        return self.times[key, value] > (value is not None)
+
     def _index(self) -> None:
-        """Who wrote which value; where values repeat."""
-        repeated = self.facts.repeated
+        """Who wrote which value, and how often that may have happened; what cannot be told from reads."""
         for transaction in self.history.values():
             for op in transaction.ops:
                 if op.kind in ("w", "append"):
-                    writers = self.written[op.key, op.value]
-                    if transaction.index in writers or any(self.history[w].type != "fail" for w in writers):
-                        repeated.add(op.key)
-                    writers.append(transaction.index)
+                    self.written[op.key, op.value].append(transaction.index)
+                    self.times[op.key, op.value] += transaction.type != "fail"
                     self.last[transaction.index, op.key] = op.value
-                if op.kind == "neq" or (op.kind == "w" and op.key in self.list_keys):
-                    repeated.add(op.key)
+                compared = op.kind == "neq" and transaction.type == "ok"
+                if compared or (op.kind == "w" and op.key in self.list_keys):
+                    self.facts.repeated.add(op.key)
 
     def _commit(self) -> None:
-        """Everything acknowledged, and of the unknown what acknowledged ones have read from."""
+        """Everything acknowledged, and of the unknown what acknowledged ones have certainly read from."""
         committed = {t.index: t for t in self.history.values() if t.type == "ok"}
         for transaction in list(committed.values()):
             for op in transaction.ops:
-                if op.kind != "r" or op.value is None:
-                    continue
-                for value in op.value if isinstance(op.value, tuple) else (op.value,):
-                    for index in self.written.get((op.key, value), ()):
-                        if self.history[index].type == "info":
-                            committed.setdefault(index, self.history[index])
+                for value in _elements(op.value) if op.kind == "r" else ():
+                    if not self._ambiguous(op.key, value):
+                        unknown = (w for w in self.written.get((op.key, value), ()) if self.history[w].type == "info")
+                        committed.update((w, self.history[w]) for w in unknown)
         self.facts.committed = dict(sorted(committed.items()))
 
     # -- inside one transaction ---------------------------------------------------------------------------------------
@@ -182,10 +195,13 @@ class _Resolver:
 
     def _future(self, transaction: Transaction, number: int) -> None:
         op = transaction.ops[number]
-        seen = op.value if isinstance(op.value, tuple) else (op.value,)
+        seen = _elements(op.value)
         for later in transaction.ops[number + 1 :]:
             writes = later.kind in ("w", "append") and later.key == op.key and later.value in seen
-            if writes and self.written[op.key, later.value] == [transaction.index]:
+            if writes and all(
+                writer == transaction.index or self.history[writer].type == "fail"
+                for writer in self.written[op.key, later.value]
+            ):
                 text = f"T{transaction.index} reads {show(op)} before it does {show(later)}"
                 self.facts.report("future-read", [transaction.index], text)
                 return
@@ -212,10 +228,16 @@ class _Resolver:
                             self.whole[index, number] = whole
                             whole = whole[: len(whole) - own]
                         else:
+                            if not set(mine) <= set(whole):
+                                self.facts.own_missed.append(Read(index, op.key, index, number))
                             whole = tuple(value for value in whole if value not in mine)
                         lists[op.key].append((index, number, whole))
                     elif not own:
                         registers[op.key].append((index, number, op.value))
+                    elif not self._ambiguous(op.key, op.value):
+                        writer = INIT if op.value is None else self._committed_writer(op.key, op.value)
+                        if writer not in (None, index):
+                            self.facts.own_missed.append(Read(index, op.key, writer, number))
         return registers, lists
 
     # -- registers ----------------------------------------------------------------------------------------------------
@@ -223,6 +245,8 @@ class _Resolver:
     def _register(self, key: Key, reads: list[_ByValue]) -> None:
         facts, writers = self.facts, self.facts.writers.get(key, [])
         initial = self._initial(key, reads)
+        if initial is not None:
+            facts.initial[key] = initial
         first: dict[int, int] = {}
         from_nowhere: dict[Any, list[int]] = defaultdict(list)
         for reader, ordinal, value in reads:
@@ -304,18 +328,22 @@ class _Resolver:
         for reader, value in wholes:
             if len(set(value)) < len(value):
                 twice = next(v for v in value if value.count(v) > 1)
+                facts.contradictory.add(key)
                 facts.report("duplicate-elements", [reader], f"T{reader} reads {twice!r} twice in {key!r}")
             if value != longest[: len(value)]:
                 text = f"T{reader} reads {key!r} = {list(value)!r}; another reads {list(longest)!r}"
+                facts.contradictory.add(key)
                 facts.report("incompatible-order", [reader], text)
         elements = list(dict.fromkeys(longest))
         order = [self._appender(key, value, elements, wholes) for value in elements]
         place = {value: i for i, value in enumerate(elements)}
+        facts.initial[key] = tuple(takewhile(lambda value: (key, value) not in self.written, elements))
         self._program_order(key, elements, wholes)
         unseen = [w for w in facts.writers.get(key, []) if any(v not in place for v in self._appended(w, key))]
         known = [w for w in order if w is not None and w != INIT]
         facts.ww.update((a, b, key) for a, b in pairwise(known) if a != b)
-        facts.places[key] = {writer: i for i, writer in enumerate(known)}
+        last = {writer: i for i, writer in enumerate(known)}
+        facts.places[key] = {writer: i for i, writer in enumerate(sorted(last, key=last.__getitem__))}
         if known:
             facts.ww.update((known[-1], w, key) for w in unseen if w != known[-1])
         if len(unseen) > 1:
@@ -347,9 +375,10 @@ class _Resolver:
             if values != appended[: len(values)]:
                 reader = next(r for r, whole in wholes if values[-1] in whole)
                 text = f"T{reader} reads {values!r} of T{writer} in {key!r}, which appended {appended!r}"
+                self.facts.contradictory.add(key)
                 self.facts.report("incompatible-order", [reader, writer], text)
 
-    def _whole(self, reader: int, ordinal: int, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _whole(self, reader: int, ordinal: int, value: Any) -> Any:
         """With the elements that the reader has appended itself."""
         return self.whole.get((reader, ordinal), value)
 
@@ -388,6 +417,11 @@ class _Resolver:
                 text = f"T{reader} reads {key!r} up to {value[-1]!r} of T{writer}, which then appended {own[-1]!r}"
                 self.facts.report("G1b", [reader, writer], text)
         return place[value[-1]]
+
+
+def _elements(value: Any) -> tuple[Any, ...]:
+    """What was read, one by one."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _before(a: Transaction, b: Transaction) -> bool:

@@ -21,30 +21,36 @@ Pairs = set[tuple[int, int]]
 Order = tuple[Transaction, ...]
 
 
-def models(history: Sequence[Transaction], variant: str) -> dict[str, bool]:
-    """Base model -> whether it holds; variant: "", "strong-session-" or "strong-"."""
+def executed(history: Sequence[Transaction], variant: str) -> dict[str, bool]:
+    """Of `models` those that are decided by executions, where values may repeat."""
+    return models(history, variant, EXECUTED)
+
+
+def models(history: Sequence[Transaction], variant: str, names: Iterable[str] = ()) -> dict[str, bool]:
+    """Base model -> whether it holds; variant: "", "strong-session-" or "strong-". names: of which; all."""
     certain = [t for t in history if t.type == "ok"]
     unknown = [t for t in history if t.type == "info"]
-    found = dict.fromkeys(CHECKS, False)
+    checks = {name: CHECKS[name] for name in names or CHECKS}
+    found = dict.fromkeys(checks, False)
     for size in range(len(unknown) + 1):
         for chosen in combinations(unknown, size):
             committed = sorted((*certain, *chosen), key=lambda t: t.index)
             before = precedence(committed, variant)
             world = World(history, committed, before)
-            for name, check in CHECKS.items():
+            for name, check in checks.items():
                 found[name] = found[name] or check(world)
     return found
 
 
 def precedence(committed: Sequence[Transaction], variant: str) -> Pairs:
-    """Pairs (earlier, later) that the variant demands."""
+    """Pairs (earlier, later) that the variant demands. A session's transactions follow one another in real time."""
     pairs = set()
     for a, b in permutations(committed, 2):
         session = a.process == b.process and a.index < b.index
         realtime = a.complete is not None and b.invoke is not None and a.complete < b.invoke
-        if a.type == "ok" and ((variant == "strong-session-" and session) or (variant == "strong-" and realtime)):
+        if a.type == "ok" and ((variant and session) or (variant == "strong-" and realtime)):
             pairs.add((a.index, b.index))
-    return pairs
+    return closed(pairs)
 
 
 def list_keys(history: Sequence[Transaction]) -> set[Any]:
@@ -148,7 +154,8 @@ class World:
         """A list in the end, beside what its appenders have read themselves."""
         if not self.wholes_agree(key):
             return True
-        aborted = {op.value for t in self.history if t.type == "fail" for op in t.ops if op.kind == "append"}
+        appended = {(t.type != "fail", op.value) for t in self.history for op in t.ops if op[:2] == ("append", key)}
+        aborted = {value for lives, value in appended if not lives and (True, value) not in appended}
         values = [tuple(e for e in v if e not in aborted) for k, v in self.wholes() if k == key]
         return all(final[: len(v)] == v for v in values)
 
@@ -403,6 +410,8 @@ CHECKS: dict[str, Callable[[World], bool]] = {
     "repeatable-read": serializable,
     "serializable": serializable,
 }
+
+EXECUTED = ("prefix", "snapshot-isolation", "serializable")
 
 
 def linearizable(history: Sequence[Transaction], key: Any) -> bool:

@@ -106,7 +106,7 @@ def test_the_model_that_was_asked_for_decides(run: Run, tmp_path: Path, name: st
 
 
 def test_what_is_not_determined_is_not_said_to_hold(run: Run, tmp_path: Path):
-    lines = [line(i % 5, ["w", "x", i % 3], ["r", "y", None], ["w", "y", 1]) for i in range(5)]
+    lines = [line(0, ["w", "x", 1]), line(1, ["w", "x", 1])] + [line(2 + i, ["r", "x", 1]) for i in range(3)]
     code, output = run(write(tmp_path / "h.jsonl", *lines))
     assert code == 2 and "│ holds" not in output and "not determined" in output and "values repeat" in output
     assert "strongest that holds: none" in output
@@ -153,16 +153,36 @@ def test_a_wrong_file_is_one_clear_sentence(run: Run, tmp_path: Path):
         '{"process":0,"type":"ok","ops":[["cas","x",1]]}\n': "'cas' is none of",
         '{"process":0,"type":"ok","ops":[["r","x",{"a":1}]]}\n': "no value for 'r'",
         '{"process":0,"type":"maybe","ops":[]}\n': "'ok', 'fail' or 'info'",
+        '{"process":"a","type":"ok","ops":[]}\n': "Expected `int`, got `str` - at `$.process`",
+        '{"process":0,"type":"ok","ops":[["w",true,1]]}\n': "a key is a string or an integer",
+        '{"process":0,"type":"ok","ops":[["w","\udcff",1]]}\n': "'utf-8' codec can't decode byte 0xff",
+        '{"process":0,"type":"ok","ops":' + "[" * 9999 + "]" * 9999 + "}\n": "nested too deeply",
+        "\x1f\udc8b\x08\n": "line 1: compressed (gzip), not JSON",
+        "\udcff\udcfe{\x00\n": "line 1: UTF-16, not UTF-8",
     }
     for number, content in enumerate(contents):
-        (tmp_path / f"{number}.jsonl").write_text(content)
+        (tmp_path / f"{number:02}.jsonl").write_bytes(content.encode(errors="surrogateescape"))
     code, output = run(tmp_path, "--quiet")
     *lines, summary = output.splitlines()
     assert code == 2 and f"unreadable {len(contents)}" in summary
     for got, says in zip(lines, contents.values(), strict=True):
         assert "not readable" in got and says in got
-    code, output = run(tmp_path / "2.jsonl", "--quiet")
+    code, output = run(tmp_path / "02.jsonl", "--quiet")
     assert code == 2 and output.count("\n") == 1 and "line 1: not JSON" in output
+
+
+def test_what_is_still_a_history(run: Run, tmp_path: Path):
+    plain = line(0, ["w", "x", 1])
+    contents = {
+        "windows": f"\ufeff{plain}\r\n\r\n{line(1, ['r', 'x', 1])}\r\n",
+        "more-fields": line(0, ["w", "x", 1], sts=[5, 0], cts=[6, 1]) + "\n",
+        "fewer-fields": '{"process":0,"type":"ok","ops":[["w","x",123456789012345678901234567890]]}\n',
+        "no-operations": line(0) + "\n" + plain,
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.jsonl").write_bytes(content.encode())
+    code, output = run(tmp_path, "--quiet")
+    assert code == 0 and "unreadable 0" in output and f"holds {len(contents)}" in output
 
 
 def test_what_is_no_history_is_one_clear_sentence(tmp_path: Path):
