@@ -8,9 +8,10 @@ versions is not certain, only cycles of what is certain have such a name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
-from spark_etl.blackbox.graphs import Edge, Graph
+from spark_etl.blackbox.graphs import Chains, Edge, Graph
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.models import Judge, realtime_edges
 from spark_etl.blackbox.resolve import INIT, Anomaly, Key, show
@@ -18,6 +19,7 @@ from spark_etl.blackbox.resolve import INIT, Anomaly, Key, show
 NAMES = ("G0", "G1c", "G-single", "G-nonadjacent", "G2-item")
 INFERRED_MAX = 5_000
 """Up to so many transactions, orders of versions that must be inferred count too."""
+_TRIES_MAX = 500
 _SHOWN_OPS = 4
 _SHOWN_KEYS = 20
 
@@ -105,10 +107,9 @@ def _long_fork(known: Sequence[Edge]) -> list[Edge]:
     """Two readers that saw two writes in opposite orders."""
     wrote: dict[int, list[Edge]] = {}
     missed: dict[int, list[Edge]] = {}
-    graph = _graph(known)
-    cyclic = set(graph.cyclic())
+    knots = _graph(known).knots().after
     for edge in known:
-        if edge.source in cyclic and edge.target in cyclic and edge.kind in ("wr", "rw"):
+        if edge.kind in ("wr", "rw") and edge.target in knots.get(edge.source, ()):
             (wrote if edge.kind == "wr" else missed).setdefault(edge.source, []).append(edge)
     tried = 0
     for firsts in wrote.values():
@@ -187,8 +188,8 @@ def _versions_anomaly(key: Key, cycle: Sequence[Edge], transactions: dict[int, T
 
 def _cycles(known: Sequence[Edge], extra: Sequence[Edge]) -> Iterable[list[Edge]]:
     """A short cycle of each shape, if there is one."""
-    cyclic = set(_graph(known, extra).cyclic())
-    known, extra = ([e for e in es if e.source in cyclic and e.target in cyclic] for es in (known, extra))
+    knots = _graph(known, extra).knots().after
+    known, extra = ([e for e in es if e.target in knots.get(e.source, ())] for es in (known, extra))
     if not known:
         return
     by_kind: dict[str, list[Edge]] = {"ww": [], "wr": [], "rw": []}
@@ -228,39 +229,40 @@ def _graph(*edges: Iterable[Edge]) -> Graph:
 
 
 def _through(graph: Graph, edges: Iterable[Edge]) -> list[Edge]:
-    """The shortest cycle of one of these edges and a way back. Only between nodes on cycles with it."""
+    """The shortest cycle of one of these edges and a way back."""
     best: list[Edge] = []
+    for edge in list(_closing(graph, edges))[: graph.tries(_TRIES_MAX)]:
+        if way := graph.path(edge.target, edge.source, len(best) - 2):
+            best = [edge, *way]
+    return best
+
+
+def _closing(graph: Graph, edges: Iterable[Edge]) -> Iterable[Edge]:
+    """Those of the edges that have a way back; if the graph itself has cycles, those that lie on one with others."""
     whole = graph.copy()
-    edges = list(edges)
     for edge in edges:
         whole.add(edge.source, edge.target, edge)
-    cyclic = set(whole.cyclic())
-    tried = 0
-    for edge in edges:
-        if edge.source in cyclic and edge.target in cyclic and tried < 500:
-            tried += 1
-            way = graph.path(edge.target, edge.source)
-            if way and (not best or len(way) + 1 < len(best)):
-                best = [edge, *way]
-    return best
+    knots = whole.knots().after
+    edges = [edge for edge in edges if edge.target in knots.get(edge.source, ())]
+    if (order := graph.order(knots)) is None:
+        return edges
+    return (edges[i] for i in Chains(graph, order, {}, paired=False).reached([(e.target, e.source) for e in edges]))
 
 
 def _adjacent(graph: Graph, rw: Sequence[Edge]) -> list[Edge]:
     """A cycle with two rw edges in a row."""
-    cyclic = set(graph.cyclic())
+    knots = graph.knots().after
     following: dict[int, list[Edge]] = {}
     for edge in rw:
-        if edge.source in cyclic and edge.target in cyclic:
+        if edge.target in knots.get(edge.source, ()):
             following.setdefault(edge.source, []).append(edge)
     best: list[Edge] = []
-    tried = 0
-    for edges in list(following.values()):
-        for first in edges:
-            for second in following.get(first.target, ()):
-                tried += 1
-                if tried > 500:
-                    return best
-                way = [] if second.target == first.source else graph.path(second.target, first.source)
-                if (way or second.target == first.source) and (not best or len(way) + 2 < len(best)):
-                    best = [first, second, *way]
+    pairs = ((a, b) for edges in list(following.values()) for a in edges for b in following.get(a.target, ()))
+    for first, second in islice(pairs, graph.tries(_TRIES_MAX)):
+        around = second.target == first.source
+        way = [] if around else graph.path(second.target, first.source, len(best) - 3)
+        if around or way:
+            best = [first, second, *way]
+        if around:
+            break
     return best
