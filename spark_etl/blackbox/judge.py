@@ -8,17 +8,23 @@ from typing import Any
 
 import msgspec
 
-from spark_etl.blackbox import cycles, linearize
+from spark_etl.blackbox import cycles, linearize, repeats
 from spark_etl.blackbox import sessions as guarantees
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.models import MODELS, NO_REALTIME, SESSION, Judge, Limits, weaker
-from spark_etl.blackbox.resolve import Anomaly, Key, resolve
+from spark_etl.blackbox.resolve import Anomaly, Facts, Key, resolve
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED, Verdict
 
 STRICT = "strong-serializable"
 EXIT_CODES = {HOLDS: 0, VIOLATED: 1, UNDETERMINED: 2}
 LINEARIZABLE = "linearizable"
 """Every key by itself."""
+_WAYS_MAX = 128
+"""In so many ways at most reads may name their writers; in fewer, if there are more than 30 transactions."""
+_ORDERS_MAX = 10_000
+"""Configurations of a search for an order of transactions without real time, ..."""
+_ORDERED_MAX = 500
+"""... and of how many transactions."""
 
 
 class Judgement(msgspec.Struct, kw_only=True):
@@ -77,7 +83,14 @@ def judge(
         if models[STRICT].verdict == UNDETERMINED and models[LINEARIZABLE].verdict != VIOLATED and spans:
             searched = linearize.linearize(history, configurations_max, together=True, initial=facts.initial)
             anomalies += _not_linearizable("not-strict-serializable", searched)
-        _combine(models, _searched(searched))
+        _combine(models, STRICT, _searched(searched))
+    if facts.repeated:
+        if not facts.repeated & {*(orders or {})}:
+            _decide_ways(models, history, facts, orders, limits, sessions)
+        for model in (SESSION + "serializable", "serializable") if len(history) <= _ORDERED_MAX else ():
+            if models[model].verdict == UNDETERMINED and not (model != "serializable" and judged.no_sessions):
+                found = linearize.serialize(history, model != "serializable", _ORDERS_MAX, facts.initial)
+                _combine(models, model, _searched(found))
     holding = [m for m in MODELS if models[m].verdict == HOLDS]
     strongest = [m for m in holding if not any(m in weaker(other) for other in holding)]
     if models[SESSION + "causal"].verdict == HOLDS:
@@ -108,11 +121,45 @@ def _searched(searched: Sequence[linearize.Searched]) -> Verdict:
     return Verdict(HOLDS)
 
 
-def _combine(models: dict[str, Verdict], together: Verdict) -> None:
-    """together: whether all parts of the history are linearizable, which is strict serializability; or, if one of its
-    keys is not, that."""
-    if models[STRICT].verdict == UNDETERMINED and together.verdict != UNDETERMINED:
-        models[STRICT] = together
-    if models[STRICT].verdict == HOLDS:
-        for model in (*weaker(STRICT), LINEARIZABLE):
-            models[model] = Verdict(HOLDS)
+def _combine(models: dict[str, Verdict], model: str, searched: Verdict) -> None:
+    """searched: whether an order of all transactions was found that this model allows; or, for strict serializability,
+    if one key is not linearizable, that."""
+    if models[model].verdict == UNDETERMINED and searched.verdict != UNDETERMINED:
+        models[model] = searched
+    if models[model].verdict == HOLDS:
+        for implied in weaker(model):
+            models[implied] = Verdict(HOLDS)
+        if model == STRICT:
+            models[LINEARIZABLE] = Verdict(HOLDS)
+    if models[model].verdict == VIOLATED:
+        for stronger in MODELS:
+            if model in weaker(stronger) and models[stronger].verdict == UNDETERMINED:
+                models[stronger] = models[model]
+
+
+def _decide_ways(
+    models: dict[str, Verdict],
+    history: Sequence[Transaction],
+    facts: Facts,
+    orders: Mapping[Key, Sequence[Any]] | None,
+    limits: Limits | None,
+    sessions: bool,
+) -> None:
+    """What is not determined because values repeat, if there are few ways in which each read names its writer: it holds
+    if it does in one of them."""
+    unknown = [m for m in MODELS if models[m].verdict == UNDETERMINED]
+    ways = repeats.ways(history, facts, min(_WAYS_MAX, _WAYS_MAX * 30 // len(history)))
+    open_ = set(unknown)
+    last: dict[str, Verdict] = {}
+    for way in ways or ():
+        last = Judge(resolve(way, orders), way, limits, sessions).verdicts()
+        for model in unknown:
+            if last[model].verdict == HOLDS:
+                models[model] = Verdict(HOLDS)
+            if last[model].verdict != VIOLATED:
+                open_.discard(model)
+        if all(models[model].verdict == HOLDS for model in unknown):
+            break
+    for model in open_ if last else ():
+        why = last[model].why
+        models[model] = Verdict(VIOLATED, f"whichever write of a repeated value each read saw; e.g. {why}")

@@ -195,7 +195,8 @@ class _Resolver:
 
     def _future(self, transaction: Transaction, number: int) -> None:
         op = transaction.ops[number]
-        seen = _elements(op.value)
+        before = {o.value for o in transaction.ops[:number] if o.key == op.key and o.kind != "r"}
+        seen = [value for value in _elements(op.value) if value not in before]
         for later in transaction.ops[number + 1 :]:
             writes = later.kind in ("w", "append") and later.key == op.key and later.value in seen
             if writes and all(

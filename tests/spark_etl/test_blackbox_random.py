@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_etl.blackbox.history import Transaction
+from spark_etl.blackbox.history import Op, Transaction
 from spark_etl.blackbox.judge import LINEARIZABLE, Judgement, judge
 from spark_etl.blackbox.linearize import LINEARIZABLE as FOUND
 from spark_etl.blackbox.linearize import linearize
@@ -100,6 +101,24 @@ def test_values_that_repeat_are_searched(seed: int, count: int):
         for model, holds in brute.executed(history, variant).items():
             found = judgement.models[variant + model].verdict
             assert found in (UNDETERMINED, HOLDS if holds else VIOLATED), f"{variant}{model}\n{written(history)}"
+
+
+def test_values_that_repeat_are_told_apart():
+    """Whichever of the two writes of 1 T2 has read, it missed the other of x, or of y, of the transaction it read."""
+    ops = [[("w", "x", 1), ("w", "y", 1)], [("w", "x", 1), ("w", "y", 2)], [("r", "x", 1), ("r", "y", None)]]
+    made = [[Op(*op) for op in several] for several in ops]
+    history = [Transaction(i, i, "ok", None, None, tuple(there)) for i, there in enumerate(made)]
+    models = judge(history).models
+    assert models["read-atomic"].verdict == VIOLATED and "whichever write" in models["read-atomic"].why
+    assert models["read-committed"].verdict == VIOLATED
+    models = judge([*history[:2], msgspec.structs.replace(history[2], ops=tuple(made[2][:1]))]).models
+    assert models["strong-session-serializable"].verdict == HOLDS
+
+
+def test_many_values_that_repeat_are_searched_without_real_time():
+    ops = [[Op("w", "x", i % 2)] if i % 3 else [Op("r", "x", 1)] for i in range(1, 40)]
+    history = [Transaction(i, i % 5, "ok", None, None, tuple(there)) for i, there in enumerate(ops)]
+    assert judge(history).strongest == ["strong-session-serializable"]
 
 
 @pytest.mark.parametrize("variant", [PLAIN, SESSION, REALTIME])
