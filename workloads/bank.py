@@ -194,18 +194,19 @@ async def run(
     accounts: int = ACCOUNTS,
     seconds: float = 10.0,
     seed: int = 1,
+    timeout: float = 10.0,
     stop: asyncio.Event | None = None,
     on_second: Callable[[float, Totals], None] | None = None,
 ) -> tuple[Totals, dict[str, int]]:
     """Run a bank for `seconds`, or until `stop`; what its clients did, and the balances at the end.
 
-    directory: where `history/bank.jsonl` goes; None: no history. on_second(elapsed seconds, totals) is called each
-    second.
+    directory: where `history/bank.jsonl` goes; None: no history. timeout: of one operation, in seconds.
+    on_second(elapsed seconds, totals) is called each second.
     """
     stop = stop or asyncio.Event()
     history = HistoryWriter.create(directory, "bank") if directory else None
     try:
-        async with AsyncClient(target) as store:
+        async with AsyncClient(target, timeout=timeout) as store:
             bank = Bank(store, history, accounts=accounts, seed=seed)
             await bank.open()
             running = [asyncio.create_task(bank.client(i, stop)) for i in range(clients)]

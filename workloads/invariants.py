@@ -11,9 +11,12 @@ bank        see `workloads.bank`
 Keys are spread over the shards, and begin with the workload's name and a number of their own for each run, so that runs
 on one cluster do not meet.
 
-    python -m workloads.invariants NAME TARGET [--seconds 10] [--clients 8] [--seed 1] [--history DIR]
+    python -m workloads.invariants NAME TARGET [--seconds 10] [--clients 8] [--seed 1] [--timeout 10] [--history DIR]
+    python -m spark_etl audit DIR
 
-TARGET: a cluster's directory, or URLs with commas between them. Writes DIR/history/NAME.jsonl if asked.
+TARGET: a cluster's directory, or URLs with commas between them. Writes DIR/history/NAME.jsonl if asked; for the audit
+DIR must be the cluster's directory. An operation that is not answered within the timeout has an unknown outcome, which
+the audit looks up in the journals. Ctrl-C ends a run as its time does, a second one at once.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,6 +38,10 @@ from workloads import bank
 from workloads.history import HistoryWriter
 
 Values = dict[str, int]
+
+TIMEOUT_SECONDS = 10.0
+PROGRESS_SECONDS = 5.0
+CLIENTS_MAX = 1000
 
 
 class Workload:
@@ -302,22 +309,34 @@ async def run(
     clients: int = 8,
     seconds: float = 10.0,
     seed: int = 1,
+    timeout: float = TIMEOUT_SECONDS,
     stop: asyncio.Event | None = None,
+    on_pause: Callable[[Counter[str]], None] | None = None,
 ) -> tuple[Counter[str], bool]:
     """Run one of WORKLOADS for `seconds`, or until `stop`: what its clients did, whether the last read was answered.
 
-    directory: where `history/NAME.jsonl` goes; None: no history.
+    directory: where `history/NAME.jsonl` goes; None: no history. timeout: of one operation, in seconds. on_pause: hears
+    every PROGRESS_SECONDS what was done so far.
     """
     stop = stop or asyncio.Event()
     history = HistoryWriter.create(directory, name) if directory else None
     try:
-        async with AsyncClient(target) as store:
+        async with AsyncClient(target, timeout=timeout) as store:
             workload = WORKLOADS[name](store, history, seed)
             await workload.open()
             running = [asyncio.create_task(workload.client(i, stop)) for i in range(clients)]
             stopping = asyncio.create_task(stop.wait())
             try:
-                await asyncio.wait([stopping, *running], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                end = time.monotonic() + seconds
+                while (left := end - time.monotonic()) > 0:
+                    pause = min(left, PROGRESS_SECONDS)
+                    done, _ = await asyncio.wait(
+                        [stopping, *running], timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if done:
+                        break
+                    if on_pause:
+                        on_pause(workload.counts)
                 stop.set()
                 await asyncio.gather(*running)
             finally:
@@ -332,36 +351,79 @@ async def run(
 
 async def _command(options: argparse.Namespace) -> int:
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupted(number: signal.Signals) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, interrupted, number)
     began = time.monotonic()
-    common = {"directory": options.history, "seconds": options.seconds}
+
+    def said(counts: Counter[str]) -> str:
+        done = ", ".join(f"{what}: {n}" for what, n in sorted(counts.items()))
+        seconds = time.monotonic() - began
+        return f"{options.name}: {sum(counts.values())} operations in {seconds:.1f} s ({done})"
+
+    common = {"directory": options.history, "seconds": options.seconds, "timeout": options.timeout}
     common |= {"clients": options.clients, "seed": options.seed}
     if options.name == "bank":
         totals, balances = await bank.run(options.target, stop=stop, **common)
         print(bank.describe(totals, time.monotonic() - began))
-        return 1 if totals.wrong_totals or not balances else 0
-    counts, answered = await run(options.name, options.target, stop=stop, **common)
-    done = ", ".join(f"{what}: {n}" for what, n in sorted(counts.items()))
-    print(f"{options.name}: {sum(counts.values())} operations in {time.monotonic() - began:.1f} s ({done})")
-    if not answered:
-        print("the last read of everything was not answered", file=sys.stderr)
-    return 0 if answered else 1
+        good = bool(balances) and not totals.wrong_totals
+    else:
+        counts, good = await run(
+            options.name, options.target, stop=stop,
+            on_pause=lambda counts: print(said(counts), file=sys.stderr, flush=True), **common,
+        )  # fmt: skip
+        print(said(counts))
+        if not good:
+            print("the last read of everything was not answered", file=sys.stderr)
+    if options.history:
+        print(f"to judge it: python -m spark_etl audit {options.history}")
+    return 0 if good else 1
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"a positive number, not {text}")
+    return number
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= CLIENTS_MAX:
+        raise argparse.ArgumentTypeError(f"from 1 to {CLIENTS_MAX}, not {text}")
+    return number
 
 
 def main() -> int:
-    """The command line."""
+    """The command line. Exit status: 0; 1 if it failed, or the last read was not answered; 2 for bad usage."""
+    description, _, _ = (__doc__ or "").partition("\n    python")
     parser = argparse.ArgumentParser(
-        prog="python -m workloads.invariants", description="Workloads with an invariant that the audit checks."
-    )
+        prog="python -m workloads.invariants", description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("name", choices=["bank", *sorted(WORKLOADS)])
     parser.add_argument("target", help="a cluster's directory, or URLs with commas between them")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--history", type=Path, default=None, help="write the client history under this directory")
+    parser.add_argument("--seconds", type=_positive, default=10.0, help="how long (default: 10)")
+    parser.add_argument("--clients", type=_whole, default=8, help="at once (default: 8)")
+    parser.add_argument("--seed", type=int, default=1, help="of what the clients choose (default: 1)")
+    parser.add_argument(
+        "--timeout", type=_positive, default=TIMEOUT_SECONDS,
+        help=f"of one operation; beyond it its outcome is unknown (default: {TIMEOUT_SECONDS:.0f} s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--history", type=Path, metavar="DIR",
+        help="write DIR/history/NAME.jsonl; for the audit: the cluster's directory",
+    )  # fmt: skip
+    options = parser.parse_args()
     try:
-        return asyncio.run(_command(parser.parse_args()))
+        return asyncio.run(_command(options))
+    except KeyboardInterrupt:
+        return 130
     except (KvError, ValueError, OSError) as error:
         print(f"invariants: {error}", file=sys.stderr)
         return 1

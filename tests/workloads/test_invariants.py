@@ -66,3 +66,39 @@ async def test_two_runs_on_one_cluster_do_not_meet(tmp_path: Path):
     added = [{x for e in events if e.f == "set_add" for x in e.value or {}} for events in (first, second)]
     seen = {x for e in second if e.f == "set_read" for x in e.value or {}}
     assert not added[0] & added[1] and seen <= added[1]
+
+
+async def test_what_is_not_answered_in_time_is_of_unknown_outcome_and_progress_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(invariants, "PROGRESS_SECONDS", 0.2)
+    told: list[int] = []
+    async with FakeCluster() as cluster:
+        for replica in cluster.replicas:
+            replica.faults.extend([""] * 8 + ["hang_after", "", ""] * 200)
+        counts, answered = await invariants.run(
+            "counter", cluster.urls, directory=tmp_path, clients=4, seconds=1.0, timeout=0.2,
+            on_pause=lambda counts: told.append(counts.total()),
+        )  # fmt: skip
+    assert answered and counts["unknown"] > 2
+    assert len(told) >= 3 and told == sorted(told)
+    events = events_of(tmp_path, "counter")
+    check_well_formed(events)
+    assert sum(e.type == "info" for e in events) == counts["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["set", "x", "--clients", "0"], "from 1 to 1000"),
+        (["set", "x", "--seconds", "nan"], "a positive number"),
+        (["set", "x", "--timeout", "-1"], "a positive number"),
+    ],
+)
+def test_bad_usage_is_one_line_of_reason(
+    arguments: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.argv", ["invariants", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        invariants.main()
+    assert ended.value.code == 2 and why in capsys.readouterr().err.splitlines()[-1]
