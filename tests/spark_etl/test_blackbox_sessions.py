@@ -75,7 +75,7 @@ def test_a_sentence_for_each_step():
 @pytest.mark.parametrize(
     "history",
     [
-        sessions((0, [W1]), (1, [W1]), (2, [R1])),
+        sessions((0, [W1, V1]), (1, [W1, ("w", "y", 2)]), (2, [R1, ("r", "y", None)])),
         sessions((0, [("r", "x", 7)]), (1, [W1]), (2, [R0])),
         sessions(
             (0, [("append", "x", 1)]), (1, [("append", "x", 2)]), (2, [("r", "x", (1, 2))]), (3, [("r", "x", (2,))])
