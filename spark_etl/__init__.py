@@ -2,7 +2,8 @@
 
     python -m spark_etl audit|extract|check|report RUN_DIR [--out DIR] [--json FILE] [--html FILE] [--master local[*]]
                                                    [--memory 2g] [--no-history]
-    python -m spark_etl check-history FILE|DIR
+    python -m spark_etl check-history FILE|DIR [--json FILE] [--html FILE]
+    python -m spark_etl show FILE PLACE
     python -m spark_etl bench
 
 Exit status: 0 valid, 1 violated, 2 could not decide (input missing or damaged; the report says which file and byte).
@@ -15,8 +16,8 @@ if it did, the order of versions is a witness of serializability, and of strict 
 before the invocation of one that precedes it. If a certificate fails it proves nothing: `edges` and `cycles` then
 decide by a search for cycles, and `serialization` explains a shortest one. `inputs` judges what is missing. `audit`
 runs all of it; `evidence` finds the log lines behind a violation, `course` what happened when. `report` is the result
-as data and as a table, `html` and `drawing` the same as a page; `stages`, `jobs` and `session` are the command line and
-Spark.
+as data and as a table, `html` and `drawing` the same as a page; `show` prints what stands at a place in a log;
+`stages`, `jobs` and `session` are the command line and Spark. `names` lists the properties and violations.
 
 What is no violation: a replica that is behind at the end (only a later position of its own, or what it said at a
 clean stop, proves a loss); a message that some destination has not delivered yet (only a later version there proves a
@@ -24,25 +25,6 @@ miss); a batch without its end at the very end of a killed replica's journal; a 
 whose entry replica crashed. Such things are "pending", or notes. What a damaged or missing journal does not say is
 never evidence. Genuineness is judged where a simulation left a trace of its frames (`traces`). Not checked: what a
 range did not return (only the state digests see that).
-
-The names of violations, by property:
-
-    integrity                 duplicate-delivery, expired-with-effect
-    validity                  never-submitted, wrong-destination
-    agreement in a shard      position-disagreement, lost-delivery
-    prefix order              position-repeated, delivered-out-of-order, timestamp-not-rising
-    one order across shards   timestamp-disagreement, destination-disagreement, timestamp-shared, missed-delivery,
-                              order-cycle
-    genuineness               foreign-frame
-    results                   outcome-missing, outcome-without-delivery, outcome-of-another-delivery,
-                              outcome-disagreement, state-digest-disagreement, branch-disagreement
-    reads                     unwritten-version, stale-read, future-read
-    exactly once              effect-twice
-    clients                   acknowledged-but-absent, refused-but-present, version-mismatch, branch-mismatch,
-                              read-mismatch
-    serializability           G0, G1c, G-single, G-nonadjacent, G2-item (Adya's and Elle's names), unwritten-version
-    strict serializability    the same with "-realtime"
-    bank                      total-changed, money-made
 """
 
 import warnings

@@ -32,7 +32,7 @@ from spark_etl.report import (
 Progress = Callable[[str], None]
 
 _NO_OUTCOMES = "the journals hold no outcomes: a run of the multicast library without the store"
-_NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl)"
+_NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is empty"
 _CLIENTS = "clients saw what the journals say"
 _BANK = ("transfer", "read_all")
 
@@ -138,7 +138,7 @@ class Audit:
         if self.inputs.foreign:
             ours = ~F.col("replica").isin(self.inputs.foreign)
             self.tables = {table: frame.where(ours) for table, frame in self.tables.items()}
-        self.has_history = bool(manifest.histories)
+        self.has_history = self.counts["history"] > 0
         self.span = opened.span("deliveries", "at")
         self.course = Course()
 
@@ -405,7 +405,8 @@ class Audit:
         row = None if skip else clients.unknown(self.operations, self.messages, self._settled_before()).first()
         prop = self.check("unknown outcomes resolved", None, row.n if row else 0, skip=skip)
         if row is not None and not skip:
-            prop.note = f"of {row.n:,} operations {row.applied:,} were applied, {row.not_applied:,} were not"
+            found = f"of {row.n:,} operations {row.applied:,} were applied, {row.not_applied:,} were not"
+            prop.note = found if row.n else "every operation was answered"
             if row.open:
                 prop.verdict = PENDING
                 prop.note += f", and {row.open:,} may still be under way"

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from spark_etl.report import Course, Life, Point
 
-SLICES = 60
+SLICES = 120
 """Into so many slices of time a run is cut, at most."""
 
 
@@ -39,7 +39,10 @@ def course(
             at = row.slice * width + shifts[row.file] - began
             clients[(at // width) * width / 1e6].append(row)
     points = [_merged(second, many) for second, many in sorted(clients.items())]
-    signs = {replica: [p.second + width / 1e6 for p in ones] for replica, ones in deliveries.items()}
+    signs: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.file is None:
+            signs[row.replica] += [(row.first - began) / 1e6, (row.last - began) / 1e6]
     return Course(width / 1e6, points, dict(sorted(deliveries.items())), _lives(lives, signs, began, ended), began)
 
 
@@ -52,7 +55,7 @@ def _width(span: int) -> int:
 def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, width: int) -> DataFrame:
     """One row per slice of `width` microseconds and replica, or client history: replica or file; slice (number, by the
     clock of that replica or history); n; unknown; median, p99, most (microseconds); shift: of a history, how far the
-    replicas' clocks are before its own, at most."""
+    replicas' clocks are before its own, at most; first, last: times."""
     sent = submitted.groupBy("id").agg(F.min("at").alias("sent"))
     none = F.lit(None)
     delivered = deliveries.join(sent, "id", "left").select(
@@ -75,6 +78,8 @@ def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, w
             F.percentile_approx("took", 0.99, 1000).alias("p99"),
             F.max("took").alias("most"),
             F.min("shift").alias("shift"),
+            F.min("time").alias("first"),
+            F.max("time").alias("last"),
         )
     )
 

@@ -13,6 +13,8 @@ _GRAVITY = (VIOLATED, UNDETERMINED, PENDING, VALID, NOT_APPLICABLE)
 _SIMULATED_US = 10**15
 """Clocks before this moment (2001) are a simulation's."""
 
+_EVENTS_SHOWN = 20
+
 _SENTENCES = {
     VALID: "Every guarantee that could be checked held.",
     VIOLATED: "At least one guarantee did not hold; the proof is below.",
@@ -64,7 +66,7 @@ def _overview(report: Report) -> str:
     began = report.course.began_us
     values: dict[str, int | str] = {}
     if began > _SIMULATED_US:
-        values["began, UTC"] = f"{datetime.fromtimestamp(began / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+        values["began, by its clocks (UTC)"] = f"{datetime.fromtimestamp(began / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
     values |= {"lasted": drawing.moment(span, span)} if span else {}
     values |= {**report.input, "audited in": f"{report.seconds:.1f} s"}
     cards = "".join(
@@ -93,7 +95,8 @@ def _course(course: Course) -> str:
     parts = "".join(f"<figure><figcaption>{esc(title)}</figcaption>{svg}</figure>" for title, svg in charts)
     span = drawing.span(course)
     events = [f"replica {what} at {drawing.moment(second, span)}" for second, _, what in drawing.failures(course)]
-    told = f"<p>{esc('; '.join(events[:40]))}{'; and more' if len(events) > 40 else ''}.</p>" if events else ""
+    more = f"; and {len(events) - _EVENTS_SHOWN} more" if len(events) > _EVENTS_SHOWN else ""
+    told = f"<p>Failures: {esc('; '.join(events[:_EVENTS_SHOWN]))}{more}.</p>" if events else ""
     width = drawing.moment(course.slice_seconds, 3 * course.slice_seconds)
     key = (
         f'<p class="small">Slices of {esc(width)}; time counts from the first sign of a replica. Gone, a red line:'

@@ -27,7 +27,7 @@ h3{font-size:15px;margin:14px 0 4px}
 .numbers div{display:flex;flex-direction:column}.numbers dd{margin:0;font-size:20px;font-weight:bold;
 overflow-wrap:anywhere}.numbers dt{font-size:12px;color:var(--dim)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(240px,1fr));gap:8px;list-style:none;padding:0}
-.cards li{display:flex}
+.cards li{display:flex;overflow-wrap:break-word}
 .card{flex:1;display:flex;gap:0 8px;padding:8px 12px;border:1px solid var(--line);border-left:5px solid var(--none);
 border-radius:6px;color:inherit;text-decoration:none}.card:hover{border-color:var(--a)}
 .card span:last-child{margin-left:auto;
@@ -67,8 +67,9 @@ th{text-align:left;font-weight:normal;padding:3px 10px 3px 0}thead th{color:var(
 code,pre{font:12.5px "DejaVu Sans Mono",ui-monospace,monospace;overflow-wrap:anywhere}
 summary{cursor:pointer;color:var(--a);font-size:13px}
 @media (max-width:560px){main{padding:8px}section,header{padding:10px 12px}.proof,.proof tbody,.proof tr,.proof td{
-display:block;width:auto!important}.proof thead{display:none}.proof td+td{border:0}}
-@media print{body{background:none}main{max-width:none;padding:0}section{border:0;padding:0}article,figure,tr{
+display:block;width:auto!important}.proof thead{display:none}.models th{padding-right:8px}
+.models .pill{padding:1px 4px;font-size:12px}.proof td+td{border:0}}
+@media print{body{background:none}main{max-width:none;padding:0}section{border:0!important;padding:0}figure,tr{
 break-inside:avoid}h2,h3{break-after:avoid}.cycle svg{max-width:100%}*{print-color-adjust:exact}}
 """
 

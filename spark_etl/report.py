@@ -168,6 +168,8 @@ class Report(msgspec.Struct):
         return {VALID: 0, VIOLATED: 1, UNDETERMINED: 2}[self.verdict]
 
 
+PLACES_SHOWN = 4
+"""Log lines of one violation that a terminal shows."""
 TEXT_MAX = 2_000
 """Characters of one text that are shown; the JSON has it whole."""
 
@@ -224,6 +226,8 @@ def render(report: Report, console: Console) -> None:
             _line(console, Text.assemble((violation.name, "bold red"), f": {visible(violation.sentence)}"))
             for step in violation.steps:
                 _line(console, Text(visible(f"    {step}")))
+            if violation.evidence:
+                _line(console, Text(visible(f"    log lines: {_places(violation.evidence)}"), "dim"))
         if p.violations > len(p.examples) > 0:
             _line(console, Text(f"    and {p.violations - len(p.examples)} more against {p.name}"))
     for p in report.properties:
@@ -234,6 +238,12 @@ def render(report: Report, console: Console) -> None:
     for note in report.notes:
         _line(console, Text(visible(f"note: {note}"), "dim"))
     _line(console, Text.assemble("verdict: ", (report.verdict, _STYLES[report.verdict]), f" ({report.seconds:.1f} s)"))
+
+
+def _places(found: list[Evidence]) -> str:
+    """Some of them; the page has all."""
+    more = len(found) - PLACES_SHOWN
+    return "; ".join(one.place for one in found[:PLACES_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _render_models(report: Report, console: Console) -> None:

@@ -354,7 +354,7 @@ class Tables:
 
     def frame(self, table: str) -> DataFrame:
         """A table of `schemas.TABLES`, "history" or "frames"."""
-        return self.spark.read.schema(_TABLES[table]).parquet(str(self.out / place(table)))
+        return self.spark.read.schema(_TABLES[table]).parquet(str((self.out / place(table)).absolute()))
 
     def span(self, table: str, column: str) -> tuple[int, int] | None:
         """Least and greatest value of a column of numbers, from the files' statistics; None: no rows."""

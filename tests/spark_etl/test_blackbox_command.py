@@ -82,8 +82,9 @@ def test_the_histories_of_others_are_judged_as_their_sources_do(run: Run, tmp_pa
 
 def test_one_history_is_a_table_with_a_sentence_per_edge(run: Run, tmp_path: Path):
     path = write(tmp_path / "h.jsonl", *(HISTORIES / "write-skew.jsonl").read_text().splitlines())
-    code, output = run(path, "--json", tmp_path / "out.json", "--quiet")
-    assert code == 1
+    code, output = run(path, "--json", tmp_path / "out.json", "--html", tmp_path / "out.html", "--quiet")
+    page = (tmp_path / "out.html").read_text()
+    assert code == 1 and "<code>G2-item</code>" in page and page.count("marker-end") == 2
     rows = {row.split("│")[0].strip(): row for row in output.splitlines() if "│" in row}
     assert "holds" in rows["snapshot isolation"] and "violated" not in rows["snapshot isolation"]
     assert "violated" in rows["serializable"] and "holds" not in rows["serializable"]

@@ -66,6 +66,8 @@ def test_the_stages_one_after_another(tmp_path: Path):
     code, output = call("report", run, "--html", tmp_path / "p.html", "--json", tmp_path / "r.json")
     assert code == 1 and f"page: {tmp_path / 'p.html'}" in output
     assert load(tmp_path / "r.json") == load(run / "audit" / "report.json")
+    printed = CliRunner().invoke(app, ["report", str(run), "--json", "-"])
+    assert from_json(printed.stdout_bytes, "-") == load(tmp_path / "r.json") and "verdict: violated" in printed.stderr
     page = (tmp_path / "p.html").read_text()
     assert page.count("<svg") >= 2 and "a&lt;b&gt;" in page and "a<b>" not in page
 
@@ -138,3 +140,23 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, command: str,
             "foreign": "not a journal segment", "history": "check-history",
         }  # fmt: skip
         assert expected[what] in output
+
+
+def test_the_examples_of_the_readme_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    violated_run().write(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    text = (Path(stages.__file__).parent / "README.md").read_text().split("## As a library\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    shown = []
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+        shown.append(capsys.readouterr().out)
+    _, audited, order, lag, own, judged = shown
+    assert audited.startswith("violated [") and "('agreement in a shard', 1)" in audited
+    assert "|name" in order
+    assert lag.count("\n|    0|") == 2 and "|mistaken" in lag.replace(" ", "")
+    assert "stale-read" in own and "the order says 0-2" in own
+    assert "|mine   |violated|" in judged and "G-single-realtime" in judged
