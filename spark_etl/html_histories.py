@@ -11,7 +11,7 @@ from spark_etl.blackbox.report import SHOWN, HistoriesReport, HistoryReport
 from spark_etl.blackbox.resolve import Anomaly, show
 from spark_etl.blackbox.solver import HOLDS
 from spark_etl.html_parts import KINDS, SIGNS, document, esc, models, pill, spoken, violation
-from spark_etl.names import ANOMALIES, meaning
+from spark_etl.names import ANOMALIES, VIOLATIONS, meaning
 from spark_etl.report import UNDETERMINED, VIOLATED, Edge, Evidence, Operation, Violation
 
 SECTIONS_MAX = 100
@@ -19,6 +19,8 @@ SECTIONS_MAX = 100
 
 Lines = Mapping[int, str]
 """Number of a line, from 0 -> its text."""
+
+_MEANINGS = VIOLATIONS | ANOMALIES
 
 _VERDICTS = {0: HOLDS, 1: VIOLATED, 2: UNDETERMINED}
 _COMPARED = {0: "as expected", 1: "not as expected", 2: "not all readable"}
@@ -108,15 +110,27 @@ def _parts(one: HistoryReport, files: Mapping[str, Path]) -> dict[str, str]:
         return {}
     verdicts = {name: (verdict.verdict, verdict.why) for name, verdict in one.models.items()}
     table = models(verdicts, "linearizable", ("by itself", "with sessions", "with real time"))
-    anomalies = one.anomalies[:SHOWN]
-    wanted = {index for anomaly in anomalies for index in anomaly.transactions}
+    several = [one.anomalies, *(guarantee.violations for guarantee in one.sessions.values())]
+    wanted = {index for anomalies in several for anomaly in anomalies[:SHOWN] for index in anomaly.transactions}
     lines = _lines(files[one.history], wanted) if wanted and one.history in files else {}
-    found = "".join(
-        violation(_violation(anomaly, one.history, lines), meaning(anomaly.name, ANOMALIES)) for anomaly in anomalies
+    sessions = "".join(
+        f"<p>{pill(guarantee.verdict)} {esc(name)}{esc(': ' + guarantee.why if guarantee.why else '')}</p>"
+        + _shown(guarantee.violations, one.history, lines)
+        for name, guarantee in one.sessions.items()
     )
-    more = len(one.anomalies) - len(anomalies)
-    rest = f"<p>And {more:,} more that are not shown.</p>" if more else ""
-    return {"Consistency models": table, "Anomalies": found + rest}
+    return {
+        "Consistency models": table, "Anomalies": _shown(one.anomalies, one.history, lines),
+        "Session guarantees": sessions,
+    }  # fmt: skip
+
+
+def _shown(anomalies: Sequence[Anomaly], history: str, lines: Lines) -> str:
+    found = "".join(
+        violation(_violation(anomaly, history, lines), meaning(anomaly.name, _MEANINGS))
+        for anomaly in anomalies[:SHOWN]
+    )
+    more = len(anomalies) - SHOWN
+    return found + (f"<p>And {more:,} more that are not shown.</p>" if more > 0 else "")
 
 
 def _lines(path: Path, wanted: set[int]) -> Lines:
