@@ -161,7 +161,7 @@ def check_history(
     html: Annotated[Path | None, typer.Option(help="write a page there, with every cycle drawn")] = None,
     version_orders: Annotated[Path | None, typer.Option(help="JSON: key -> its values in their order")] = None,
     model: Annotated[str, typer.Option(help="that decides on the exit status, e.g. snapshot-isolation")] = "",
-    seconds: Annotated[float, typer.Option(help="of one search; beyond it, not determined", min=0.0)] = 60.0,
+    seconds: Annotated[float, typer.Option(help="of a history's searches; beyond, not determined", min=0.0)] = 300.0,
     configurations: Annotated[int, typer.Option(help="of one search for linearizability", min=1)] = 2_000_000,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[*]",
     memory: Annotated[str, typer.Option(help="memory of Spark's driver, e.g. 2g")] = "2g",

@@ -33,12 +33,13 @@ _POLL_SECONDS = 5.0
 
 class Request(msgspec.Struct, kw_only=True):
     """What was asked for. path: of a history or a directory of them. model: that decides on the exit status; empty: the
-    strongest that the history's information allows. seconds, configurations: of one search."""
+    strongest that the history's information allows. seconds: of the searches of one history; configurations: of one
+    search."""
 
     path: Path
     version_orders: Path | None = None
     model: str = ""
-    seconds: float = 60.0
+    seconds: float = 300.0
     configurations: int = 2_000_000
     master: str = "local[*]"
     memory: str = "2g"

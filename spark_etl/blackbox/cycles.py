@@ -8,6 +8,7 @@ versions is not certain, only cycles of what is certain have such a name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -83,7 +84,8 @@ def find(judge: Judge) -> list[Anomaly]:
             continue
         new: set[Edge] = set()
         if len(transactions) <= INFERRED_MAX:
-            inferred = judge.forced(extra)
+            with suppress(TimeoutError):
+                inferred = judge.forced(extra)
             inferred += [rw for e in inferred for rw in judge.overwritten(e.key, e.source, e.target)]
             new = set(inferred) - certain
         anyway = anyway if suffix else new

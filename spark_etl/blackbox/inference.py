@@ -92,7 +92,7 @@ class _Groups:
         mine = np.flatnonzero((rows >= 0) & (chain >= low) & (chain < high))
         key, chain, place = versions.write_key[mine], chain[mine], chains.place[rows[mine]].astype(np.int64)
         by = np.lexsort((place, chain, key))
-        self.writer, self.place = versions.writer[mine][by], place[by]
+        self.writer, self.place, self.row = versions.writer[mine][by], place[by], rows[mine][by]
         key, chain = key[by], chain[by]
         new = np.flatnonzero(np.diff(key, prepend=-1) | np.diff(chain, prepend=-1))
         self.start, self.end = new, np.append(new[1:], len(key))
@@ -127,6 +127,12 @@ class _Groups:
         return np.where(at < self.end[group], at, -1)
 
 
+def _best(of: np.ufunc, items: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The greatest or smallest value of each item, at all its places; they stand together."""
+    new = np.flatnonzero(np.diff(items, prepend=-1))
+    return np.repeat(of.reduceat(values, new), np.diff(np.append(new, len(items)))) if len(items) else values
+
+
 def seen(chains: Chains, versions: Versions, events: Events, deadline: float) -> Iterator[Missed]:
     """The first rule, one reader for each two writers. TimeoutError."""
     for low, high in chains.blocks():
@@ -141,6 +147,9 @@ def _seen(chains: Chains, versions: Versions, events: Events, groups: _Groups, p
         at = groups.last(group, past[chains.row[events.begin(r)], chain], r)
         known = (u != INIT) & (past[chains.row[events.later(u)], chain] >= groups.place[at])
         new = (at >= 0) & (groups.writer[at] != u) & ~known
+        read, group, at, chain, r, u = (one[new] for one in (read, group, at, chain, r, u))
+        latest = _best(np.maximum, read, groups.row[at])
+        new = (groups.row[at] == latest) | (past[latest, chain] < groups.place[at])
         r, u, v, key = r[new], u[new], groups.writer[at[new]], versions.read_key[read[new]]
         _, first = np.unique(np.stack((u, v, key)), axis=1, return_index=True)
         for reader, writer, other, number in zip(*(one[first].tolist() for one in (r, u, v, key)), strict=True):
@@ -164,6 +173,9 @@ def forced(chains: Chains, versions: Versions, events: Events, deadline: float) 
             at = groups.first(group, future[chains.row[begun(u)], chain], u)
             new = (at >= 0) & (u != INIT) & (groups.writer[at] != r)
             new &= future[chains.row[events.begin(r)], chain] > groups.place[at]
+            read, at, chain, r = (one[new] for one in (read, at, chain, r))
+            earliest = _best(np.minimum, read, groups.row[at])
+            new = (groups.row[at] == earliest) | (future[earliest, chain] > groups.place[at])
             yield from _edges("rw", r[new], groups.writer[at[new]], versions.read_key[read[new]], versions)
         if events.exclusive:
             for write, group in groups.pairs(versions.write_key):

@@ -39,7 +39,7 @@ class Details(msgspec.Struct):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What is known of a history besides its lines. seconds: of one search."""
+    """What is known of a history besides its lines. seconds: of its searches together."""
 
     expected: Expected = msgspec.field(default_factory=Expected)
     compared: bool = False

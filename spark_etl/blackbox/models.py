@@ -80,13 +80,14 @@ _DEMANDED = {
 
 
 NO_REALTIME = "the history has no real time"
-TOO_LONG = "the search for an order of versions took too long"
+TOO_LONG = "the search for an order of versions took too long (--seconds)"
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Beyond it the answer is "not determined". seconds: of one search."""
+    """Beyond it the answer is "not determined". seconds: of all searches for an order of versions in one history; each
+    may take half of what is left."""
 
-    seconds: float = 60.0
+    seconds: float = 300.0
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
@@ -109,6 +110,7 @@ class Judge:
         self.readers: dict[tuple[Key, int], dict[int, None]] = defaultdict(dict)
         for read in facts.reads:
             self.readers[read.key, read.writer][read.reader] = None
+        self._end = time.monotonic() + self.limits.seconds
         self.known = self._known_edges()
         self._versions = Versions(facts.writers, facts.reads, facts.places)
 
@@ -159,6 +161,9 @@ class Judge:
             return self._consistent_view(extra)
         return self._search(SHAPES["serializable" if base == "repeatable-read" else base], extra)
 
+    def _deadline(self) -> float:
+        return (time.monotonic() + self._end) / 2
+
     # -- edges --------------------------------------------------------------------------------------------------------
 
     def _known_edges(self) -> list[Edge]:
@@ -207,7 +212,7 @@ class Judge:
             return Verdict(VIOLATED, CIRCLE, circle(graph))
         if not self.facts.free or "rw" in shape.leave_out:
             return Verdict(HOLDS)
-        return Solver(self.facts, self.readers, shape, self.limits.seconds).solve(graph)
+        return Solver(self.facts, self.readers, shape, self._deadline()).solve(graph)
 
     # -- models without search ----------------------------------------------------------------------------------------
 
@@ -251,11 +256,11 @@ class Judge:
         if graph.after and (order := graph.order(facts.committed)) is not None:
             lanes = {i: t.process for i, t in facts.committed.items()}
             chains = Chains(graph, order, lanes, paired=False)
-            yield from seen(chains, versions, Events(), time.monotonic() + self.limits.seconds)
+            yield from seen(chains, versions, Events(), self._deadline())
 
     def forced(self, extra: Sequence[Edge]) -> list[Edge]:
         """The order of versions that causal consistency with these edges leaves no choice about, beyond what is known:
-        a reader had seen the version that comes first; or the edges are between the writers themselves."""
+        a reader had seen what comes first; or the edges are between the writers themselves. TimeoutError."""
         found = [missed.edge for missed in self._overlooked("causal", extra) if missed.writer != INIT]
         for key, writers in self.facts.free.items():
             if extra and extra[0].kind == "session":
@@ -290,7 +295,7 @@ class Judge:
             return Verdict(VIOLATED, MISSED, single)
         if not self.facts.free:
             return Verdict(HOLDS)
-        return Solver(self.facts, self.readers, shape, self.limits.seconds).view(graph)
+        return Solver(self.facts, self.readers, shape, self._deadline()).view(graph)
 
     def _single(self, graph: Graph) -> list[Edge]:
         """A known rw edge, and a way back."""
@@ -306,7 +311,7 @@ class Judge:
                     inside.add(source, target, edge)
         rw = [edge for edge in rw if edge.target in knots.after.get(edge.source, {})]
         chains = Chains(inside, inside.order(knots.after) or [], {}, paired=False)
-        back = chains.reached([(edge.target, edge.source) for edge in rw], time.monotonic() + self.limits.seconds)
+        back = chains.reached([(edge.target, edge.source) for edge in rw], self._deadline())
         if (at := next(back, None)) is None:
             return []
         return [rw[at], *inside.path(rw[at].target, rw[at].source)]

@@ -94,12 +94,12 @@ def build(shape: Shape, transactions: Iterable[int], edges: Iterable[Edge]) -> G
 class Solver:
     """Find an order of the versions of `facts.free` so that the graph has no cycle."""
 
-    def __init__(self, facts: Facts, readers: Mapping[tuple[Key, int], Collection[int]], shape: Shape, seconds: float):
-        """readers: (key, writer) -> who read that version."""
+    def __init__(self, facts: Facts, readers: Mapping[tuple[Key, int], Collection[int]], shape: Shape, deadline: float):
+        """readers: (key, writer) -> who read that version. deadline: of `time.monotonic`."""
         self._facts = facts
         self._readers = readers
         self._shape = shape
-        self._deadline = time.monotonic() + seconds
+        self._deadline = deadline
         self._nodes = [node for t in facts.committed for node in ((2 * t, 2 * t + 1) if shape.layered else (t,))]
         self._writes: dict[int, list[Key]] = defaultdict(list)
         for key in facts.free:
