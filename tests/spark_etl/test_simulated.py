@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.simulated.schedules import play
+from multicast.types import OPTIMISTIC
 from spark_etl.audit import Audit
+from spark_etl.extract import find_segments, parse_segment
 from spark_etl.report import Property, Report
 
 PARTS = ("delivery", "transactions", "serializability")
 
 
-def audit(spark: Any, directory: Path) -> Report:
-    return Audit(spark, directory / "run", directory / "out", parts=PARTS).run()
+def audit(spark: Any, directory: Path, parts: tuple[str, ...] = PARTS) -> Report:
+    return Audit(spark, directory / "run", directory / "out", parts=parts).run()
+
+
+def deliveries(run: Path) -> Iterator[dict[str, Any]]:
+    """Of all journals, in their order."""
+    for segment in find_segments(run):
+        for batches in parse_segment(segment, Path(segment.path).read_bytes()):
+            if "deliveries" in batches:
+                yield from batches["deliveries"].to_pylist()
 
 
 def prop(report: Report, name: str) -> Property:
@@ -48,3 +60,51 @@ def test_crashes_power_failures_and_partitions_are_not_accused(spark: Any, tmp_p
     assert [p.name for p in report.properties if p.verdict == "violated"] == []
     assert report.exit_code == 0 and report.problems == []
     assert int(report.input["lives"]) > int(report.input["replicas"])
+
+
+def test_early_deliveries_in_another_order_are_counted(spark: Any, tmp_path: Path):
+    options = {"optimistic": "true", "dedup_window_us": "1000000"}
+    settings = Settings(protocol="quasi_genuine", options=options, seconds=2.0, shards=2, clients=6)
+    assert run_seed(settings, 25, tmp_path / "run").violations == []
+    report = audit(spark, tmp_path, ("delivery",))
+    final: dict[tuple[int, bytes], int] = {}
+    early: dict[int, dict[bytes, None]] = {}
+    for row in deliveries(tmp_path / "run"):
+        if row["stage"] == OPTIMISTIC:
+            early.setdefault(row["replica"], {})[row["id"]] = None
+        elif not row["expired"]:
+            final[row["replica"], row["id"]] = row["position"]
+    mistaken = total = 0
+    for replica, ids in early.items():
+        latest = 0
+        for position in (final.get((replica, one)) for one in ids):
+            total += 1
+            mistaken += position is not None and position < latest
+            latest = max(latest, position or 0)
+    assert mistaken > 10
+    optimistic = prop(report, "optimistic deliveries")
+    assert optimistic.note.startswith(f"{mistaken} of {total} were early in another order than finally (")
+    assert (report.exit_code, optimistic.verdict, optimistic.rows) == (0, "valid", total)
+
+
+def test_operations_of_unknown_outcome_were_applied_or_expired_or_may_be_under_way(spark: Any, tmp_path: Path):
+    settings = Settings(protocol="toto", options={"dedup_window_us": "1000000"}, seconds=2.0, shards=2, clients=6)
+    assert run_seed(settings, 22, tmp_path / "run", trace=True).violations == []
+    report = audit(spark, tmp_path, ("delivery", "transactions", "clients"))
+    ends: dict[str, str] = {}
+    for line in (tmp_path / "run" / "history" / "clients.jsonl").read_bytes().splitlines():
+        event = msgspec.json.decode(line)
+        ends[event["id"].replace("-", "")] = event["type"]
+    unknown = {one for one, end in ends.items() if end in ("invoke", "info")}
+    there = {row["id"].hex() for row in deliveries(tmp_path / "run")}
+    applied = {row["id"].hex() for row in deliveries(tmp_path / "run") if not row["expired"]} & unknown
+    expired, absent = unknown & there - applied, unknown - there
+    assert applied and expired and absent
+    fate = prop(report, "unknown outcomes resolved")
+    assert (fate.verdict, fate.rows, report.exit_code) == ("pending", len(unknown), 0)
+    assert fate.note == (
+        f"of {len(unknown)} operations {len(applied)} were applied, {len(expired)} were not, and {len(absent)} may"
+        " still be under way"
+    )
+    genuine = prop(report, "genuineness")
+    assert genuine.verdict == "not applicable" and "does not claim it" in genuine.note and genuine.rows > 1000
