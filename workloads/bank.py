@@ -88,7 +88,8 @@ class Bank:
             raise opened
         values = await self.read_all(timeout=timeout)
         self.totals = Totals()
-        if set(values) != set(self.accounts):
+        beyond = await self.store.get(f"{PREFIX}{len(self.accounts):03}", timeout=timeout)
+        if set(values) != set(self.accounts) or beyond is not None:
             raise ValueError("the store holds accounts of a bank of another size; use a fresh cluster, or as many")
         self.total = sum(values.values())
 

@@ -12,7 +12,9 @@ def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame) 
     """Every complete read of the accounts sees one total, and no transfer changes it. Names: total-changed,
     money-made.
 
-    The bank's accounts are the keys that its "read_all" operations report. A transfer's effect on the total is the sum,
+    A bank's accounts are the keys that the "read_all" operations of a history report; histories with the same accounts
+    are of one bank. The total of a bank that shares accounts with others, and does not have all of theirs, may change:
+    it is not judged. A transfer's effect on the total is the sum,
     over the accounts that it wrote, of the new balance minus the one before it in the order of versions.
     """
     done = operations.where(F.col("type") == "ok").join(messages.select("id", "gts"), "id")
@@ -21,9 +23,19 @@ def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame) 
     )
     accounts = reads.select(F.explode(F.map_keys("value")).alias("name")).distinct()
     accounts = accounts.select(F.col("name").cast("binary").alias("key"))
-    first = reads.agg(F.min_by("total", "gts").alias("expected"), F.min_by("id", "gts").alias("first"))
-    changed = reads.crossJoin(F.broadcast(first)).where(F.col("total") != F.col("expected"))
+    reads = reads.join(F.broadcast(_banks(reads)), "file")
+    first = reads.groupBy("bank").agg(F.min_by("total", "gts").alias("expected"), F.min_by("id", "gts").alias("first"))
+    changed = reads.join(F.broadcast(first), "bank").where(F.col("total") != F.col("expected"))
     return union([_changed(changed), _made(operations, accounts, writes)])
+
+
+def _banks(reads: DataFrame) -> DataFrame:
+    """file, bank (its accounts, sorted), for histories whose bank is closed."""
+    names = F.flatten(F.collect_set(F.map_keys("value")))
+    banks = reads.groupBy("file").agg(F.array_sort(F.array_distinct(names)).alias("bank"))
+    others = banks.select(F.col("bank").alias("other")).distinct()
+    open_ = F.arrays_overlap("bank", "other") & (F.size(F.array_except("other", "bank")) > 0)
+    return banks.join(F.broadcast(others), open_, "left_anti")
 
 
 def _changed(changed: DataFrame) -> DataFrame:

@@ -23,6 +23,7 @@ from tests.client_sdk.fake import FakeCluster
 from workloads import bank, invariants
 
 SOMETIMES = 7
+TRANSACTIONS = 200
 
 
 class Buggy(FakeCluster):
@@ -105,17 +106,26 @@ FINDS: dict[tuple[str, type[FakeCluster]], set[str]] = {
 """Workload and store -> what the audit finds."""
 
 
+async def stop_after(cluster: FakeCluster, stop: asyncio.Event) -> None:
+    while cluster.time < TRANSACTIONS:
+        await asyncio.sleep(0.01)
+    stop.set()
+
+
 async def histories(directory: Path) -> list[Path]:
     """One per entry of FINDS, all at once."""
 
     async def run(number: int, name: str, kind: Callable[[], FakeCluster]) -> Path:
         home = directory / str(number)
         async with kind() as cluster:
-            common: dict[str, Any] = {"directory": home, "clients": 3, "seconds": 1.0}
+            stop = asyncio.Event()
+            common: dict[str, Any] = {"directory": home, "clients": 3, "seconds": 60.0, "stop": stop}
+            enough = asyncio.create_task(stop_after(cluster, stop))
             if name == "bank":
                 await bank.run(cluster.urls, accounts=4, **common)
             else:
                 await invariants.run(name, cluster.urls, **common)
+            await enough
         return home / "history" / f"{name}.jsonl"
 
     return await asyncio.gather(*(run(i, name, kind) for i, (name, kind) in enumerate(FINDS)))
@@ -144,3 +154,21 @@ def test_every_workload_shows_the_bug_that_it_is_about_and_accuses_no_correct_st
     for row in union(checks).select("name", "transactions").distinct().collect():
         found[owner[row.transactions[0].replace("-", "")]].add(row.name)
     assert dict(zip(FINDS, found.values(), strict=True)) == FINDS
+
+
+def test_banks_of_several_histories_have_totals_of_their_own(spark: Any):
+    def reads(file: str, f: str, *balances: dict[str, int]) -> list[tuple[Any, ...]]:
+        return [(file, f"{file}{i}".encode().rjust(16), "ok", f, b"%d" % i, seen) for i, seen in enumerate(balances)]
+
+    rows = [
+        *reads("large", "read_all", {"a": 5, "b": 5, "c": 5}, {"a": 4, "b": 5, "c": 6}),
+        *reads("inside", "read_all", {"a": 5, "b": 5}, {"a": 4, "b": 5}),  # the large one takes from it
+        *reads("same", "read_all", {"c": 6, "b": 5, "a": 4}),
+        *reads("another", "read_all", {"x": 1, "y": 2}, {"x": 2, "y": 1}),
+        *reads("lost", "read_all", {"p": 1, "q": 2}, {"p": 1}),
+        *reads("less", "read_all", {"c": 5, "b": 5, "a": 4}),
+    ]
+    columns = "file string, id binary, type string, f string, version binary, value map<string,bigint>"
+    found = conserved(spark.createDataFrame(rows, columns)).collect()
+    accused = {bytes.fromhex(row.transactions[0].replace("-", "")).strip() for row in found}
+    assert accused == {b"lost1", b"less0"} and {row.name for row in found} == {"total-changed"}
