@@ -30,6 +30,7 @@ def course(
     for row in rows:
         if row.file is not None and row.shift is not None:
             shifts[row.file] = min(row.shift, shifts.get(row.file, row.shift))
+    grid = (shifts[min(shifts)] - began) % width if shifts else 0  # one history's slices are where they are
     deliveries: dict[int, list[Point]] = defaultdict(list)
     clients: dict[float, list[Any]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.slice):
@@ -37,7 +38,7 @@ def course(
             deliveries[row.replica].append(_point((row.slice * width - began) / 1e6, row))
         elif row.file in shifts:
             at = row.slice * width + shifts[row.file] - began
-            clients[(at // width) * width / 1e6].append(row)
+            clients[(round((at - grid) / width) * width + grid) / 1e6].append(row)
     points = [_merged(second, many) for second, many in sorted(clients.items())]
     signs: dict[int, list[float]] = defaultdict(list)
     for row in rows:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from statistics import median
 
+import msgspec
+
 from spark_etl.names import EDGES
 from spark_etl.report import Course, Edge, Operation, Point, visible
 
@@ -138,19 +140,20 @@ def _border(inside: tuple[float, float], towards: tuple[float, float]) -> tuple[
 
 def course(course: Course) -> list[tuple[str, str]]:
     """(title, SVG) of every chart for which there is something to show."""
-    points = [point for series in course.deliveries.values() for point in series]
     last = span(course)
     if last <= 0:
         return []
+    course = _centred(course)
+    points = [point for series in course.deliveries.values() for point in series]
     charts: list[tuple[str, str]] = []
     per_second = 1 / course.slice_seconds
     if course.operations:
         answered = _filled(course.operations, course.slice_seconds, lambda p: p.count * per_second)
         lost = [(p.second, p.unknown * per_second) for p in course.operations if p.unknown]
         title = "Operations answered per second" + ("; orange bars: without a certain answer" if lost else "")
-        charts.append((title, _chart(title, answered, lost, course, log=False, bars=True)))
+        charts.append((title, _chart(title, answered, lost, course, last, log=False, bars=True)))
         title = "Latency of answers: median; dashed: 99th percentile"
-        charts.append((title, _latency(title, course)))
+        charts.append((title, _latency(title, course, last)))
     if points:
         total: dict[float, int] = {}
         for point in points:
@@ -158,13 +161,23 @@ def course(course: Course) -> list[tuple[str, str]]:
         if not course.operations:
             rate = [(second, count * per_second) for second, count in sorted(total.items())]
             title = "Deliveries per second, all replicas"
-            charts.append((title, _chart(title, rate, [], course, log=False)))
+            charts.append((title, _chart(title, rate, [], course, last, log=False)))
         title = "Delivery lag: median of the replicas; dashed: the worst one's 99th percentile"
-        charts.append((title, _lag(title, course)))
+        charts.append((title, _lag(title, course, last)))
     if course.lives:
         title = "Lives of the replicas, as shard: replica"
         charts.append((title, _lives(title, course, last)))
     return charts
+
+
+def _centred(course: Course) -> Course:
+    """Every slice at its middle."""
+
+    def moved(points: Sequence[Point]) -> list[Point]:
+        return [msgspec.structs.replace(p, second=p.second + course.slice_seconds / 2) for p in points]
+
+    deliveries = {replica: moved(points) for replica, points in course.deliveries.items()}
+    return msgspec.structs.replace(course, operations=moved(course.operations), deliveries=deliveries)
 
 
 def span(course: Course) -> float:
@@ -199,21 +212,22 @@ def _unit(of: float) -> tuple[float, str]:
 
 def _filled(points: Sequence[Point], width: float, value: Callable[[Point], float]) -> list[tuple[float, float]]:
     """The series with zeros where nothing happened."""
-    by_slice = {round(p.second / width): value(p) for p in points}
-    return [(n * width, by_slice.get(n, 0.0)) for n in range(min(by_slice), max(by_slice) + 1)]
+    first = min(p.second for p in points)
+    by_slice = {round((p.second - first) / width): value(p) for p in points}
+    return [(first + n * width, by_slice.get(n, 0.0)) for n in range(max(by_slice) + 1)]
 
 
 def _known(points: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:
     return [(second, value) for second, value in points if value is not None]
 
 
-def _latency(title: str, course: Course) -> str:
+def _latency(title: str, course: Course, last: float) -> str:
     middle = _known((p.second, p.median_ms) for p in course.operations)
     worst = _known((p.second, p.p99_ms) for p in course.operations)
-    return _chart(title, middle, worst, course, log=True)
+    return _chart(title, middle, worst, course, last, log=True)
 
 
-def _lag(title: str, course: Course) -> str:
+def _lag(title: str, course: Course, last: float) -> str:
     middle: dict[float, list[float]] = {}
     worst: dict[float, list[float]] = {}
     for point in (p for series in course.deliveries.values() for p in series):
@@ -221,15 +235,14 @@ def _lag(title: str, course: Course) -> str:
             middle.setdefault(point.second, []).append(point.median_ms)
             worst.setdefault(point.second, []).append(point.p99_ms)
     medians = sorted((second, median(values)) for second, values in middle.items())
-    return _chart(title, medians, sorted((s, max(v)) for s, v in worst.items()), course, log=True)
+    return _chart(title, medians, sorted((s, max(v)) for s, v in worst.items()), course, last, log=True)
 
 
 def _chart(
-    title: str, one: Sequence[tuple[float, float]], two: Sequence[tuple[float, float]], course: Course, *, log: bool,
-    bars: bool = False,
+    title: str, one: Sequence[tuple[float, float]], two: Sequence[tuple[float, float]], course: Course, last: float, *,
+    log: bool, bars: bool = False,
 ) -> str:  # fmt: skip
     """Values over seconds. log: milliseconds, on a logarithmic axis."""
-    last = span(course)
     values = [value for _, value in (*one, *two)]
     high = max(values, default=1.0) or 1.0
     low = max(min((v for v in values if v > 0), default=0.1), 0.001) if log else 0.0
@@ -240,7 +253,7 @@ def _chart(
         high, ticks = _nice(high)
 
     def x(second: float) -> float:
-        return _LEFT + max(second, 0.0) / last * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + min(max(second, 0.0), last) / last * (WIDTH - _LEFT - _RIGHT)
 
     def y(value: float) -> float:
         part = math.log(max(value, low) / low) / math.log(high / low) if log else value / high

@@ -23,8 +23,8 @@ _SENTENCES = {
 _NEXT = {
     VALID: "",
     VIOLATED: "Keep the run's directory as it is: it is the proof. Begin with the first of these; the later ones rest"
-    " on what the earlier ones say, and often follow from them. <code>python -m spark_etl show RUN_DIR/FILE BYTE</code>"
-    " prints the record that a log line names.",
+    " on what the earlier ones say, and often follow from them."
+    " <code>python -m spark_etl show RUN_DIR/FILE PLACE</code> prints what stands at the byte or line of a proof.",
     UNDETERMINED: "Bring back what is missing, or look at what is damaged, and audit again.",
 }
 

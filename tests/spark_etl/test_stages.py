@@ -100,6 +100,10 @@ def test_the_log_lines_that_prove_it_stand_where_they_are_said_to(tmp_path: Path
     cycle = next(violation for violation in violations if violation.name == "G-single")
     assert [edge.kind for edge in cycle.edges] in (["ww", "rw"], ["rw", "ww"], ["wr", "rw"], ["rw", "wr"])
     assert [edge.sentence for edge in cycle.edges] == cycle.steps
+    killed = next(life for life in report.course.lives if life.replica == 1)
+    assert (killed.began, killed.ended, killed.how) == (1e-6, 2e-6, "crashed")  # with the last delivery before the next
+    assert (report.course.began_us, report.course.slice_seconds) == (0, 1e-6)
+    assert sum(point.count for point in report.course.operations) == 16
     lost = next(violation for violation in violations if violation.name == "lost-delivery")
     assert "delivered at position 3" in lost.evidence[0].text and "stopped in good order" in lost.evidence[-1].text
 
