@@ -72,6 +72,8 @@ class Graph:
 
     def cycle(self) -> list[Edge]:
         """A shortest cycle through some node of a cycle; empty if there is none."""
+        if self.order() is not None:
+            return []
         best: list[Edge] = []
         part = self.knots()
         for start in sorted(part.after)[: part.tries(64)]:
