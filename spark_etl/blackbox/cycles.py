@@ -15,7 +15,8 @@ from typing import Any
 from spark_etl.blackbox.graphs import Chains, Edge, Graph
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.models import Judge, realtime_edges
-from spark_etl.blackbox.resolve import INIT, Anomaly, Key, show
+from spark_etl.blackbox.reasons import explain
+from spark_etl.blackbox.resolve import INIT, Anomaly, Facts, Key, show
 
 NAMES = ("G0", "G1c", "G-single", "G-nonadjacent", "G2-item")
 INFERRED_MAX = 5_000
@@ -41,26 +42,10 @@ def name(cycle: Sequence[Edge]) -> str:
     return base + "-process" if "session" in kinds else base
 
 
-def explain(edge: Edge, transactions: dict[int, Transaction]) -> str:
-    """Why the source of this edge precedes its target."""
-    source, target, kind, key = edge
-    if kind == "realtime":
-        a, b = transactions[source], transactions[target]
-        return f"T{source} completed at {a.complete}, before T{target} was invoked at {b.invoke}"
-    if kind == "session":
-        return f"T{source} comes before T{target} in the session of process {transactions[source].process}"
-    ops = {
-        "ww": f"T{source} wrote {key!r} before T{target} did",
-        "wr": f"T{target} read what T{source} wrote at {key!r}",
-        "rw": f"T{source} read {key!r} as it was before T{target} wrote it",
-    }
-    return ops[kind]
-
-
-def anomaly(kind: str, cycle: Sequence[Edge], transactions: dict[int, Transaction]) -> Anomaly:
+def anomaly(kind: str, cycle: Sequence[Edge], facts: Facts) -> Anomaly:
     """A sentence per edge, and what the transactions did."""
-    steps = tuple(explain(edge, transactions) for edge in cycle)
-    did = ". ".join(_did(transactions[edge.source], [e.key for e in cycle]) for edge in cycle)
+    steps = tuple(explain(edge, facts) for edge in cycle)
+    did = ". ".join(_did(facts.committed[edge.source], [e.key for e in cycle]) for edge in cycle)
     text = f"{', '.join(f'T{edge.source}' for edge in cycle)} precede one another in a circle. {did}"
     return Anomaly(kind, tuple(edge.source for edge in cycle), text, steps, tuple(cycle))
 
@@ -102,7 +87,7 @@ def find(judge: Judge) -> list[Anomaly]:
                 found[kind] = cycle
         if not suffix and (fork := _long_fork([*judge.known, *sorted(new, key=repr)])):
             found["long-fork"] = fork
-    return [anomaly(kind, cycle, transactions) for kind, cycle in found.items()]
+    return [anomaly(kind, cycle, judge.facts) for kind, cycle in found.items()]
 
 
 def _long_fork(known: Sequence[Edge]) -> list[Edge]:

@@ -24,6 +24,7 @@ LINEARIZABLE, NOT_LINEARIZABLE, UNDETERMINED = "linearizable", "not-linearizable
 CONFIGURATIONS_MAX = 2_000_000
 _FIRST_ROUND = 20_000
 _FOREVER = math.inf
+_SHOWN_OPS = 6
 
 _State = tuple[Any, ...]
 
@@ -195,11 +196,16 @@ class _Search:
             seen.update(following)
             stack += reversed(following)
         blocked = [i for i in self._candidates(stuck) if self.certain[i]]
-        texts = [f"T{self.transactions[i].index} {', '.join(map(show, self.transactions[i].ops))}" for i in blocked[:3]]
+        texts = [self._did(self.transactions[i]) for i in blocked[:3]]
         found = f"after {best} operations none of these can be next: {'; '.join(texts)}"
         why = f"no order explains {self._names()}: {found}"
         indexes = tuple(self.transactions[i].index for i in blocked[:10])
         return Searched(self.keys, NOT_LINEARIZABLE, len(seen), why, indexes)
+
+    @staticmethod
+    def _did(transaction: Transaction) -> str:
+        more = ", ..." if len(transaction.ops) > _SHOWN_OPS else ""
+        return f"T{transaction.index} {', '.join(map(show, transaction.ops[:_SHOWN_OPS]))}{more}"
 
     def _names(self) -> str:
         return ", ".join(repr(key) for key in self.keys[:4]) + (", ..." if len(self.keys) > 4 else "")

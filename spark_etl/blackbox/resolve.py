@@ -28,6 +28,7 @@ INIT = -1
 """In place of a transaction: whatever was there at the beginning."""
 
 Key = Hashable
+_SHOWN_ELEMENTS = 20
 
 
 class Anomaly(msgspec.Struct, frozen=True):
@@ -96,8 +97,17 @@ class Facts:
 
 def show(op: Op) -> str:
     """An operation for people."""
-    value = list(op.value) if isinstance(op.value, tuple) else op.value
-    return f"r({op.key!r}) = {value!r}" if op.kind == "r" else f"{op.kind}({op.key!r}, {value!r})"
+    value = listed(op.value) if isinstance(op.value, tuple) else repr(op.value)
+    return f"r({op.key!r}) = {value}" if op.kind == "r" else f"{op.kind}({op.key!r}, {value})"
+
+
+def listed(values: Sequence[Any]) -> str:
+    """A list, of a long one its beginning and its end."""
+    if len(values) <= _SHOWN_ELEMENTS:
+        return repr(list(values))
+    half = _SHOWN_ELEMENTS // 2
+    first, last = (", ".join(map(repr, part)) for part in (values[:half], values[-half:]))
+    return f"[{first}, ... {len(values) - 2 * half} more ..., {last}]"
 
 
 def resolve(history: Sequence[Transaction], orders: Mapping[Key, Sequence[Any]] | None = None) -> Facts:
@@ -332,7 +342,7 @@ class _Resolver:
                 facts.contradictory.add(key)
                 facts.report("duplicate-elements", [reader], f"T{reader} reads {twice!r} twice in {key!r}")
             if value != longest[: len(value)]:
-                text = f"T{reader} reads {key!r} = {list(value)!r}; another reads {list(longest)!r}"
+                text = f"T{reader} reads {key!r} = {listed(value)}; another reads {listed(longest)}"
                 facts.contradictory.add(key)
                 facts.report("incompatible-order", [reader], text)
         elements = list(dict.fromkeys(longest))
@@ -375,7 +385,7 @@ class _Resolver:
             appended = self._appended(writer, key)
             if values != appended[: len(values)]:
                 reader = next(r for r, whole in wholes if values[-1] in whole)
-                text = f"T{reader} reads {values!r} of T{writer} in {key!r}, which appended {appended!r}"
+                text = f"T{reader} reads {listed(values)} of T{writer} in {key!r}, which appended {listed(appended)}"
                 self.facts.contradictory.add(key)
                 self.facts.report("incompatible-order", [reader, writer], text)
 

@@ -29,8 +29,8 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from spark_etl.blackbox.cycles import explain
 from spark_etl.blackbox.graphs import Edge, Graph
+from spark_etl.blackbox.reasons import explain
 from spark_etl.blackbox.resolve import INIT, Anomaly, Facts, Key, Read, show
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
 
@@ -247,7 +247,7 @@ def _violation(name: str, key: Key, cycle: list[Edge], facts: Facts) -> Anomaly:
             continue
         if kind == "ww":
             involved.append(target)
-            steps.append(explain(Edge(source, target, kind, key), facts.committed))
+            steps.append(explain(Edge(source, target, kind, key), facts))
             continue
         transaction = facts.committed[source]
         did = f"T{source} {show(transaction.ops[target])}"
@@ -257,7 +257,7 @@ def _violation(name: str, key: Key, cycle: list[Edge], facts: Facts) -> Anomaly:
             steps.append(f"process {transaction.process} then did {did}")
         else:
             writer = kind.removeprefix("saw ")
-            steps.append(f"and then {writer}; process {transaction.process} had seen {writer} when it did {did}")
+            steps.append(f"it then did {writer}, which process {transaction.process} had seen when it did {did}")
     text = f"{'; '.join(steps[:2])}, an older version"
     return Anomaly(name, tuple(dict.fromkeys(i for i in involved if i != INIT)), text, tuple(steps))
 

@@ -103,6 +103,27 @@ def test_values_that_repeat_are_searched(seed: int, count: int):
             assert found in (UNDETERMINED, HOLDS if holds else VIOLATED), f"{variant}{model}\n{written(history)}"
 
 
+@given(st.integers(0, 1 << 60))
+@settings(max_examples=EXAMPLES)
+def test_every_step_names_what_was_read_or_written_or_when(seed: int):
+    """Nothing has to be taken on trust, but the order of writes that is forced by a cycle of its own."""
+    history = random_history(Random(seed), 5)
+    evidence = ("r('", "w('", "append('", "completed at", "session of process", "in this order", "any other order")
+    for anomaly in judge(history).anomalies:
+        assert len(anomaly.steps) == len(anomaly.edges) or anomaly.name == "cyclic-versions"
+        for step in anomaly.steps if anomaly.edges else ():
+            assert any(word in step for word in evidence), f"{step}\n{written(history)}"
+
+
+def test_long_lists_are_cut_short():
+    numbers = tuple(range(1000))
+    history = [Transaction(0, 0, "ok", 0, 1, tuple(Op("append", "x", n) for n in numbers))]
+    history += [Transaction(i, i, "ok", 2, 3, (Op("r", "x", value),)) for i, value in ((1, numbers), (2, numbers[:-1]))]
+    judgement = judge(history)
+    assert {a.name for a in judgement.anomalies} >= {"G1b", "not-linearizable"}
+    assert all(len(text) < 600 for a in judgement.anomalies for text in (a.text, *a.steps))
+
+
 def test_values_that_repeat_are_told_apart():
     """Whichever of the two writes of 1 T2 has read, it missed the other of x, or of y, of the transaction it read."""
     ops = [[("w", "x", 1), ("w", "y", 1)], [("w", "x", 1), ("w", "y", 2)], [("r", "x", 1), ("r", "y", None)]]
