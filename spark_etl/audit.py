@@ -35,6 +35,11 @@ _NO_OUTCOMES = "the journals hold no outcomes: a run of the multicast library wi
 _NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is empty"
 _CLIENTS = "clients saw what the journals say"
 _BANK = ("transfer", "read_all")
+_FOUNDATIONS = (
+    "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
+    "exactly once", _CLIENTS,
+)  # fmt: skip
+"""Properties without which nothing is said to hold of transactions."""
 
 PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank", "workloads", "course")
 """Groups of properties, and what happened when. "serializability" needs the first two, "sessions" that, too."""
@@ -228,12 +233,18 @@ class Audit:
     def dependencies(self) -> DataFrame:
         """`edges.dependencies`, of the whole run."""
         if self._graph is None:
-            self._graph = self.keep(edges.dependencies(self.ordered, self.writes))
+            took_place = self.messages.where(F.col("applied") != 0).select("id")
+            ordered = self.ordered.join(took_place, "id", "left_semi")
+            self._graph = self.keep(edges.dependencies(ordered, self.writes))
         return self._graph
 
     def found(self, name: str) -> int:
         """How many violations a property had."""
         return sum(p.violations for p in self.properties if p.name == name)
+
+    def contradiction(self) -> str:
+        """Why nothing can be said to hold of transactions, or empty."""
+        return next((f"{name} is violated" for name in _FOUNDATIONS if self.found(name)), "")
 
     def verdict(self, name: str) -> str:
         """A property's verdict; empty if it was not checked."""
@@ -441,6 +452,7 @@ class Audit:
             self._decide(prop, None)
         elif prop.verdict == VALID:
             prop.note = "every read returned the last version before it"
+            self._founded(prop)
         prop = self.check(strict, None, self.counts["history"], blind=blind, skip=skip)
         if skip:
             return
@@ -456,15 +468,23 @@ class Audit:
                 prop.note += f"; {late} operations ended before one that precedes them in the order was invoked"
         elif prop.verdict == VALID:
             prop.note = "the order of versions never runs against real time"
+            self._founded(prop)
         prop.seconds = round(time.monotonic() - began, 3)
+
+    def _founded(self, prop: Property) -> None:
+        """Nothing holds that rests on contradictory journals."""
+        if why := self.contradiction():
+            prop.verdict, prop.note = UNDETERMINED, f"nothing is wrong with the order, but {why}"
 
     def _decide(self, prop: Property, timeline: DataFrame | None) -> None:
         """Search for cycles, the certificate having failed."""
         began = time.monotonic()
         self.progress(f"searching for cycles ({prop.name})")
-        named = self.messages.where(F.col("applied") != 0).select("id", "gts")
-        names = named.join(self.operations.select("id", "f").distinct(), "id", "left")
-        found = serialization.search(self.dependencies(), names, timeline)
+        graph, names = self.dependencies(), self._names()
+        found = serialization.search(graph, names, timeline)
+        doubtful = found.components
+        if doubtful and graph.where(~F.col("sure")).limit(1).collect():
+            found = serialization.search(graph.where("sure"), names, timeline)
         for cycle in found.cycles:
             sentence = f"{len(cycle.sentences)} transactions must each precede the next, in a circle"
             prop.examples.append(cycle.violation(sentence))
@@ -475,9 +495,25 @@ class Audit:
             prop.verdict = VIOLATED
         elif found.unexplained:
             prop.verdict, prop.note = UNDETERMINED, "a cycle was found, but could not be explained"
+        elif doubtful > found.components:
+            prop.verdict, prop.note = UNDETERMINED, serialization.IN_DOUBT
         elif prop.verdict == VALID:
             prop.note = f"not in the order of versions, but without a cycle among {found.edges:,} edges"
+            self._founded(prop)
         prop.seconds = round(prop.seconds + time.monotonic() - began, 3)
+
+    def _names(self) -> DataFrame:
+        """gts, id and f of the transactions that took effect; without those whose version is not theirs alone."""
+        named = self.messages.where(F.col("applied") != 0).select("id", "gts")
+        names = named.join(self.operations.select("id", "f").distinct(), "id", "left")
+        if not self.contradiction():
+            return names
+        other = (F.col("outcome_id") != F.col("id")) | (F.col("outcome_gts") != F.col("gts"))
+        other_gts = self.log.where(other).select(F.explode(F.array("gts", "outcome_gts")).alias("gts"))
+        two = self.messages.where(F.col("gts") != F.col("gts_max"))
+        two = two.select(F.explode(F.array("gts", "gts_max")).alias("gts"))
+        shared = self.messages.groupBy("gts").agg(F.count("*").alias("n")).where(F.col("n") > 1).select("gts")
+        return names.join(other_gts.unionByName(two).unionByName(shared), "gts", "left_anti")
 
     def _check_sessions(self) -> None:
         certified = self.certified and not self.reads_property.violations and not self.found(_CLIENTS)

@@ -49,14 +49,15 @@ class Placed(msgspec.Struct):
 
 
 class Dependency(msgspec.Struct):
-    """source, target: versions of transactions. kind: as in `edges`. initial: of an rw edge: nobody wrote what was
-    read."""
+    """source, target: versions of transactions. kind, sure: as in `edges`. initial: of an rw edge: nobody wrote what
+    was read."""
 
     source: bytes
     target: bytes
     kind: int
     key: bytes
     initial: bool
+    sure: bool = True
 
 
 def collect(
@@ -72,11 +73,13 @@ def collect(
         pairs.join(mine, F.col("t") == F.col("node"), "left_semi")
     )
     initial = (F.col("kind") == RW) & (F.col("version") == absent())
-    rows = touching.select("source", "target", "kind", "key", initial.alias("initial")).distinct()
+    rows = touching.select("source", "target", "kind", "key", initial.alias("initial"), "sure").distinct()
     found = rows.limit(EDGES_MAX + 1).collect()
     if len(found) > EDGES_MAX:
         return None
-    dependencies = [Dependency(bytes(r.source), bytes(r.target), r.kind, bytes(r.key), r.initial) for r in found]
+    dependencies = [
+        Dependency(bytes(r.source), bytes(r.target), r.kind, bytes(r.key), r.initial, r.sure) for r in found
+    ]
     placed = []
     if steps is not None:
         for r in steps.join(mine, F.xxhash64("gts") == F.col("node"), "left_semi").collect():
@@ -115,7 +118,16 @@ class _Judge(Judge):
 
 
 def judge(dependencies: Sequence[Dependency], placed: Sequence[Placed]) -> dict[str, str]:
-    """Model -> verdict, of the transactions on cycles. Sessions and real time only as far as `placed` tells."""
+    """Model -> verdict, of the transactions on cycles. Sessions and real time only as far as `placed` tells. What is
+    not sure can show that a model holds, and not that it is violated."""
+    found = _judge(dependencies, placed)
+    if all(d.sure for d in dependencies):
+        return found
+    proved = _judge([d for d in dependencies if d.sure], placed)
+    return {m: v if v == HOLDS else VIOLATED if proved[m] == VIOLATED else UNDETERMINED for m, v in found.items()}
+
+
+def _judge(dependencies: Sequence[Dependency], placed: Sequence[Placed]) -> dict[str, str]:
     sessions: dict[tuple[str, int], int] = {}
     history: dict[bytes, Transaction] = {}
     files: dict[int, str] = {}

@@ -40,9 +40,11 @@ def reads_in_order(reads: DataFrame, writes: DataFrame) -> DataFrame:
 
 
 def dependencies(ordered_reads: DataFrame, writes: DataFrame) -> DataFrame:
-    """Every ww, wr and rw edge: source and target (gts), kind, key, version (of the version concerned).
+    """Every ww, wr and rw edge: source and target (gts), kind, key, version (of the version concerned), sure.
 
-    ordered_reads: from `reads_in_order`. Reads of versions that nobody wrote have no edges.
+    ordered_reads: from `reads_in_order`. Reads of versions that nobody wrote have no edges. sure: false if somebody saw
+    that a key is absent which was deleted at some time: that may have been any of its deletions, or the beginning; the
+    edge is that of the last one before the reader.
     """
     by_version = Window.partitionBy("key").orderBy("gts")
     versions = writes.select("key", "gts").distinct()
@@ -50,18 +52,21 @@ def dependencies(ordered_reads: DataFrame, writes: DataFrame) -> DataFrame:
     versions = versions.unionByName(first).withColumn("next", F.lead("gts").over(by_version))
     ww = versions.where((F.col("gts") != absent()) & F.col("next").isNotNull()).select(
         F.col("gts").alias("source"), F.col("next").alias("target"), F.lit(WW).alias("kind"), "key",
-        F.col("gts").alias("version"),
+        F.col("gts").alias("version"), F.lit(True).alias("sure"),
     )  # fmt: skip
+    deleted = writes.where("deleted").select("key").distinct().withColumn("deleted", F.lit(True))
     seen = F.when(F.col("version") == absent(), F.col("last_delete")).otherwise(F.col("version"))
-    read = ordered_reads.select("key", F.col("gts").alias("reader"), seen.alias("gts")).distinct()
-    matched = read.join(versions, ["key", "gts"])
+    none = F.col("version") == absent()
+    read = ordered_reads.select("key", F.col("gts").alias("reader"), seen.alias("gts"), none.alias("none")).distinct()
+    matched = read.join(versions, ["key", "gts"]).join(deleted, "key", "left")
+    matched = matched.withColumn("sure", ~(F.col("none") & F.col("deleted").isNotNull()))
     wr = matched.where(F.col("gts") != absent()).select(
         F.col("gts").alias("source"), F.col("reader").alias("target"), F.lit(WR).alias("kind"), "key",
-        F.col("gts").alias("version"),
+        F.col("gts").alias("version"), "sure",
     )  # fmt: skip
     rw = matched.where(F.col("next").isNotNull()).select(
         F.col("reader").alias("source"), F.col("next").alias("target"), F.lit(RW).alias("kind"), "key",
-        F.col("gts").alias("version"),
+        F.col("gts").alias("version"), "sure",
     )  # fmt: skip
     return ww.unionByName(wr).unionByName(rw).where(F.col("source") != F.col("target"))
 

@@ -16,15 +16,16 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
     """Every final delivery of every replica beside that replica's account of it; either may be missing.
 
     Columns: replica, shard, position; of the delivery: offset, gts, id, expired, destinations, origin; of the outcome:
-    outcome_gts, outcome_id, status, succeeded, effect, content, state_digest. live: delivered, and neither expired nor
-    a second message under a used id. It may have an effect.
+    outcome_gts, outcome_id, outcome_offset, status, succeeded, effect, content, state_digest. live: delivered, and
+    neither expired nor a second message under a used id. It may have an effect.
+    A record that stands twice in a journal makes two rows; `offset` and `outcome_offset` tell them apart.
     """
     delivered = deliveries.where(F.col("stage") == FINAL).select(
         "replica", "shard", "position", "offset", "gts", "id", "expired", "destinations", "origin"
     )
     done = outcomes.select(
-        "replica", "shard", "position", F.col("gts").alias("outcome_gts"), F.col("id").alias("outcome_id"),
-        "status", "succeeded", "effect", "content", "state_digest",
+        "replica", "shard", "position", F.col("offset").alias("outcome_offset"), F.col("gts").alias("outcome_gts"),
+        F.col("id").alias("outcome_id"), "status", "succeeded", "effect", "content", "state_digest",
     )  # fmt: skip
     mismatch = F.coalesce(F.col("status") == MISMATCH, F.lit(False))
     return delivered.join(done, ["replica", "shard", "position"], "full_outer").withColumn(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from spark_etl import consistency, serialization
 from spark_etl.blackbox.models import MODELS, PLAIN, REALTIME, SESSION
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
 SESSIONS = ("monotonic reads", "monotonic writes", "read your writes", "writes follow reads")
 PER_KEY = "linearizability per key"
-
-_FOUNDATIONS = (
-    "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
-    "exactly once", "clients saw what the journals say",
-)  # fmt: skip
 
 
 class Guarantees:
@@ -45,8 +41,6 @@ class Guarantees:
         self.late = late
         self.no_sessions = ""
         self.inverted: int | None = None
-        self._accesses: DataFrame | None = None
-        self._seen: DataFrame | None = None
 
     def check(self) -> None:
         """All properties of this module."""
@@ -77,32 +71,44 @@ class Guarantees:
             for name in SESSIONS:
                 self._note(audit.check(name, None, rows, blind=self.blind), "no session runs against the versions")
             return
-        touched, seen = self._frames(sequential)
-        views = sessions.views(seen, sequential)
-        for name, frame in zip(
-            SESSIONS,
-            (
-                sessions.monotonic_reads(touched),
-                sessions.monotonic_writes(touched, views),
-                sessions.read_your_writes(touched),
-                sessions.writes_follow_reads(touched, views),
-            ),
-            strict=True,
-        ):
-            note = f"{self.inverted:,} operations are ordered before an earlier one of their session"
-            self._note(audit.check(name, frame, rows, blind=self.blind), note if self.inverted else "")
+        note = f"{self.inverted:,} operations are ordered before an earlier one of their session"
+        seen = self._seen()
+        frames, likely_frames = (self._session_frames(sequential, one) for one in (seen, self._likely(seen)))
+        for name, frame, likely in zip(SESSIONS, frames, likely_frames, strict=True):
+            prop = audit.check(name, frame, rows, blind=self.blind)
+            self._doubt(prop, likely)
+            self._note(prop, note if self.inverted else "")
 
     def _note(self, prop: Property, note: str) -> None:
         if prop.verdict == VALID and self.no_sessions:
             prop.verdict, note = UNDETERMINED, f"nothing is wrong in what could be read. {self.no_sessions}"
         prop.note = prop.note or note
 
-    def _frames(self, steps: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """(accesses, seen) of these operations."""
+    def _seen(self) -> DataFrame:
         audit = self.audit
         told = audit.operations if audit.found("clients saw what the journals say") else None
-        seen = audit.keep(sessions.seen(audit.ordered, told, audit.unsure_shards))
-        return audit.keep(sessions.accesses(steps, seen, audit.writes)), seen
+        return audit.keep(sessions.seen(audit.ordered, audit.writes, told, audit.unsure_shards))
+
+    def _likely(self, seen: DataFrame) -> DataFrame | None:
+        """`sessions.as_likely`; None if there is no doubt."""
+        return sessions.as_likely(seen) if seen.where(F.col("low") != F.col("high")).limit(1).collect() else None
+
+    def _session_frames(self, steps: DataFrame, seen: DataFrame | None) -> list[DataFrame | None]:
+        if seen is None:
+            return [None] * len(SESSIONS)
+        touched = self.audit.keep(sessions.accesses(steps, seen, self.audit.writes))
+        views = sessions.views(seen, steps, self.audit.writes)
+        return [
+            sessions.monotonic_reads(touched),
+            sessions.monotonic_writes(touched, views),
+            sessions.read_your_writes(touched),
+            sessions.writes_follow_reads(touched, views),
+        ]
+
+    def _doubt(self, prop: Property, likely: DataFrame | None) -> None:
+        """What is not violated for certain holds if it does in one way in which it may have been."""
+        if prop.verdict == VALID and likely is not None and likely.limit(1).collect():
+            prop.verdict, prop.note = UNDETERMINED, serialization.IN_DOUBT
 
     def _per_key(self) -> None:
         audit, rows = self.audit, self.audit.counts["history"]
@@ -110,13 +116,19 @@ class Guarantees:
             prop = audit.check(PER_KEY, None, rows, blind=self.blind)
             prop.note = prop.note or "the order of versions never runs against real time"
             return
-        touched, _ = self._frames(audit.timeline)
-        frame = sessions.linearizable(touched, audit.ordered, audit.writes, audit.unsure_shards)
+        seen = self._seen()
+        frame, likely = self._key_frame(seen), self._likely(seen)
         prop = audit.check(PER_KEY, frame, rows, blind=self.blind)
+        self._doubt(prop, None if likely is None else self._key_frame(likely))
         invented = [v for v in audit.reads_property.examples if v.name == "unwritten-version"]
         if invented:
             prop.verdict, prop.violations = VIOLATED, prop.violations + len(invented)
             prop.examples += invented
+
+    def _key_frame(self, seen: DataFrame) -> DataFrame:
+        audit = self.audit
+        touched = audit.keep(sessions.accesses(audit.timeline, seen, audit.writes))
+        return sessions.linearizable(touched, audit.ordered, audit.writes, audit.unsure_shards)
 
     # -- models -------------------------------------------------------------------------------------------------------
 
@@ -126,7 +138,7 @@ class Guarantees:
         if self.skip:
             return []
         audit.progress("deciding on consistency models")
-        unfounded = next((f"{name} is violated" for name in _FOUNDATIONS if audit.found(name)), "")
+        unfounded = audit.contradiction()
         if not unfounded and self.blind:
             unfounded = "a part of the journals is missing"
         found = {model: (OPEN, self._why_not(model)) for model in MODELS}

@@ -14,10 +14,13 @@ import numpy as np
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from spark_etl.blackbox.cycles import name
 from spark_etl.columns import id_text, key_text, version_text
 from spark_etl.cycles import NEVER, Interval, cyclic_nodes, find_cycles
-from spark_etl.edges import KINDS, RW, WR, WW
+from spark_etl.edges import KINDS, WR, WW
 from spark_etl.report import Edge, Operation, Violation
+
+IN_DOUBT = "it depends on which deletions of a key were seen by those who read that it is absent"
 
 
 class Cycle(msgspec.Struct):
@@ -143,7 +146,7 @@ def _explain_one(
         return None
     rows: list[Any] = nodes
     edges: list[Edge] = []
-    kinds: list[int] = []
+    kinds: list[str] = []
     for at, (one, other) in enumerate(zip(rows, [*rows[1:], rows[0]], strict=True)):
         a, b = bytes(one.gts), bytes(other.gts)
         who, whom = (f"{r.f} {r.id} (version {r.version})" for r in (one, other))
@@ -158,9 +161,9 @@ def _explain_one(
             )
         else:
             return None
-        kinds.append(kind)
+        kinds.append(KINDS.get(kind, "realtime"))
         edges.append(Edge(at, (at + 1) % len(rows), KINDS.get(kind, "rt"), key, sentence))
-    return Cycle(_anomaly(kinds), [Operation(row.id, row.f, row.version) for row in rows], edges)
+    return Cycle(name(kinds), [Operation(row.id, row.f, row.version) for row in rows], edges)
 
 
 def _before(one: list[Row], other: list[Row]) -> tuple[int, int] | None:
@@ -179,19 +182,6 @@ def _dependency(edge: Row, who: str, whom: str) -> str:
     if edge.kind == WR:
         return f"{kind}: {whom} read key {edge.key} as {who} wrote it"
     return f"{kind}: {who} read key {edge.key} at version {edge.version}, before {whom} overwrote that"
-
-
-def _anomaly(kinds: list[int]) -> str:
-    """Adya's name for a cycle with edges of these kinds (0: real time)."""
-    anti = kinds.count(RW)
-    if anti == 0:
-        name = "G1c" if WR in kinds else "G0"
-    elif anti == 1:
-        name = "G-single"
-    else:
-        apart = all(not (a == RW and b == RW) for a, b in zip(kinds, [*kinds[1:], kinds[0]], strict=True))
-        name = "G-nonadjacent" if apart else "G2-item"
-    return f"{name}-realtime" if 0 in kinds else name
 
 
 def order_cycle(edges: DataFrame, where: int = 5) -> tuple[int, list[Cycle]]:

@@ -26,9 +26,8 @@ _SHOWN_OPS = 4
 _SHOWN_KEYS = 20
 
 
-def name(cycle: Sequence[Edge]) -> str:
-    """The strongest-named kind that a cycle is an instance of."""
-    kinds = [edge.kind for edge in cycle]
+def name(kinds: Sequence[str]) -> str:
+    """The strongest-named kind that a cycle with edges of these kinds (`graphs.Edge`) is an instance of."""
     rw = kinds.count("rw")
     if not rw:
         base = "G1c" if "wr" in kinds else "G0"
@@ -75,7 +74,7 @@ def find(judge: Judge) -> list[Anomaly]:
             new = set(inferred) - certain
         anyway = anyway if suffix else new
         for cycle in _cycles([*judge.known, *sorted(new, key=repr)], extra):
-            kind = name(cycle)
+            kind = name([edge.kind for edge in cycle])
             plain = kind.removesuffix("-process").removesuffix("-realtime")
             if any(edge in new and edge not in anyway for edge in cycle):
                 kind = plain + suffix

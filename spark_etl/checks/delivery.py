@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED
 from multicast.types import FINAL, OPTIMISTIC
+from spark_etl import frames
 from spark_etl.columns import id_text, text, union, version_text, violations
 
 
@@ -19,11 +20,12 @@ def _is_in(column: str, numbers: Sequence[int]) -> Column:
 def integrity(log: DataFrame) -> DataFrame:
     """No message is delivered twice at one replica (an expired repetition has no effect and does not count), and an
     expired delivery has no effect. Names: duplicate-delivery, expired-with-effect."""
+    place = F.struct("position", "offset")
     twice = (
         log.where(F.col("live"))
         .groupBy("replica", "id")
-        .agg(F.count("*").alias("times"), F.min("position").alias("first"), F.max("position").alias("last"))
-        .where(F.col("times") > 1)
+        .agg(F.min(place).alias("first"), F.max(place).alias("last"))
+        .where(F.col("first.offset") != F.col("last.offset"))
     )
     expired = log.where(F.col("expired") & (F.col("status") == APPLIED))
     return union(
@@ -32,8 +34,8 @@ def integrity(log: DataFrame) -> DataFrame:
                 twice,
                 "duplicate-delivery",
                 text(
-                    "replica {} delivered message {} {} times, first at position {} and last at position {}",
-                    F.col("replica"), id_text(F.col("id")), F.col("times"), F.col("first"), F.col("last"),
+                    "replica {} delivered message {} more than once, first at position {} and last at position {}",
+                    F.col("replica"), id_text(F.col("id")), F.col("first.position"), F.col("last.position"),
                 ),
                 [F.col("id")],
                 replicas=[F.col("replica")],
@@ -178,13 +180,15 @@ def prefix_order(log: DataFrame) -> DataFrame:
     steps = (
         log.where(F.col("id").isNotNull())
         .select("replica", "shard", "position", "offset", "id", "gts", "expired")
+        .withColumn("o", F.lag("offset").over(in_time))
         .withColumn("p", F.lag("position").over(in_time))
         .withColumn("g", F.lag("gts").over(in_time))
         .withColumn("i", F.lag("id").over(in_time))
     )
     who = [F.col("replica")]
     both = [F.col("i"), F.col("id")]
-    same, back = F.col("position") == F.col("p"), F.col("position") < F.col("p")
+    same = (F.col("position") == F.col("p")) & (F.col("offset") != F.col("o"))
+    back = F.col("position") < F.col("p")
     return union(
         [
             violations(
@@ -230,7 +234,7 @@ def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_sh
         .agg(F.min("id").alias("id"), F.max("id").alias("other"))
         .where(F.col("id") != F.col("other"))
     )
-    frames = [
+    found = [
         violations(
             live.where(F.col("gts") != F.col("gts_max")),
             "timestamp-disagreement",
@@ -261,27 +265,31 @@ def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_sh
             [F.col("id"), F.col("other")],
         ),
     ]  # fmt: skip
-    for index, shard in enumerate(shards):
-        if shard not in unsure_shards:
-            frames.append(_missed(live, tops, index, shard))
-    return union(frames)
+    return union([*found, _missed(live, tops, shards, unsure_shards)])
 
 
-def _missed(live: DataFrame, tops: DataFrame, index: int, shard: int) -> DataFrame:
-    """Messages for `shard` that it never delivered although one of its replicas delivered something later."""
-    bit = 1 << index
-    passed = tops.where(F.col("shard") == shard).agg(
-        F.max("top_gts").alias("top_gts"), F.max_by("replica", "top_gts").alias("passer")
+def _missed(live: DataFrame, tops: DataFrame, shards: list[int], unsure_shards: Sequence[int]) -> DataFrame:
+    """Messages that a destination never delivered although one of its replicas delivered something later."""
+    passed = (
+        tops.where(~_is_in("shard", unsure_shards))
+        .groupBy("shard")
+        .agg(F.max("top_gts").alias("top_gts"), F.max_by("replica", "top_gts").alias("passer"))
     )
-    absent = (F.col("expected").bitwiseAND(bit) != 0) & (F.col("delivered").bitwiseAND(bit) == 0)
-    missed = live.where(absent).crossJoin(F.broadcast(passed)).where(F.col("gts") < F.col("top_gts"))
+    lacking = F.bitwise_not("delivered")
+    missed = (
+        live.where(F.col("expected").bitwiseAND(lacking) != 0)
+        .withColumn("shard", F.explode("destinations"))
+        .where(frames.shard_bit("shard", shards).bitwiseAND(lacking) != 0)
+        .join(F.broadcast(passed), "shard")
+        .where(F.col("gts") < F.col("top_gts"))
+    )
     return violations(
         missed,
         "missed-delivery",
         text(
             "message {} (version {}) is addressed to shards {} and was delivered elsewhere, but no replica of shard {}"
             " delivered it, although replica {} went on to version {}",
-            id_text(F.col("id")), version_text(F.col("gts")), F.concat_ws(", ", "destinations"), F.lit(shard),
+            id_text(F.col("id")), version_text(F.col("gts")), F.concat_ws(", ", "destinations"), F.col("shard"),
             F.col("passer"), version_text(F.col("top_gts")),
         ),
         [F.col("id")],

@@ -51,14 +51,18 @@ def against_versions(steps: DataFrame) -> DataFrame:
     return steps.withColumn("latest", latest).where(F.col("gts") < F.col("latest"))
 
 
-def seen(ordered_reads: DataFrame, operations: DataFrame | None, unsure_shards: Sequence[int]) -> DataFrame:
-    """What was read, as bounds: id, key, gts (the reader's), version, low and high. They differ where a key was said to
-    be absent and the order says otherwise: then it is not known which deletion was seen.
+def seen(
+    ordered_reads: DataFrame, writes: DataFrame, operations: DataFrame | None, unsure_shards: Sequence[int]
+) -> DataFrame:
+    """What was read, as bounds: id, key, gts (the reader's), version, low and high; and likely, what it was if a key
+    that was said to be absent was so by its last deletion before the reader. They differ where a key was absent that
+    was deleted at some time: that may have been any of its deletions, or the beginning.
 
     ordered_reads: `edges.reads_in_order`. operations: given, what clients were told replaces what the journals say.
     unsure_shards: deletions may be missing there; absent keys are left out.
     """
-    reads = ordered_reads.select("id", "key", "gts", "shard", "version", "expected", "last_delete")
+    deletions = writes.where("deleted").groupBy("key").agg(F.max("gts").alias("last"))
+    reads = ordered_reads.select("id", "key", "gts", "shard", "version", "last_delete").join(deletions, "key", "left")
     if operations is not None:
         told = operations.where(F.col("type") == "ok").select("id", F.explode("reads").alias("name", "told"))
         told = told.select("id", F.col("name").cast("binary").alias("key"), "told")
@@ -68,12 +72,16 @@ def seen(ordered_reads: DataFrame, operations: DataFrame | None, unsure_shards: 
     none = F.col("version") == absent()
     if unsure_shards:
         reads = reads.where(~(none & F.col("shard").isin(list(unsure_shards))))
-    right = F.col("expected") == absent()
     return reads.select(
-        "id", "key", "gts", "version",
-        F.when(~none, F.col("version")).when(right, F.col("last_delete")).otherwise(absent()).alias("low"),
-        F.when(~none, F.col("version")).otherwise(F.col("last_delete")).alias("high"),
+        "id", "key", "gts", "version", F.col("version").alias("low"),
+        F.when(none, F.coalesce("last", absent())).otherwise(F.col("version")).alias("high"),
+        F.when(none, F.col("last_delete")).otherwise(F.col("version")).alias("likely"),
     )  # fmt: skip
+
+
+def as_likely(seen: DataFrame) -> DataFrame:
+    """`seen` without doubt: one way in which it may have been."""
+    return seen.withColumn("low", F.col("likely")).withColumn("high", F.col("likely"))
 
 
 def accesses(steps: DataFrame, seen: DataFrame, writes: DataFrame) -> DataFrame:
@@ -151,12 +159,13 @@ def _violations(wrong: DataFrame, name: str, does: str, had: str) -> DataFrame:
     )  # fmt: skip
 
 
-def views(seen: DataFrame, steps: DataFrame) -> DataFrame:
+def views(seen: DataFrame, steps: DataFrame, writes: DataFrame) -> DataFrame:
     """What transactions saw of each session beside what else they read: observer (id), key, high, and of the session
     the last operation that the observer has read from: file, process, line, writer."""
     writers = steps.select(F.col("gts").alias("version"), *_SESSION, "line", F.col("id").alias("writer"))
     last = (
-        seen.select("id", "version")
+        seen.select("id", "key", "version")
+        .join(writes.select("key", F.col("gts").alias("version")).distinct(), ["key", "version"], "left_semi")
         .join(writers, "version")
         .groupBy("id", *_SESSION)
         .agg(F.max("line").alias("line"), F.max_by("writer", "line").alias("writer"))
@@ -241,7 +250,7 @@ def _went_back(back: DataFrame) -> DataFrame:
 
 
 def _lost_updates(ordered_reads: DataFrame, writes: DataFrame, unsure: Sequence[int]) -> DataFrame:
-    wrong = ordered_reads.where(F.col("version") != F.col("expected"))
+    wrong = ordered_reads.where((F.col("version") != F.col("expected")) & (F.col("version") != F.col("gts")))
     if unsure:
         wrong = wrong.where(~F.col("shard").isin(list(unsure)))
     wrong = wrong.join(writes.select("key", "gts").distinct(), ["key", "gts"])

@@ -138,7 +138,7 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
     wrong = ordered_reads.where(F.col("version") != F.col("expected"))
     if unsure_shards:
         wrong = wrong.where(~F.col("shard").isin(list(unsure_shards)))
-    written = writes.select("key", F.col("gts").alias("version"), F.lit(True).alias("written"))
+    written = writes.where(~F.col("deleted")).select("key", F.col("gts").alias("version"), F.lit(True).alias("written"))
     wrong = wrong.join(written.distinct(), ["key", "version"], "left")
     unwritten = F.col("written").isNull() & (F.col("version") != absent())
     future = F.col("version") >= F.col("gts")
@@ -165,18 +165,19 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
 def exactly_once(log: DataFrame) -> DataFrame:
     """No id has its effect twice at a replica. Name: effect-twice. (Its absence after an acknowledgement is
     `clients.answers`' to find, different outcomes at different shards `results`'.)"""
+    place = F.struct("position", "outcome_offset")
     twice = (
         log.where(F.col("effect"))
         .groupBy("replica", F.col("outcome_id").alias("id"))
-        .agg(F.count("*").alias("times"), F.min("position").alias("first"), F.max("position").alias("last"))
-        .where(F.col("times") > 1)
+        .agg(F.min(place).alias("first"), F.max(place).alias("last"))
+        .where(F.col("first.outcome_offset") != F.col("last.outcome_offset"))
     )
     return violations(
         twice,
         "effect-twice",
         text(
-            "replica {} applied transaction {} {} times, first at position {} and last at position {}",
-            F.col("replica"), id_text(F.col("id")), F.col("times"), F.col("first"), F.col("last"),
+            "replica {} applied transaction {} more than once, first at position {} and last at position {}",
+            F.col("replica"), id_text(F.col("id")), F.col("first.position"), F.col("last.position"),
         ),
         [F.col("id")],
         replicas=[F.col("replica")],

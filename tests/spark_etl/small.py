@@ -73,9 +73,9 @@ def batch(spark: Any, histories: Sequence[History]) -> Batch:
 
 def violations(frames: Batch) -> dict[int, set[str]]:
     """Case -> the names of the broken guarantees, by the audit's checks."""
-    seen = sessions.seen(frames.ordered, None, [])
+    seen = sessions.seen(frames.ordered, frames.writes, None, [])
     touched = sessions.accesses(frames.steps, seen, frames.writes).cache()
-    views = sessions.views(seen, frames.steps)
+    views = sessions.views(seen, frames.steps, frames.writes)
     found = (
         sessions.monotonic_reads(touched)
         .unionByName(sessions.monotonic_writes(touched, views))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 from spark_etl import frames, schemas
 from spark_etl.checks import workloads
+from tests.spark_etl.brute_workloads import Operation, broken, random_operations
 
-Operation = tuple[str, str, int, int, dict[str, int]]
-"""f, type, invocation and end, value."""
+RANDOM_RUNS = int(os.environ.get("RANDOM_RUNS", "300"))
 
 
 def ring(*pointers: int) -> dict[str, int]:
@@ -75,10 +78,10 @@ CASES: dict[str, tuple[list[Operation], set[str]]] = {
 }  # fmt: skip
 
 
-def events() -> list[dict[str, Any]]:
+def events(cases: Iterable[list[Operation]]) -> list[dict[str, Any]]:
     """Every operation as the lines of a history: one file per case, values with the invocation and, if ok, the end."""
     rows: list[dict[str, Any]] = []
-    for case, (operations, _) in enumerate(CASES.values()):
+    for case, operations in enumerate(cases):
         for number, (f, type_, began, ended, value) in enumerate(operations):
             base = {"file": str(case), "line": 0, "process": number, "f": f"{f}",
                     "id": (case * 100 + number).to_bytes(16, "big")}  # fmt: skip
@@ -89,13 +92,29 @@ def events() -> list[dict[str, Any]]:
     return rows
 
 
-def test_each_invariant_is_broken_by_its_own_histories_only(spark: Any):
+def violations(spark: Any, cases: Iterable[list[Operation]]) -> dict[int, set[str]]:
+    """Case -> names."""
     names = schemas.HISTORY.fieldNames()
-    rows = [tuple(row.get(name) for name in names) for row in events()]
+    rows = [tuple(row.get(name) for name in names) for row in events(cases)]
     operations = frames.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
     found: dict[int, set[str]] = {}
     for _, check in workloads.INVARIANTS.values():
         for row in check(operations).collect():
             found.setdefault(int(row.transactions[0].replace("-", ""), 16) // 100, set()).add(row.name)
             assert "?" not in row.sentence
-    assert {name: found.get(case, set()) for case, name in enumerate(CASES)} == {n: e for n, (_, e) in CASES.items()}
+    return found
+
+
+def test_each_invariant_is_broken_by_its_own_histories_only(spark: Any):
+    found = violations(spark, [operations for operations, _ in CASES.values()])
+    expected = {name: names for name, (_, names) in CASES.items()}
+    assert {name: found.get(case, set()) for case, name in enumerate(CASES)} == expected
+    assert {name: broken(operations) for name, (operations, _) in CASES.items()} == expected
+
+
+def test_random_histories_get_the_verdicts_of_brute_force(spark: Any):
+    histories = [random_operations(Random(seed)) for seed in range(RANDOM_RUNS)]
+    found = violations(spark, histories)
+    for case, history in enumerate(histories):
+        assert found.get(case, set()) == broken(history), history
+    assert len({name for names in found.values() for name in names}) == 6

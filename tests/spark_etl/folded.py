@@ -1,0 +1,191 @@
+"""Hundreds of small runs (`brute.Run`) in one audit: run c has ids, versions, keys, replicas, shards and history files
+of its own, so that nothing of one touches another. What the audit decides globally, it decides for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+from multicast.types import FINAL, OPTIMISTIC, Timestamp
+from spark_etl import audit, consistency, frames, schemas, serialization
+from spark_etl.audit import Audit
+from spark_etl.extract import arrow_schema
+from spark_etl.inputs import understand
+from spark_etl.report import Course
+from tests.spark_etl import brute
+
+IDS, REPLICAS, SHARDS = 1000, 16, 4
+"""How many ids, replicas and shards a run has room for."""
+
+
+def gts(case: int, time: int) -> bytes:
+    return Timestamp(time, case).encode() if time else bytes(16)
+
+
+def case_of_gts(version: bytes) -> int:
+    return Timestamp.decode(version).tiebreak
+
+
+def message_id(case: int, one: int) -> bytes:
+    return (case * IDS + one).to_bytes(16, "big")
+
+
+def case_of_file() -> Any:
+    """The run that a row with a history's `file` is of, as a column."""
+    return F.split(F.split("file", "/")[1], "-")[0].cast("int")
+
+
+def case_of_text(one: str) -> int:
+    return int(one.replace("-", ""), 16) // IDS
+
+
+class _Rows:
+    def __init__(self) -> None:
+        self.tables: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.offset = 0
+
+    def add_run(self, case: int, run: brute.Run) -> None:
+        for shard, members in run.shards.items():
+            for replica in members:
+                place = {"replica": case * REPLICAS + replica, "shard": case * SHARDS + shard, "segment": 0}
+                names = {case * SHARDS + s: [case * REPLICAS + r for r in rs] for s, rs in run.shards.items()}
+                self.tables["segments"].append(
+                    {**place, "offset": 0, "file": f"{case}-{replica}", "end": 1, "records": 1, "cluster": "c"}
+                )
+                for record in run.journals[replica]:
+                    self.offset += 1
+                    self._add(case, {**place, "offset": self.offset, "at": self.offset}, record, json.dumps(names))
+        self._add_history(case, run.ops)
+
+    def _add(self, case: int, place: dict[str, Any], r: Any, members: str) -> None:
+        tables = self.tables
+        if isinstance(r, brute.Started):
+            tables["lives"].append({**place, "event": "started", "protocol": "p", "members": members})
+        elif isinstance(r, brute.Stopped):
+            tables["lives"].append({**place, "event": "stopped", "delivered": r.delivered, "completed": r.completed})
+        elif isinstance(r, brute.Submitted):
+            tables["submitted"].append({**place, "id": message_id(case, r.id), "destinations": [0]})
+        elif isinstance(r, brute.Delivery):
+            tables["deliveries"].append({
+                **place, "position": r.position, "gts": gts(case, r.time), "id": message_id(case, r.id),
+                "stage": FINAL if r.position else OPTIMISTIC, "expired": r.expired,
+                "destinations": [case * SHARDS + s for s in r.destinations], "origin": case * REPLICAS + r.origin,
+            })  # fmt: skip
+        else:
+            who = {**place, "position": r.position, "gts": gts(case, r.time), "id": message_id(case, r.id)}
+            tables["outcomes"].append({
+                **who, "status": r.status, "succeeded": r.succeeded,
+                "effect": r.status == brute.APPLIED and bool(r.writes), "content": str(r.content).encode(),
+                "state_digest": None if r.digest is None else b"%d" % r.digest,
+            })  # fmt: skip
+            for key, version in r.reads.items():
+                tables["reads"].append({**who, "key": f"{case}:{key}".encode(), "version": gts(case, version)})
+            for key, value in r.writes.items() if r.status == brute.APPLIED else ():
+                tables["writes"].append({
+                    **who, "key": f"{case}:{key}".encode(), "value": None if value is None else b"%d" % value,
+                    "deleted": value is None, "digested": False,
+                })  # fmt: skip
+
+    def _add_history(self, case: int, ops: Sequence[brute.Op]) -> None:
+        events: dict[str, list[tuple[int, int, int, dict[str, Any]]]] = defaultdict(list)
+        for n, op in enumerate(ops):
+            file = f"history/{case}-{op.file}"
+            base = {"file": file, "process": op.process, "id": message_id(case, op.id), "f": op.f, "reads": []}
+            events[file].append((op.invoke, 0, n, {**base, "type": "invoke", "at_us": op.invoke}))
+            if op.type:
+                end = {**base, "type": op.type, "at_us": op.complete, "succeeded": op.succeeded}
+                end["version"] = None if op.version is None else gts(case, op.version)
+                end["reads"] = [(f"{case}:{key}", gts(case, version)) for key, version in op.reads.items()]
+                events[file].append((op.complete, 1, n, end))
+        for found in events.values():
+            for line, (_, _, _, event) in enumerate(sorted(found, key=lambda e: e[:3]), 1):
+                self.tables["history"].append({**event, "line": line})
+
+
+class Folded(Audit):
+    """The audit of many runs as of one."""
+
+    def __init__(self, spark: Any, runs: Sequence[brute.Run], out: Path, **options: Any):
+        super().__init__(spark, out, out, **options)
+        self.runs = runs
+
+    def _open(self) -> None:
+        rows = _Rows()
+        for case, run in enumerate(self.runs):
+            rows.add_run(case, run)
+        wanted = {name: schemas.table_schema(name) for name in schemas.TABLES} | {"history": schemas.HISTORY}
+        opened = {}
+        for name, schema in wanted.items():
+            self.out.mkdir(parents=True, exist_ok=True)
+            path = self.out / f"{name}.parquet"
+            pq.write_table(pa.Table.from_pylist(rows.tables[name], schema=arrow_schema(schema)), path)
+            opened[name] = self.spark.read.schema(schema).parquet(str(path))
+        self.tables = {name: opened[name] for name in ("deliveries", "outcomes", "reads", "writes", "submitted")}
+        self.history = opened["history"]
+        self.counts = {"history": 0} | {name: len(found) for name, found in rows.tables.items()}
+        fields = dict.fromkeys(schemas.JOURNAL.fieldNames())
+        self.small = [
+            SimpleNamespace(**{**fields, "table": name, **row})
+            for name in ("lives", "segments")
+            for row in rows.tables[name]
+        ]
+        self.inputs = understand(self.small, {row["replica"] for row in rows.tables["segments"]}, {})
+        self.has_history = True
+        self.course = Course()
+
+    def _prove(self) -> None:
+        """No lines to show."""
+
+    def _settled_before(self) -> Any:
+        """Per run; as a column, which does where a version does."""
+        limits = []
+        for case, run in enumerate(self.runs):
+            mine = {s: [case * REPLICAS + r for r in rs] for s, rs in run.shards.items()}
+            inputs = SimpleNamespace(shards=mine, crashed=self.inputs.crashed, unsure=[])
+            one = SimpleNamespace(inputs=inputs, tops=self.tops, unsure_shards=[])
+            limits.append(Audit._settled_before(one) or b"\xff" * 16)  # type: ignore[arg-type]
+        listed = F.lit(",".join(limit.hex() for limit in limits))
+        return F.unhex(F.element_at(F.split(listed, ","), case_of_file() + 1))
+
+
+def unlimited(patch: pytest.MonkeyPatch) -> list[serialization.CycleSearch]:
+    """Show all violations and cycles, and let shards be bits of their own run's. Returns what cycle searches find."""
+    find_cycles = serialization.find_cycles
+    patch.setattr(audit, "EXAMPLES", 1_000_000)
+    patch.setattr(consistency, "RESIDUE_MAX", 1_000_000)
+    patch.setattr(serialization, "find_cycles", lambda s, t, i, n, _=0: find_cycles(s, t, i, n, 1_000_000))
+    patch.setattr(serialization, "order_cycle", partial(serialization.order_cycle, where=1_000_000))
+    patch.setattr(frames, "shard_bit", lambda shard, shards: _bit(F.col(shard)))
+    patch.setattr(frames, "destination_bits", lambda names, shards: F.aggregate(
+        names, F.lit(0).cast("bigint"), lambda bits, shard: bits.bitwiseOR(_bit(shard))))  # fmt: skip
+    found: list[serialization.CycleSearch] = []
+    search = serialization.search
+
+    def recording(*arguments: Any) -> serialization.CycleSearch:
+        found.append(search(*arguments))
+        return found[-1]
+
+    patch.setattr(serialization, "search", recording)
+    return found
+
+
+def case_of_cycle(cycle: serialization.Cycle) -> int:
+    return case_of_text(cycle.operations[0].id)
+
+
+def ids_of_cycle(cycle: serialization.Cycle) -> list[int]:
+    return [int(operation.id.replace("-", ""), 16) % IDS for operation in cycle.operations]
+
+
+def _bit(shard: Any) -> Any:
+    return F.pow(F.lit(2), shard % SHARDS).cast("bigint")

@@ -1,0 +1,417 @@
+"""Small random runs: correct ones, and what damages them. All from one `random.Random`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tests.spark_etl.brute import (
+    APPLIED,
+    EXPIRED,
+    FAILED,
+    MISMATCH,
+    Account,
+    Delivery,
+    Op,
+    Run,
+    Started,
+    Stopped,
+    Submitted,
+)
+
+CLOCK = 20
+"""Microseconds between two transactions of a run without jitter."""
+
+
+def correct_run(rng: Random) -> Run:
+    """Up to three shards of up to three replicas and seven transactions on up to four keys, in the order of versions:
+    expired, failed and repeated ones, deletions, unknown outcomes, early deliveries, replicas that lag or crash."""
+    shards: dict[int, list[int]] = {}
+    for shard in range(rng.choice((1, 2, 2, 3))):
+        start = sum(map(len, shards.values()))
+        shards[shard] = list(range(start, start + rng.choice((1, 2, 2, 3))))
+    places = {key: ord(key[0]) - ord("a") for key in ("a1", "a2", "b1", "c1") if ord(key[0]) - ord("a") in shards}
+    run = Run(shards, {r: [Started()] for members in shards.values() for r in members}, [])
+    state: dict[str, tuple[int, Any]] = dict.fromkeys(places, (0, None))
+    position = dict.fromkeys(shards, 0)
+    count = rng.randint(3, 7)
+    deletes, empty = rng.choice((0.0, 0.0, 0.3)), rng.random() < 0.3
+    ids = rng.sample(range(1, count + 1), count)
+    used: list[tuple[int, tuple[int, ...], int]] = []
+    for time, one in enumerate(ids, 1):
+        names = rng.sample(sorted(places), rng.randint(1, min(3, len(places))))
+        reads = [k for k in names if rng.random() < 0.6]
+        writes = [k for k in names if k not in reads or rng.random() < 0.4]
+        kind = rng.choices((APPLIED, EXPIRED, FAILED, MISMATCH), (14, 1, 1, 1))[0]
+        destinations = tuple(sorted({places[k] for k in names}))
+        origin = rng.choice(sorted(run.journals))
+        if kind == MISMATCH and used:
+            one, destinations, origin = rng.choice(used)
+        elif kind == MISMATCH:
+            kind = APPLIED
+        used += [(one, destinations, origin)] if kind != MISMATCH else []
+        values = {k: None if rng.random() < deletes else 10 * time for k in writes} if kind == APPLIED else {}
+        seen = {k: 0 if state[k][1] is None else state[k][0] for k in reads} if kind in (APPLIED, FAILED) else {}
+        if kind != MISMATCH:
+            run.journals[origin].append(Submitted(one, destinations))
+        succeeded = rng.random() < 0.8 and kind == APPLIED
+        for shard in destinations:
+            position[shard] += 1
+            for replica in shards[shard]:
+                at = position[shard]
+                if rng.random() < 0.1:
+                    run.journals[replica].append(Delivery(0, time, one, destinations, origin))
+                run.journals[replica] += [
+                    Delivery(at, time, one, destinations, origin, kind == EXPIRED),
+                    Account(at, time, one, kind, succeeded, {k: v for k, v in seen.items() if places[k] == shard},
+                            {k: v for k, v in values.items() if places[k] == shard}, at if at % 2 == 0 else None),
+                ]  # fmt: skip
+        for k, v in values.items():
+            state[k] = (time, v)
+        if kind != MISMATCH:
+            answer = "ok" if kind == APPLIED else "fail"
+            run.ops.append(_op(rng, one, time, answer, seen if not empty else {}, succeeded))
+    if rng.random() < 0.2:
+        run.ops.append(_op(rng, 50, rng.randint(1, count), rng.choice(("fail", "info", "")), {}, True))
+    _processes(rng, run)
+    _ends(rng, run)
+    return run
+
+
+def _op(rng: Random, one: int, time: int, answer: str, seen: dict[str, int], succeeded: bool) -> Op:
+    middle = 1000 + CLOCK * time
+    invoke, complete = middle - rng.randint(1, 12), middle + rng.randint(1, 12)
+    if answer == "ok" and rng.random() < 0.1:
+        answer = rng.choice(("info", ""))
+    if answer != "ok":
+        return Op("", 0, one, "txn", invoke, answer, complete)
+    return Op("", 0, one, "txn", invoke, answer, complete, time, succeeded, dict(seen))
+
+
+def _processes(rng: Random, run: Run) -> None:
+    """Who did what: every process one after the other. Some runs have clocks that do not follow the versions."""
+    spread = rng.choice((0, 0, 30, 80))
+    files = rng.choice((["h"], ["h"], ["g", "h"]))
+    free: dict[tuple[str, int], float] = {}
+    for op in run.ops:
+        shift = rng.randint(-spread, spread)
+        op.invoke, op.complete = op.invoke + shift, op.complete + shift + rng.randint(0, spread // 2)
+    for op in sorted(run.ops, key=lambda op: op.invoke):
+        op.file = rng.choice(files)
+        fitting = [p for p in range(4) if free.get((op.file, p), -1) < op.invoke]
+        op.process = rng.choice(fitting or [100 + op.id])
+        free[op.file, op.process] = op.complete if op.type in ("ok", "fail") else float("inf")
+
+
+def _ends(rng: Random, run: Run) -> None:
+    """How the replicas' lives end."""
+    lag = rng.choice((0.0, 0.0, 0.4))
+    crashes = rng.choice((0.0, 0.0, 0.3))
+    for members in run.shards.values():
+        keeper = rng.choice(members)
+        for replica in members:
+            records = run.journals[replica]
+            crashed = rng.random() < crashes
+            if rng.random() < lag and (replica != keeper or crashed) and len(records) > 1:
+                _cut(records, rng.randint(1, len(records)))
+            if crashed and rng.random() < 0.5:
+                records.insert(rng.randint(1, len(records)), Started())
+                crashed = False
+            elif rng.random() < 0.2:
+                at = rng.randint(1, len(records))
+                records[at:at] = [_stopped(records[:at]), Started()]
+            if not crashed:
+                records.append(_stopped(records))
+
+
+def _cut(records: list[Any], at: int) -> None:
+    """A journal that ends here, but for what it says it multicast."""
+    records[at:] = [r for r in records[at:] if isinstance(r, Submitted)]
+
+
+def _stopped(records: list[Any]) -> Stopped:
+    return Stopped(
+        max((r.position for r in records if isinstance(r, Delivery)), default=0),
+        max((r.position for r in records if isinstance(r, Account)), default=0),
+    )
+
+
+def tiny(text: str, *mutations: Callable[[Run], None]) -> Run:
+    """A run of one replica, transactions in the order of their versions and of real time: "wa | ra=1 db | failed ra=0",
+    then changed. wa: writes a; db: deletes b; ra=1: reads a at version 1."""
+    records: list[Any] = [Started()]
+    ops = []
+    for time, words in enumerate(text.split("|"), 1):
+        account = Account(time, time, time)
+        for word in words.split():
+            if word == "failed":
+                account.status = FAILED
+            elif word[0] == "r":
+                account.reads[word[1]] = int(word.partition("=")[2])
+            else:
+                account.writes[word[1]] = time if word[0] == "w" else None
+        records += [Submitted(time, (0,)), Delivery(time, time, time, (0,), 0), account]
+        answer = "ok" if account.status == APPLIED else "fail"
+        version = time if answer == "ok" else None
+        ops.append(Op("h", 0, time, "txn", 1000 + 10 * time, answer, 1005 + 10 * time, version))
+    records.append(_stopped(records))
+    run = Run({0: [0]}, {0: records}, ops)
+    for mutation in mutations:
+        mutation(run)
+    return run
+
+
+def twice(kind: type) -> Callable[[Run], None]:
+    """The last record of this kind stands twice."""
+
+    def mutate(run: Run) -> None:
+        records = run.journals[0]
+        at = max(i for i, r in enumerate(records) if isinstance(r, kind))
+        records.insert(at, copy.deepcopy(records[at]))
+
+    return mutate
+
+
+def second(**changes: Any) -> Callable[[Run], None]:
+    """The second delivery, and its account, are changed."""
+
+    def mutate(run: Run) -> None:
+        for record in (run.deliveries(0)[1], run.accounts(0)[1]):
+            for name, value in changes.items():
+                if hasattr(record, name):
+                    setattr(record, name, value)
+
+    return mutate
+
+
+def backwards(run: Run) -> None:
+    """By the clock the operations took place in the opposite order."""
+    for op in run.ops:
+        op.invoke, op.complete = 5000 - op.complete, 5000 - op.invoke
+
+
+def another_shard(run: Run) -> None:
+    """It delivers nothing."""
+    run.shards[1], run.journals[1] = [1], [Started(), Stopped(0, 0)]
+
+
+def another_state(run: Run) -> None:
+    """A second replica does the same and comes to another state."""
+    run.shards[0], run.journals[1] = [0, 1], copy.deepcopy(run.journals[0])
+    for replica in run.journals:
+        run.accounts(replica)[0].digest = replica
+
+
+KNOWN = {
+    "a delivery at another shard": tiny("wa | wb", another_shard, second(destinations=(1,))),
+    "two states": tiny("wa | wb", another_state),
+    "right": tiny("wa | ra=1 wb | ra=1 da | ra=0"),
+    "one version of two messages": tiny("wa | wb", second(time=1)),
+    "two sets of destinations": tiny("wa | wb", second(id=1, destinations=(0, 1))),
+    "versions against real time": tiny("wa | wa", backwards),
+    "a long fork": tiny("wa | wb | ra=1 rb=0 | ra=0 rb=2"),
+    "everybody reads from the next": tiny("ra=2 wb | rb=1 wa"),
+    "an outcome twice": tiny("wa | wa", twice(Account)),
+    "an outcome without effect twice": tiny("wa | ra=1", twice(Account)),
+    "a delivery twice": tiny("wa | wa", twice(Delivery)),
+    "absent before a deletion": tiny("wa | ra=0 | da"),
+    "absent by one of two deletions": tiny("da | wa | da rb=6 | wa | ra=0 | wb"),
+    "absent, deleted and present again": tiny("da | wa | ra=0 | ra=2"),
+    "a read of its own write": tiny("wa | ra=2 wa"),
+    "a read of what another transaction wrote elsewhere": tiny("wa | ra=4 wb | wb | wc"),
+    "a stale read of a transaction that failed": tiny("wa wb | failed ra=0 rb=1 | wa"),
+    "a lost update": tiny("wa | wa | ra=1 wa"),
+    "a read of a deletion as if it were a value": tiny("wa | da | ra=2"),
+    "write skew": tiny("wa wb | ra=1 wb | rb=1 wa"),
+}
+"""Runs that once were judged wrongly, and such as show that they are judged at all."""
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def _some(rng: Random, run: Run, kind: type, everywhere: bool) -> list[tuple[list[Any], int]]:
+    """The same record at one replica, or at all replicas of the shard: (journal, index) of each."""
+    replica = rng.choice(sorted(run.journals))
+    records = run.journals[replica]
+    places = [i for i, r in enumerate(records) if isinstance(r, kind) and getattr(r, "position", 1)]
+    if not places:
+        return []
+    one = records[rng.choice(places)]
+    if not everywhere or kind not in (Delivery, Account):
+        return [(records, next(i for i, r in enumerate(records) if r is one))]
+    members = run.shards[run.shard_of(replica)]
+    return [
+        (run.journals[m], i)
+        for m in members
+        for i, r in enumerate(run.journals[m])
+        if isinstance(r, kind) and r.position == one.position
+    ]
+
+
+def _change(
+    kind: type, change: Callable[[Random, Run, Any], None], everywhere: float = 0.6
+) -> Callable[[Random, Run], None]:
+    def mutate(rng: Random, run: Run) -> None:
+        seed = rng.random()
+        for records, i in _some(rng, run, kind, rng.random() < everywhere):
+            change(Random(seed), run, records[i])
+
+    return mutate
+
+
+def _forge_read(rng: Random, run: Run, account: Account) -> None:
+    times = sorted({a.time for r in run.journals for a in run.accounts(r)})
+    if account.reads:
+        account.reads[rng.choice(sorted(account.reads))] = rng.choice([0, *times, *times, 99])
+
+
+def _stale_read(rng: Random, run: Run, account: Account) -> None:
+    """An older version of the key, or one yet to come; the client was told the same."""
+    if account.reads:
+        key = rng.choice(sorted(account.reads))
+        times = [a.time for r in run.journals for a in run.accounts(r) if key in a.writes]
+        account.reads[key] = rng.choice([0, *times])
+        for op in run.ops:
+            if op.id == account.id and key in op.reads:
+                op.reads[key] = account.reads[key]
+
+
+def _forge_write(rng: Random, run: Run, account: Account) -> None:
+    if account.writes:
+        key = rng.choice(sorted(account.writes))
+        if rng.random() < 0.5:
+            del account.writes[key]
+        else:
+            account.writes[key] = None if account.writes[key] is not None else 7
+
+
+def _forge_account(rng: Random, run: Run, account: Account) -> None:
+    what = rng.choice(("status", "succeeded", "digest", "time", "id"))
+    if what == "status":
+        account.status = rng.choice((APPLIED, EXPIRED, FAILED, MISMATCH))
+    elif what == "succeeded":
+        account.succeeded = not account.succeeded
+    elif what == "digest":
+        account.digest = 77
+    elif what == "time":
+        account.time = rng.randint(1, 9)
+    else:
+        account.id = rng.randint(1, 9)
+
+
+def _forge_delivery(rng: Random, run: Run, d: Delivery) -> None:
+    what = rng.choice(("time", "id", "destinations", "expired"))
+    if what == "time":
+        d.time = rng.randint(1, 9)
+    elif what == "id":
+        d.id = rng.randint(1, 9)
+    elif what == "destinations":
+        d.destinations = tuple(sorted(rng.sample(sorted(run.shards), rng.randint(1, len(run.shards)))))
+    else:
+        d.expired = not d.expired
+
+
+def _swap(rng: Random, run: Run) -> None:
+    """Two neighbours change places, with their accounts; timestamps too, or only where they stand in the file."""
+    whole = rng.random() < 0.4
+    replica = rng.choice(sorted(run.journals))
+    members = run.shards[run.shard_of(replica)] if whole else [replica]
+    ds = run.deliveries(replica)
+    if len(ds) < 2:
+        return
+    at = ds[rng.randrange(len(ds) - 1)].position
+    how = rng.choice(("positions", "contents", "records"))
+    for member in members:
+        records = run.journals[member]
+        for kind in (Delivery, Account):
+            pair = [i for i, r in enumerate(records) if isinstance(r, kind) and r.position in (at, at + 1)]
+            if len(pair) != 2:
+                continue
+            i, j = pair
+            if how != "positions":
+                records[i], records[j] = records[j], records[i]
+            if how != "records":
+                records[i].position, records[j].position = records[j].position, records[i].position
+
+
+def _drop(rng: Random, run: Run) -> None:
+    kind = rng.choice((Delivery, Account, Submitted, Stopped, (Delivery, Account)))
+    if isinstance(kind, tuple):
+        for records, i in _some(rng, run, Delivery, rng.random() < 0.5):
+            gone = records[i].position
+            records[:] = [r for r in records if not (isinstance(r, kind) and r.position == gone)]
+        return
+    for records, i in sorted(_some(rng, run, kind, rng.random() < 0.5), key=lambda place: -place[1]):
+        del records[i]
+
+
+def _repeat(rng: Random, run: Run) -> None:
+    """A record again where it stands, or a delivery with its account at the next free position."""
+    again = rng.random() < 0.5
+    kind = rng.choice((Delivery, Account))
+    for records, i in sorted(_some(rng, run, kind, rng.random() < 0.5), key=lambda place: -place[1]):
+        if again:
+            records.insert(i + 1, copy.deepcopy(records[i]))
+            continue
+        end = max(r.position for r in records if isinstance(r, (Delivery, Account)))
+        position = records[i].position
+        for r in [copy.deepcopy(r) for r in records if isinstance(r, (Delivery, Account)) and r.position == position]:
+            r.position = end + 1
+            records.append(r)
+
+
+def _stop(rng: Random, run: Run) -> None:
+    for records, i in _some(rng, run, Stopped, False):
+        records[i].delivered += rng.choice((0, 1))
+        records[i].completed += rng.choice((-1, 1))
+
+
+def _client(rng: Random, run: Run) -> None:
+    if not run.ops:
+        return
+    op = rng.choice(run.ops)
+    what = rng.choice(("type", "version", "succeeded", "reads", "shift", "process", "drop", "id", "file", "shift"))
+    if what == "type":
+        op.type = rng.choice(("ok", "fail", "info", ""))
+        if op.type != "ok":
+            op.version, op.succeeded, op.reads = None, None, {}
+    elif what == "version" and op.type == "ok":
+        op.version = rng.randint(1, 9)
+    elif what == "succeeded" and op.succeeded is not None:
+        op.succeeded = not op.succeeded
+    elif what == "reads" and op.type == "ok":
+        op.reads[rng.choice(sorted(op.reads) or ["a1"])] = rng.randint(0, 9)
+    elif what == "shift":
+        by = rng.randint(-100, 100)
+        op.invoke, op.complete = op.invoke + by, op.complete + by
+    elif what == "process":
+        op.process = rng.randint(0, 3)
+    elif what == "drop":
+        run.ops.remove(op)
+    elif what == "id":
+        op.id = 60
+    elif what == "file":
+        op.file = "h" if op.file == "g" else "g"
+
+
+MUTATIONS: tuple[Callable[[Random, Run], None], ...] = (
+    _swap, _drop, _repeat, _stop, _client, _client, _change(Account, _forge_read), _change(Account, _stale_read),
+    _change(Account, _stale_read), _change(Account, _forge_write), _change(Account, _forge_account),
+    _change(Delivery, _forge_delivery),
+)  # fmt: skip
+
+TRANSACTIONAL = (_change(Account, _stale_read), _change(Account, _stale_read), _client)
+STALE = (_change(Account, _stale_read, 1.0),)
+"""Damage that leaves the multicast as it is; that leaves all accounts alike."""
+
+
+def random_run(rng: Random) -> tuple[Run, int]:
+    """A correct run, and how often it was damaged after that."""
+    run = correct_run(rng)
+    kinds = rng.choice((MUTATIONS, MUTATIONS, TRANSACTIONAL, STALE, STALE))
+    times = rng.choice((0, 1, 2, 4))
+    for _ in range(times):
+        rng.choice(kinds)(rng, run)
+    return run, times
