@@ -230,12 +230,16 @@ class Audit:
         """`sessions.steps`."""
         return self.keep(sessions.steps(self.operations, self.messages))
 
+    @cached_property
+    def applied_reads(self) -> DataFrame:
+        """`edges.reads_in_order`, of the transactions that were applied."""
+        applied = self.messages.where(F.col("applied") != 0).select("id")
+        return self.keep(self.ordered.join(applied, "id", "left_semi"))
+
     def dependencies(self) -> DataFrame:
         """`edges.dependencies`, of the whole run."""
         if self._graph is None:
-            took_place = self.messages.where(F.col("applied") != 0).select("id")
-            ordered = self.ordered.join(took_place, "id", "left_semi")
-            self._graph = self.keep(edges.dependencies(ordered, self.writes))
+            self._graph = self.keep(edges.dependencies(self.applied_reads, self.writes))
         return self._graph
 
     def found(self, name: str) -> int:

@@ -87,7 +87,7 @@ class Guarantees:
     def _seen(self) -> DataFrame:
         audit = self.audit
         told = audit.operations if audit.found("clients saw what the journals say") else None
-        return audit.keep(sessions.seen(audit.ordered, audit.writes, told, audit.unsure_shards))
+        return audit.keep(sessions.seen(audit.applied_reads, audit.writes, told, audit.unsure_shards))
 
     def _likely(self, seen: DataFrame) -> DataFrame | None:
         """`sessions.as_likely`; None if there is no doubt."""

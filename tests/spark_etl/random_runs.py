@@ -222,6 +222,7 @@ KNOWN = {
     "a read of its own write": tiny("wa | ra=2 wa"),
     "a read of what another transaction wrote elsewhere": tiny("wa | ra=4 wb | wb | wc"),
     "a stale read of a transaction that failed": tiny("wa wb | failed ra=0 rb=1 | wa"),
+    "a failed transaction is no observer": tiny("wa | wb | failed ra=0 rb=2"),
     "a lost update": tiny("wa | wa | ra=1 wa"),
     "a read of a deletion as if it were a value": tiny("wa | da | ra=2"),
     "write skew": tiny("wa wb | ra=1 wb | rb=1 wa"),
