@@ -165,8 +165,6 @@ def _facts(dependencies: Sequence[Dependency], history: Mapping[bytes, Transacti
             facts.reads.append(Read(history[d.target].index, d.key, history[d.source].index, 0))
         elif d.initial:
             facts.reads.append(Read(history[d.source].index, d.key, INIT, 0))
-        elif d.kind == RW:
-            facts.rw.add((history[d.source].index, history[d.target].index, d.key))
     return facts
 
 

@@ -192,6 +192,12 @@ def backwards(run: Run) -> None:
         op.invoke, op.complete = 5000 - op.complete, 5000 - op.invoke
 
 
+def last_unknown(run: Run) -> None:
+    """Nobody was told what became of the last transaction."""
+    op = run.ops[-1]
+    op.type, op.version = "info", None
+
+
 def another_shard(run: Run) -> None:
     """It delivers nothing."""
     run.shards[1], run.journals[1] = [1], [Started(), Stopped(0, 0)]
@@ -211,6 +217,7 @@ KNOWN = {
     "one version of two messages": tiny("wa | wb", second(time=1)),
     "two sets of destinations": tiny("wa | wb", second(id=1, destinations=(0, 1))),
     "versions against real time": tiny("wa | wa", backwards),
+    "an unknown outcome binds nobody": tiny("wa | wa", backwards, last_unknown),
     "a long fork": tiny("wa | wb | ra=1 rb=0 | ra=0 rb=2"),
     "everybody reads from the next": tiny("ra=2 wb | rb=1 wa"),
     "an outcome twice": tiny("wa | wa", twice(Account)),
