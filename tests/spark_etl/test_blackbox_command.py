@@ -107,7 +107,8 @@ def test_the_model_that_was_asked_for_decides(run: Run, tmp_path: Path, name: st
 
 
 def test_what_is_not_determined_is_not_said_to_hold(run: Run, tmp_path: Path):
-    lines = [line(0, ["w", "x", 1]), line(1, ["w", "x", 1])] + [line(2 + i, ["r", "x", 1]) for i in range(3)]
+    lines = [line(i % 5, ["r", "y", None], ["w", "x", i % 3], ["r", "x", i % 3]) for i in range(300)]
+    lines += [line(5 + i % 5, ["r", "x", i % 3]) for i in range(300)]
     code, output = run(write(tmp_path / "h.jsonl", *lines))
     assert code == 2 and "│ holds" not in output and "not determined" in output and "values repeat" in output
     assert "strongest that holds: none" in output
