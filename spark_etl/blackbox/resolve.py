@@ -171,12 +171,16 @@ class _Resolver:
     def _commit(self) -> None:
         """Everything acknowledged, and of the unknown what acknowledged ones have certainly read from."""
         committed = {t.index: t for t in self.history.values() if t.type == "ok"}
-        for transaction in list(committed.values()):
+        unknown: dict[Key, dict[Any, Transaction]] = defaultdict(dict)
+        for transaction in self.history.values():
+            for op in transaction.ops if transaction.type == "info" else ():
+                if op.kind in ("w", "append") and not self._ambiguous(op.key, op.value):
+                    unknown[op.key][op.value] = transaction
+        for transaction in list(committed.values()) if unknown else ():
             for op in transaction.ops:
-                for value in _elements(op.value) if op.kind == "r" else ():
-                    if not self._ambiguous(op.key, value):
-                        unknown = (w for w in self.written.get((op.key, value), ()) if self.history[w].type == "info")
-                        committed.update((w, self.history[w]) for w in unknown)
+                if op.kind == "r" and (there := unknown.get(op.key)):
+                    seen = (there[value] for value in _elements(op.value) if value in there)
+                    committed.update((writer.index, writer) for writer in seen)
         self.facts.committed = dict(sorted(committed.items()))
 
     # -- inside one transaction ---------------------------------------------------------------------------------------
