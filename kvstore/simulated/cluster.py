@@ -20,7 +20,7 @@ from multicast.records import Completed, Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Script
 from multicast.simulation.runner import protocol_options
-from multicast.simulation.world import CLUSTER, Node, World
+from multicast.simulation.world import Node, World
 from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
 
 DEDUP_WINDOW_US = 20_000_000
@@ -46,7 +46,7 @@ class SimulatedCluster:
 
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`; "store":
     the rule, unless the protocol says that delivery alone is strict for so many shards, as the live store decides it.
-    replica, store: classes, for planted bugs.
+    replica, store: classes, for planted bugs. name: see `World`.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class SimulatedCluster:
         script: Script | None = None,
         replica: type[Replica] = Replica,
         store: type[Store] = Store,
+        name: str = "",
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
         self.topology = Topology.grid(shards, replicas)
@@ -87,12 +88,13 @@ class SimulatedCluster:
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
             on_lost_disk=self._on_lost_disk,
+            name=name,
         )
 
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Replica, Checkpoint | None]:
-        store = self.stores[pid] = self._store_class.open(self.backends[pid], CLUSTER, pid)
+        store = self.stores[pid] = self._store_class.open(self.backends[pid], self.world.cluster, pid)
         self._frozen_at.pop(pid, None)
         protocol = self.protocol(pid, self.topology, self.options, rng)
         signals = self.signals

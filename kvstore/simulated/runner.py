@@ -152,6 +152,7 @@ def run_seed(
         conditions=chase.conditions() if chasing else _conditions(rng),
         replica=replica,
         store=store,
+        name=settings.replay(seed),
     )
     world = cluster.world
     world.observers += observers

@@ -111,6 +111,7 @@ class _Player:
             options=options,
             conditions=Conditions.exact(DELAY_US),
             script=self._delay,
+            name=signals,
         )
         self.history = History()
         self.lines: list[str] = []

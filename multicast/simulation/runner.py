@@ -124,7 +124,10 @@ class Run:
             self.span_us = self.span_us * settings.messages // _MESSAGES_MAX
         conditions = self._draw_conditions(rng)
         segment_bytes = rng.choice((4_096, 65_536, 1 << 20))
-        self.world = World(self.topology, self._make_process, seed, conditions, segment_bytes_max=segment_bytes)
+        name = settings.replay(self.specification.name, seed)
+        self.world = World(
+            self.topology, self._make_process, seed, conditions, segment_bytes_max=segment_bytes, name=name
+        )
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)
         attach(

@@ -59,7 +59,6 @@ from multicast.simulation.observe import Observer, watch
 from multicast.types import AppMessage, ProcessId, Topology
 
 EPOCH_US = 1_700_000_000_000_000
-CLUSTER = b"simulated world."
 
 MakeProcess = Callable[
     [ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application, Checkpoint | None]
@@ -133,6 +132,7 @@ class Node:
 class World:
     """See the module. `run_*` let an exception of a protocol or application through: it is a bug there.
 
+    name: tells worlds apart that have the same seed. cluster: the id in the journals, of name, seed and topology.
     violations: (checker, text) of everything that went wrong so far, in order.
     events: protocol messages that arrived, multicasts and final deliveries.
     """
@@ -149,9 +149,11 @@ class World:
         on_flushed: Callable[[Node, int], None] | None = None,
         on_lost_disk: Callable[[Node], None] | None = None,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        name: str = "",
     ):
         self.topology = topology
         self.seed = seed
+        self.cluster = hashlib.blake2b(f"{name}/{seed}/{topology.groups}".encode(), digest_size=16).digest()
         self.conditions = conditions or Conditions()
         self.now = EPOCH_US
         self.observers = list(observers or [])
@@ -234,7 +236,7 @@ class World:
         node.up = node.replaying = True
         node.last_clock = 0
         group = self.topology.group_of[node.pid]
-        node.journal = Journal(node.disk, CLUSTER, group, node.pid, self.segment_bytes_max)
+        node.journal = Journal(node.disk, self.cluster, group, node.pid, self.segment_bytes_max)
         rng = random.Random(f"{self.seed}/process {node.pid}/{node.life}")
         node.protocol, node.application, checkpoint = self._make_process(node.pid, rng, node.disk)
         watch(node)

@@ -19,10 +19,11 @@ from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Cpu
 from multicast.simulation.runner import Settings, run_seed
-from multicast.simulation.world import CLUSTER, World
+from multicast.simulation.world import World
 from multicast.types import AppMessage, ProcessId, Topology, new_message_id
 from tests.simulation.sequencer import Ordered, Sequencer
 
+CLUSTER = b"c" * 16
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -293,7 +294,7 @@ def test_dumped_journals_are_those_of_a_live_cluster(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     for file in sorted(folder.iterdir()):
         disk.append(file.name, file.read_bytes())
-    journal = Journal(disk, CLUSTER, 0, 2)
+    journal = Journal(disk, world.cluster, 0, 2)
     assert journal.cut_bytes == 0
     deliveries, more = journal.read_deliveries(1)
     assert [d.position for d, _ in deliveries] == list(range(1, 21))
@@ -316,3 +317,8 @@ def test_a_processor_does_one_thing_after_the_other() -> None:
     for number in range(10):
         free.submit(0, _message(free, number, 0))
     assert free.run_while(lambda: min(_positions(free)) < 10, 1_000, 100)
+
+
+def test_worlds_of_other_seeds_or_names_have_other_ids() -> None:
+    assert _world(1).cluster == _world(1).cluster
+    assert len({_world(1).cluster, _world(2).cluster, _world(1, name="other").cluster}) == 3
