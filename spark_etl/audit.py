@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import course, edges, evidence, frames, serialization, tables
 from spark_etl.checks import bank, clients, delivery, genuineness, sessions, transactions, workloads
+from spark_etl.columns import absent
 from spark_etl.consistency import strongest
 from spark_etl.guarantees import Guarantees
 from spark_etl.inputs import Inputs, Top, behind, understand
@@ -214,11 +215,32 @@ class Audit:
             if row.damaged:
                 first = f"{row.first.file}, line {row.first.line}: {row.first.damage}"
                 self.inputs.problems.append(first + (f", and {row.n - 1} more such lines" if row.n > 1 else ""))
+        backwards = (F.col("complete_us") < F.col("invoke_us")) | (F.col("end_line") < F.col("line"))
+        for row in self.operations.where(backwards).select("file", F.hex("id").alias("id")).limit(3).collect():
+            self.inputs.problems.append(f"{row.file}: operation {row.id.lower()} ends before it was invoked")
         odd = self.operations.where((F.col("invocations") != 1) | (F.col("ends") > 1))
         for row in odd.select("file", "invocations", "ends", F.hex("id").alias("id")).limit(3).collect():
             self.inputs.problems.append(
                 f"{row.file}: operation {row.id.lower()} has {row.invocations} invocations and {row.ends} ends"
             )
+
+        self._drop_foreign_histories()
+
+    def _drop_foreign_histories(self) -> None:
+        """A history whose acknowledged operations are one and all unknown to the journals is another run's."""
+        known = self.messages.select("id").union(self.tables["submitted"].select("id")).distinct()
+        found = self.operations.join(known.withColumn("known", F.lit(1)), "id", "left").groupBy("file")
+        count = found.agg(F.count("known").alias("known"), F.count(F.when(F.col("type") == "ok", 1)).alias("ok"))
+        for row in count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect():
+            self.inputs.problems.append(
+                f"{row.file}: none of its {row.ok} acknowledged operations is in any journal: a history of another run"
+            )
+            self.operations = self.operations.where(F.col("file") != row.file)
+
+    @property
+    def history_unsure(self) -> bool:
+        """A part of what the clients noted is missing, or cannot be what they noted."""
+        return any(problem.startswith("history/") for problem in self.inputs.problems)
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Cached until the audit is over."""
@@ -239,7 +261,8 @@ class Audit:
     def dependencies(self) -> DataFrame:
         """`edges.dependencies`, of the whole run."""
         if self._graph is None:
-            self._graph = self.keep(edges.dependencies(self.applied_reads, self.writes))
+            unseen = F.col("shard").isin(self.unsure_shards) & (F.col("version") == absent())  # of which deletion?
+            self._graph = self.keep(edges.dependencies(self.applied_reads.where(~unseen), self.writes))
         return self._graph
 
     def found(self, name: str) -> int:
@@ -355,7 +378,9 @@ class Audit:
 
     def _check_validity(self, deliveries: int, blind: bool) -> None:
         missing = self.keep(delivery.unsubmitted(self.messages, self.tables["submitted"]))
-        forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure})
+        renewed = self.tables["deliveries"].where((F.col("position") == 1) & F.col("installed_from").isNotNull())
+        lost_disk = {row.replica for row in renewed.select("replica").distinct().collect()}
+        forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
         invoked = self.operations if self.has_history else None
         prop = self.check(
             "validity", delivery.validity(self.log, missing, invoked, forgetful), deliveries, blind=blind
@@ -409,7 +434,7 @@ class Audit:
             prop = self.check(name, None, 0, blind=self.expect_history, skip=skip)
             self.without_history(prop)
             return
-        frame = clients.answers(self.operations, self.messages, self.reads, self._settled_before())
+        frame = clients.answers(self.operations, self.messages, self.reads, self._settled_before(), self._whole())
         prop = self.check(
             name, frame, self.counts["history"], blind=bool(self.inputs.unsure or self.inputs.problems), skip=skip
         )
@@ -431,6 +456,9 @@ class Audit:
         if prop.verdict in (UNDETERMINED, VALID):
             prop.note = _NO_HISTORY
             prop.verdict = UNDETERMINED if self.expect_history else NOT_APPLICABLE
+
+    def _whole(self) -> Column:
+        return frames.applied_everywhere(self.shards, self.unsure_shards)
 
     def _settled_before(self) -> bytes | None:
         """See `clients.answers`: the least that every shard with a crashed or unknown replica has got to."""
@@ -457,7 +485,7 @@ class Audit:
         elif prop.verdict == VALID:
             prop.note = "every read returned the last version before it"
             self._founded(prop)
-        prop = self.check(strict, None, self.counts["history"], blind=blind, skip=skip)
+        prop = self.check(strict, None, self.counts["history"], blind=blind or self.history_unsure, skip=skip)
         if skip:
             return
         if not self.has_history:
@@ -522,7 +550,8 @@ class Audit:
     def _check_sessions(self) -> None:
         certified = self.certified and not self.reads_property.violations and not self.found(_CLIENTS)
         skip = "" if self.has_outcomes else _NO_OUTCOMES
-        guarantees = Guarantees(self, skip, bool(self.unsure_shards), certified, self.late)
+        blind = bool(self.unsure_shards) or self.history_unsure
+        guarantees = Guarantees(self, skip, blind, certified, self.late)
         guarantees.check()
         self.models = guarantees.models()
 
@@ -535,7 +564,7 @@ class Audit:
             skip = _NO_HISTORY
         elif not self.operations.where(F.col("f").isin(*_BANK)).limit(1).collect():
             skip = "the client history has no bank operations"
-        frame = None if skip else bank.conservation(self.operations, self.messages, self.writes)
+        frame = None if skip else bank.conservation(self.operations, self.messages, self.writes, self._whole())
         self.check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
 
     def _check_workloads(self) -> None:
@@ -543,7 +572,6 @@ class Audit:
         if not self.has_history:
             return
         ran = {row.f: row.n for row in self.operations.groupBy("f").agg(F.count("*").alias("n")).collect()}
-        blind = any(problem.startswith("history/") for problem in self.inputs.problems)
         for name, (f, check) in workloads.INVARIANTS.items():
             if f in ran:
-                self.check(name, check(self.operations), ran[f], blind=blind)
+                self.check(name, check(self.operations), ran[f], blind=self.history_unsure)

@@ -7,8 +7,11 @@ What stands before the first damage or unfinished batch is final: `tables` never
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
+import stat
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ from pyspark.sql.types import StructType
 from kvstore.core import audit
 from multicast import records
 from multicast.records import FRAME_BYTES, HEADER_BYTES, JournalError, SegmentHeader
-from multicast.types import Timestamp
+from multicast.types import MESSAGE_ID_BYTES, Timestamp
 from spark_etl import schemas
 
 BATCH_ROWS = 50_000
@@ -71,7 +74,8 @@ def find_segments(run: Path) -> list[SegmentFile]:
     """Every journal segment of a run directory, by replica and number."""
     found: list[SegmentFile] = []
     for journal in sorted(run.glob("replicas/*/journal")):
-        if not journal.parent.name.isdecimal():
+        name = journal.parent.name
+        if not name.isdecimal() or name != str(int(name)):
             continue
         mark = _read_mark(journal / "mark")
         paths = sorted(path for path in journal.glob("journal-*.seg") if _SEGMENT_NAME.fullmatch(path.name))
@@ -85,6 +89,14 @@ def find_segments(run: Path) -> list[SegmentFile]:
 def find_histories(run: Path) -> list[Path]:
     """Every client history of a run directory."""
     return sorted(run.glob("history/*.jsonl"))
+
+
+def status(path: Path) -> os.stat_result:
+    """Of a file. OSError if there is none, or if it is something else: reading might never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    return found
 
 
 def _read_mark(path: Path) -> int | None:
@@ -111,6 +123,13 @@ class _Rows:
         self.tables[table].append(values)
         self.count += 1
 
+    def drop(self, place: tuple[int, int, int, int]) -> None:
+        """Forget the last record's rows, `place` being its."""
+        for rows in self.tables.values():
+            while rows and rows[-1][:4] == place:
+                rows.pop()
+                self.count -= 1
+
     def mark(self) -> dict[str, int]:
         """How many rows there are now, for `cut`."""
         return {table: len(rows) for table, rows in self.tables.items()}
@@ -134,6 +153,21 @@ class _Rows:
         return taken
 
 
+_INT32, _INT64 = 2**31, 2**63
+
+
+def _check_numbers(what: str, limit: int, *numbers: int | None) -> None:
+    """ValueError for one that is no column's: a forger's, whose checksums are right."""
+    for number in numbers:
+        if number is not None and not -limit <= number < limit:
+            raise ValueError(f"{what}: the number {number} is out of range")
+
+
+def _check_id(message_id: bytes) -> None:
+    if len(message_id) != MESSAGE_ID_BYTES:
+        raise ValueError(f"an id of {len(message_id)} bytes, not {MESSAGE_ID_BYTES}")
+
+
 def _content(outcome: audit.Outcome) -> bytes:
     """Equal for equal accounts of a transaction, whatever order reads and writes are kept in."""
     reads, writes = sorted(outcome.reads, key=lambda r: r.key), sorted(outcome.writes, key=lambda w: w.key)
@@ -146,6 +180,9 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
     kind = type(record)
     if kind is records.Delivered:
         message = record.message
+        _check_id(message.id)
+        _check_numbers("a delivery", _INT64, record.position, record.at)
+        _check_numbers("a delivery", _INT32, record.stage, message.origin, record.installed_from, *message.destinations)
         rows.add(
             "deliveries", *place, record.position, record.timestamp.encode(), message.id, record.stage, record.expired,
             message.destinations, message.origin, len(message.payload), record.at, record.installed_from,
@@ -153,14 +190,21 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
     elif kind is records.Completed:
         _add_outcome(rows, place, record)
     elif kind is records.Submitted:
+        _check_id(record.id)
+        _check_numbers("a multicast", _INT64, record.at)
+        _check_numbers("a multicast", _INT32, *record.destinations)
         rows.add("submitted", *place, record.id, record.destinations, record.at)
     elif kind is records.Started:
+        _check_numbers("a start", _INT64, record.at)
+        for group, processes in record.members.items():
+            _check_numbers("a start", _INT32, group, *processes)
         members = {str(group): list(processes) for group, processes in sorted(record.members.items())}
         rows.add(
             "lives", *place, record.at, "started", str(record.incarnation), record.protocol, record.durability,
             msgspec.json.encode(members).decode(), None, None,
         )  # fmt: skip
     elif kind is records.Stopped:
+        _check_numbers("a stop", _INT64, record.at, record.delivered, record.completed)
         rows.add(
             "lives", *place, record.at, "stopped", None, None, None, None, record.delivered, record.completed
         )  # fmt: skip
@@ -173,6 +217,9 @@ def _add_outcome(rows: _Rows, place: tuple[int, int, int, int], record: records.
         raise JournalError(f"an outcome that is none of the store's: {error}") from None
     if outcome.version > audit.AUDIT_VERSION:
         raise JournalError(f"outcome version {outcome.version} is newer than this program's {audit.AUDIT_VERSION}")
+    _check_id(outcome.id)
+    _check_numbers("an outcome", _INT64, record.position, record.at)
+    _check_numbers("an outcome", _INT32, outcome.status)
     gts, message_id, position = outcome.timestamp.encode(), outcome.id, record.position
     applied = outcome.status == audit.APPLIED
     rows.add(
@@ -241,7 +288,7 @@ class SegmentParser:
     def kept(self) -> Iterator[Batches]:
         """The rows that stand before the first damage and before an unfinished batch."""
         segment = self.segment
-        if segment.last and not self.data[:HEADER_BYTES].strip(b"\0"):
+        if segment.last and (self.size < HEADER_BYTES or not self.data.strip(b"\0")):  # as `multicast.journal` has it
             self._add_damage("unfinished", 0, "a segment that was only just created")
             return
         try:
@@ -250,6 +297,8 @@ class SegmentParser:
                 raise JournalError(
                     f"{segment.name}: it says that it is segment {header.segment} of replica {header.process}"
                 )
+            if header.base >= _INT64 // 2:
+                raise JournalError(f"{segment.name}: it says that it begins at offset {header.base}")
         except JournalError as error:
             self.error = str(error).removeprefix(f"{segment.name}: ")
             self._add_damage("damage", 0, self.error)
@@ -280,7 +329,8 @@ class SegmentParser:
                 place = (segment.replica, header.group, segment.number, base + at)
                 try:
                     _add_record(rows, place, records.decode_body(kind, body))
-                except (JournalError, ValueError, TypeError) as error:
+                except (JournalError, ValueError, TypeError, OverflowError) as error:
+                    rows.drop(place)
                     damages.append((at + self.shift, str(error)))
                 else:
                     self._more += 1
@@ -334,12 +384,16 @@ EVENT_TYPES = ("invoke", "ok", "fail", "info")
 
 def _event_row(name: str, number: int, line: bytes) -> tuple[Any, ...]:
     """One row of `schemas.HISTORY`. ValueError if the line is no event."""
-    event = _decode_event(line)
+    try:
+        event = _decode_event(line)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if event.type not in EVENT_TYPES:
         raise ValueError(f"type: one of {', '.join(EVENT_TYPES)}, not {event.type!r}")
     version = Timestamp.parse(event.version).encode() if event.version else None
     reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]
     value = None if event.value is None else list(event.value.items())
+    _check_numbers("an event", _INT64, event.process, event.at_us, *(event.value or {}).values())
     return (
         name, number, event.process, event.type, event.at_us, uuid.UUID(event.id).bytes, event.f, version,
         event.succeeded, reads, value, event.error, None,
@@ -357,12 +411,28 @@ def parse_history(name: str, data: bytes, first: int = 1) -> Iterator[pa.RecordB
         try:
             rows.append(_event_row(name, number, line))
         except ValueError as error:  # msgspec's errors are ValueErrors
-            rows.append((name, number, *[None] * (len(_HISTORY) - 3), str(error)))
+            rows.append(_bad_line(name, number, str(error)))
         if len(rows) >= BATCH_ROWS:
             yield _batch(rows)
             rows = []
     if rows:
         yield _batch(rows)
+
+
+def _bad_line(name: str, number: int, reason: str) -> tuple[Any, ...]:
+    return (name, number, *[None] * (len(_HISTORY) - 3), reason)
+
+
+def unreadable_history(name: str, reason: str) -> pa.RecordBatch:
+    """That nothing of a history could be read; its line is 0."""
+    return _batch([_bad_line(name, 0, reason)])
+
+
+def unreadable_segment(segment: SegmentFile, reason: str) -> Batches:
+    """That nothing of a segment could be read."""
+    rows = _Rows()
+    rows.add("damage", segment.replica, segment.number, segment.name, 0, "damage", reason)
+    return rows.take()
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:

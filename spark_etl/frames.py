@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -47,6 +49,13 @@ def destination_bits(destinations: str, shards: list[int]) -> F.Column:
     for index, number in enumerate(shards):
         bits = bits + F.when(F.array_contains(destinations, number), F.lit(1 << index)).otherwise(F.lit(0))
     return bits.cast("bigint")
+
+
+def applied_everywhere(shards: list[int], unsure: Sequence[int]) -> F.Column:
+    """Of `messages`: whether every destination is known to have applied it, none of them being an `unsure` shard."""
+    bits = sum(1 << index for index, shard in enumerate(shards) if shard not in unsure)
+    expected = F.col("expected")
+    return (expected.bitwiseAND(F.col("applied")) == expected) & (expected.bitwiseAND(F.lit(bits)) == expected)
 
 
 def messages(log: DataFrame, shards: list[int]) -> DataFrame:

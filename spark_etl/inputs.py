@@ -103,9 +103,8 @@ def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: 
     by_replica: dict[int, list[Any]] = defaultdict(list)
     for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
         by_replica[row.replica].append(row)
-    for replica, rows in by_replica.items():
-        if replica in holed:
-            continue
+    for replica in sorted({*marks, *by_replica} - holed):
+        rows, mark = by_replica[replica], marks.get(replica)
         number, end = 0, 0
         for row in rows:
             if (row.segment, row.offset) != (number, end):
@@ -115,18 +114,15 @@ def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: 
                 holed.add(replica)
                 break
             number, end = number + 1, row.end
-        mark = marks.get(replica)
         if replica not in holed and mark is not None and end < mark:
-            problems.append(
-                f"{rows[-1].file}, byte {_size(rows[-1])}: the journal ends {mark - end} bytes before what this replica"
-                " vouched for"
-            )
+            where = f"{rows[-1].file}, byte {_size(rows[-1])}" if rows else f"replicas/{replica}/journal"
+            problems.append(f"{where}: the journal ends {mark - end} bytes before what this replica vouched for")
             short.add(replica)
     return short - holed
 
 
 def _foreign(segments: list[Any], problems: list[str]) -> set[int]:
-    """The replicas whose journals are of another cluster than most are."""
+    """The replicas whose journals are of another cluster than most are, or than the first is."""
     files: dict[str, list[str]] = defaultdict(list)
     replicas: dict[str, set[int]] = defaultdict(set)
     for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
@@ -134,7 +130,7 @@ def _foreign(segments: list[Any], problems: list[str]) -> set[int]:
         replicas[row.cluster].add(row.replica)
     if len(files) < 2:
         return set()
-    ours = max(files, key=lambda cluster: (len(replicas[cluster]), cluster))
+    ours = max(files, key=lambda cluster: (len(replicas[cluster]), -min(replicas[cluster])))
     for cluster in sorted(files.keys() - {ours}):
         problems.append(f"{files[cluster][0]}: it belongs to another cluster, {cluster} and not {ours}")
     return set().union(*(replicas[cluster] for cluster in files.keys() - {ours}))

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from rich.console import Console
 
 from spark_etl import bench as benchmark
@@ -295,9 +297,18 @@ def _stage(name: str, quiet: bool) -> Iterator[Progress]:
     except (CannotStart, Unreadable, BadHistory, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
+    except (Py4JError, PySparkException) as error:
+        print(f"{name}: Spark failed: {_cause(str(error))}", file=sys.stderr)
+        raise typer.Exit(2) from None
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def _cause(text: str) -> str:
+    """The line that says why, of a failure of Spark's."""
+    first, *others = text.strip().splitlines() or [""]
+    return others[0].lstrip(": ") if others and first.startswith("An error occurred while calling") else first
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

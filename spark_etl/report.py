@@ -193,7 +193,7 @@ def from_json(data: bytes, name: str) -> Report:
         if isinstance(version, int) and version > REPORT_VERSION:
             raise ValueError(f"{name}: report version {version} is newer than this program's {REPORT_VERSION}")
         return msgspec.json.decode(data, type=Report)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"{name}: not the report of a check: {error}") from None
 
 

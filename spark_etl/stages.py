@@ -18,6 +18,7 @@ from spark_etl.tables import (
     SMALL_EXTRACTION_BYTES,
     Extraction,
     Unreadable,
+    alone,
     check_tables,
     extract,
     load_manifest,
@@ -44,8 +45,13 @@ class Stages:
     def audit(self, *, expect_history: bool) -> Report:
         """Extract and check. A small run is extracted while Spark starts."""
         check_java()
-        if self._size() > SMALL_EXTRACTION_BYTES:
-            return self._audit_in_spark(expect_history)
+        size = self._size()
+        with alone(self.run, self.out):
+            if size > SMALL_EXTRACTION_BYTES:
+                return self._audit_in_spark(expect_history)
+            return self._audit(expect_history)
+
+    def _audit(self, expect_history: bool) -> Report:
         self.progress("extracting, and starting Spark")
         with ThreadPoolExecutor(1) as aside:
             extraction: Future[Extraction] = aside.submit(extract, self.run, self.out)
@@ -66,11 +72,16 @@ class Stages:
 
     def extract(self) -> str:
         """Bring the tables up to date; a sentence about it."""
-        if self._size() <= SMALL_EXTRACTION_BYTES:
+        size = self._size()
+        with alone(self.run, self.out):
+            if size > SMALL_EXTRACTION_BYTES:
+                return self._extract_in_spark(size)
             return _said(extract(self.run, self.out))
+
+    def _extract_in_spark(self, size: int) -> str:
         check_java()
         self.progress("starting Spark")
-        with spark_session(self.out, self.master, self.memory, self._size()) as spark:
+        with spark_session(self.out, self.master, self.memory, size) as spark:
             self.progress("extracting")
             return _said(extract(self.run, self.out, spark))
 
@@ -81,7 +92,7 @@ class Stages:
         check_java()
         size = sum(path.stat().st_size for path in self.out.glob("journal/**/*.parquet"))
         self.progress("starting Spark")
-        with spark_session(self.out, self.master, self.memory, size) as spark:
+        with alone(self.run, self.out), spark_session(self.out, self.master, self.memory, size) as spark:
             return self._check(spark, expect_history)
 
     def last(self) -> Report:

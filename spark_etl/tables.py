@@ -13,10 +13,12 @@ first damage or in an unfinished batch is never taken as read: it has files of i
 
 from __future__ import annotations
 
+import fcntl
 import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,13 +38,18 @@ from spark_etl.extract import (
     find_histories,
     find_segments,
     parse_history,
+    status,
+    unreadable_history,
+    unreadable_segment,
 )
 from spark_etl.traces import find_traces, parse_trace
 
-MANIFEST = "extract.json"
+MANIFEST, LOCK = "extract.json", ".lock"
+_RUN = ("replicas", "history", "trace")
 SMALL_EXTRACTION_BYTES = 64 * 1024 * 1024
 """Up to this much is parsed right here instead of in tasks of Spark: it takes less than starting its workers."""
 
+_NEVER = (0, 0, 0, 0)
 _CHUNK = 4 * 1024 * 1024
 _SMALL_TABLES = ("lives", "segments", "damage")
 
@@ -139,6 +146,14 @@ class _Writer:
     def _name(self, table: str) -> str:
         return f"{place(table)}/{self._stem}.parquet"
 
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for writer in self._open.values():
+                writer.is_open = False  # else it would try to write its footer when it is collected, and say so
+
     def close(self) -> dict[str, int]:
         """The files, with sizes."""
         for writer in self._open.values():
@@ -147,8 +162,8 @@ class _Writer:
 
 
 def _touched(path: Path) -> tuple[int, int, int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+    found = status(path)
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
 def _known(path: Path, old: SourceState | None, out: Path) -> SourceState | None:
@@ -172,46 +187,68 @@ def _known(path: Path, old: SourceState | None, out: Path) -> SourceState | None
 def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
     """Parse what is new of a segment into Parquet. Returns what is known now, and the number of bytes parsed."""
     path = Path(segment.path)
-    state = _known(path, old, out) or SourceState(segment.name, (0, 0, 0, 0))
-    touched = _touched(path)
-    if state.touched == touched and state.read == touched[0]:
-        return state, 0
-    start = max(state.read, HEADER_BYTES)
-    with path.open("rb") as file:
-        data = file.read(HEADER_BYTES)
-        file.seek(start)
-        data += file.read(max(touched[0] - start, 0))
+    try:
+        state = _known(path, old, out) or SourceState(segment.name, _NEVER)
+        touched = _touched(path)
+        if state.touched == touched and state.read == touched[0]:
+            return state, 0
+        start = max(state.read, HEADER_BYTES)
+        with path.open("rb") as file:
+            data = file.read(HEADER_BYTES)
+            file.seek(start)
+            data += file.read(max(touched[0] - start, 0))
+    except OSError as error:
+        return _unreadable_segment(segment, _why(error), out), 0
     parser = SegmentParser(segment, data, start, state.records)
     stem = f"r{segment.replica}-s{segment.number:08d}-b{start}"
-    kept, rest = _Writer(out, stem), _Writer(out, f"{stem}-rest")
-    for batches in parser.kept():
-        kept.add(batches)
-    rest.add(parser.rest())
-    read = max(parser.clean, state.read)
-    new = data[HEADER_BYTES : HEADER_BYTES + read - start] if state.read else data[:read]
-    return SourceState(
-        segment.name, touched, read, zlib.crc32(new, state.crc), parser.used,
-        dict(Counter(state.rows) + kept.rows), state.files | kept.close(),
-        dict(rest.rows), rest.close(), parser.error,
-    ), touched[0] - state.read  # fmt: skip
+    with _Writer(out, stem) as kept, _Writer(out, f"{stem}-rest") as rest:
+        for batches in parser.kept():
+            kept.add(batches)
+        rest.add(parser.rest())
+        read = max(parser.clean, state.read)
+        new = data[HEADER_BYTES : HEADER_BYTES + read - start] if state.read else data[:read]
+        return SourceState(
+            segment.name, touched, read, zlib.crc32(new, state.crc), parser.used,
+            dict(Counter(state.rows) + kept.rows), state.files | kept.close(),
+            dict(rest.rows), rest.close(), parser.error,
+        ), touched[0] - state.read  # fmt: skip
+
+
+def _unreadable_segment(segment: SegmentFile, why: str, out: Path) -> SourceState:
+    rest = _Writer(out, f"r{segment.replica}-s{segment.number:08d}-b0-rest")
+    rest.add(unreadable_segment(segment, why))
+    return SourceState(segment.name, _NEVER, rest_rows=dict(rest.rows), rest_files=rest.close(), error=why)
+
+
+def _unreadable_history(name: str, why: str, number: int, out: Path) -> SourceState:
+    rest = _Writer(out, f"h{number}-b0-rest")
+    rest.add({"history": unreadable_history(name, why)})
+    return SourceState(name, _NEVER, rest_rows=dict(rest.rows), rest_files=rest.close(), error=why)
+
+
+def _why(error: OSError) -> str:
+    return f"it cannot be read: {error.strerror or error}"
 
 
 def _read_history(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
-    state = _known(path, old, out) or SourceState(name, (0, 0, 0, 0))
-    touched = _touched(path)
-    if state.touched == touched:
-        return state, 0
-    with path.open("rb") as file:
-        file.seek(state.read)
-        data = file.read(touched[0] - state.read)
+    try:
+        state = _known(path, old, out) or SourceState(name, _NEVER)
+        touched = _touched(path)
+        if state.touched == touched:
+            return state, 0
+        with path.open("rb") as file:
+            file.seek(state.read)
+            data = file.read(touched[0] - state.read)
+    except OSError as error:
+        return _unreadable_history(name, _why(error), number, out), 0
     data = data[: data.rfind(b"\n") + 1]
-    writer = _Writer(out, f"h{number}-b{state.read}")
-    for batch in parse_history(name, data, state.records + 1):
-        writer.add({"history": batch})
-    return SourceState(
-        name, touched, state.read + len(data), zlib.crc32(data, state.crc), state.records + data.count(b"\n"),
-        dict(Counter(state.rows) + writer.rows), state.files | writer.close(),
-    ), len(data)  # fmt: skip
+    with _Writer(out, f"h{number}-b{state.read}") as writer:
+        for batch in parse_history(name, data, state.records + 1):
+            writer.add({"history": batch})
+        return SourceState(
+            name, touched, state.read + len(data), zlib.crc32(data, state.crc), state.records + data.count(b"\n"),
+            dict(Counter(state.rows) + writer.rows), state.files | writer.close(),
+        ), len(data)  # fmt: skip
 
 
 def _read_trace(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
@@ -261,7 +298,7 @@ def load_manifest(out: Path) -> Manifest | None:
                 f" {schemas.SCHEMA_VERSION}; use the program that wrote them, or another --out"
             )
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         why = f"it is not what an extraction writes ({error}); remove {out} and extract again"
         raise Unreadable(f"{path}: {why}") from None
     return manifest if manifest.version == schemas.SCHEMA_VERSION else None
@@ -269,11 +306,26 @@ def load_manifest(out: Path) -> Manifest | None:
 
 def total_bytes(segments: Iterable[SegmentFile]) -> int:
     """Of journals."""
-    return sum(Path(segment.path).stat().st_size for segment in segments)
+    return sum(_size(Path(segment.path)) for segment in segments)
+
+
+def _size(path: Path) -> int:
+    """0 if it cannot be read."""
+    try:
+        return status(path).st_size
+    except OSError:
+        return 0
 
 
 def extract(run: Path, out: Path, spark: SparkSession | None = None) -> Extraction:
     """Bring the tables in `out` up to date with the run. spark: does the parsing, if given. Unreadable."""
+    try:
+        return _extract(run, out, spark)
+    except OSError as error:  # of a full disk Python does not say which
+        raise Unreadable(f"{error.filename or out}: {os.strerror(error.errno) if error.errno else error}") from None
+
+
+def _extract(run: Path, out: Path, spark: SparkSession | None) -> Extraction:
     segments, histories = sources(run)
     old = load_manifest(out)
     if old is None or old.run != str(run.resolve()):
@@ -293,14 +345,29 @@ def extract(run: Path, out: Path, spark: SparkSession | None = None) -> Extracti
     )  # fmt: skip
     errors = [state.error for state in manifest.segments.values()]
     if all(errors):
+        _remove(out)
         raise Unreadable(f"{run / segments[0].name}: {errors[0]}")
     temporary = out / f"{MANIFEST}.new"
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     os.replace(temporary, out / MANIFEST)
     _clean(out, manifest.files())
     now = sum(count for _, count in (*read, *events, *frames))
-    others = sum(path.stat().st_size for path in (*histories, *traces.values()))
+    others = sum(map(_size, (*histories, *traces.values())))
     return Extraction(manifest, now, total_bytes(segments) + others - now)
+
+
+@contextmanager
+def alone(run: Path, out: Path) -> Iterator[None]:
+    """Nobody else works in `out` meanwhile. Unreadable if somebody does, or if `out` is a part of the run."""
+    if out.resolve() == run.resolve() or any((run / part).resolve() in (out / "x").resolve().parents for part in _RUN):
+        raise Unreadable(f"{out}: the run itself is there; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unreadable(f"{out}: another audit is at work there; wait for it, or choose another --out") from None
+        yield
 
 
 def write_empty(out: Path) -> None:
@@ -335,8 +402,16 @@ def _in_tasks(
 
 def _clean(out: Path, named: set[str]) -> None:
     for path in _present(out):
-        if path.relative_to(out).as_posix() not in named:
-            path.unlink()
+        if path.relative_to(out).as_posix() not in named and path.suffix == ".parquet":
+            path.unlink(missing_ok=True)
+
+
+def _remove(out: Path) -> None:
+    """All tables."""
+    _clean(out, set())
+    for directory in (*out.glob("journal/table=*"), *map(out.joinpath, ("journal", "history", "trace"))):
+        with suppress(OSError):
+            directory.rmdir()
 
 
 def _present(out: Path) -> Iterator[Path]:

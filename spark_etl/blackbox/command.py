@@ -67,7 +67,7 @@ class Request(msgspec.Struct, kw_only=True):
 def _orders(path: Path) -> Orders:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Orders)
-    except (msgspec.DecodeError, OSError) as error:
+    except (msgspec.DecodeError, RecursionError, OSError) as error:
         raise BadHistory(f"{path}: not an order of versions, {{key: [values]}}: {error}") from None
 
 

@@ -78,7 +78,7 @@ def read_expected(path: Path) -> Expected:
     """BadHistory names the file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Expected)
-    except (msgspec.DecodeError, OSError) as error:
+    except (msgspec.DecodeError, RecursionError, OSError) as error:
         raise BadHistory(f"{path}: not a verdict file: {error}") from None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_etl.columns import id_text, text, union, version_text, violations
 
 
-def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame) -> DataFrame:
+def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame, whole: Column) -> DataFrame:
     """Every complete read of the accounts sees one total, and no transfer changes it. Names: total-changed,
     money-made.
 
@@ -16,6 +16,7 @@ def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame) 
     are of one bank. The total of a bank that shares accounts with others, and does not have all of theirs, may change:
     it is not judged. A transfer's effect on the total is the sum,
     over the accounts that it wrote, of the new balance minus the one before it in the order of versions.
+    whole: `frames.applied_everywhere`; of other transfers only a part is known.
     """
     done = operations.where(F.col("type") == "ok").join(messages.select("id", "gts"), "id")
     reads = done.where((F.col("f") == "read_all") & (F.size("value") > 0)).withColumn(
@@ -26,7 +27,8 @@ def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame) 
     reads = reads.join(F.broadcast(_banks(reads)), "file")
     first = reads.groupBy("bank").agg(F.min_by("total", "gts").alias("expected"), F.min_by("id", "gts").alias("first"))
     changed = reads.join(F.broadcast(first), "bank").where(F.col("total") != F.col("expected"))
-    return union([_changed(changed), _made(operations, accounts, writes)])
+    complete = operations.join(messages.where(whole).select("id"), "id")
+    return union([_changed(changed), _made(complete, accounts, writes)])
 
 
 def _banks(reads: DataFrame) -> DataFrame:

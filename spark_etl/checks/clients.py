@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_etl.columns import id_text, key_text, text, union, version_text, violations
 
 
-def answers(operations: DataFrame, messages: DataFrame, reads: DataFrame, settled_before: bytes | None) -> DataFrame:
+def answers(
+    operations: DataFrame, messages: DataFrame, reads: DataFrame, settled_before: bytes | None, whole: Column
+) -> DataFrame:
     """Acknowledged operations are in the journals with the version, branch and reads that the client saw; refused ones
     have no effect. Names: acknowledged-but-absent, refused-but-present, version-mismatch, branch-mismatch,
     read-mismatch.
 
     settled_before: what is absent below this version will not appear any more; None: nothing will. Beyond it a
     transaction may still be under way, stored by a killed replica as a protocol's state only.
+    whole: `frames.applied_everywhere`; other transactions may have read what is not in the journals.
     """
+    messages = messages.withColumn("whole", whole)
     both = operations.join(messages.withColumnRenamed("succeeded", "ran").drop("replica"), "id", "left")
     both = both.withColumn("present", F.col("gts").isNotNull())
     acknowledged = both.where(F.col("type") == "ok")
@@ -95,11 +99,12 @@ def _branch(acknowledged: DataFrame) -> DataFrame:
 
 def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
     """Reads of the transaction's own writes carry its own version; the journals keep earlier versions only."""
-    told = acknowledged.where(F.col("present")).select("id", "f", "gts", F.explode("reads").alias("name", "told"))
+    told = acknowledged.where(F.col("present"))
+    told = told.select("id", "f", "gts", "whole", F.explode("reads").alias("name", "told"))
     told = told.where(F.col("told") != F.col("gts")).withColumn("key", F.col("name").cast("binary"))
     logged = reads.groupBy("id", "key").agg(F.max("version").alias("logged"))
     both = told.join(logged, ["id", "key"], "left")
-    wrong = both.where(F.col("logged").isNull() | (F.col("told") != F.col("logged")))
+    wrong = both.where((F.col("logged").isNull() & F.col("whole")) | (F.col("told") != F.col("logged")))
     says = F.when(F.col("logged").isNull(), "that it did not read it").otherwise(version_text(F.col("logged")))
     return violations(
         wrong,

@@ -107,31 +107,55 @@ def agreement(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence
     journals more than the end is missing; what they lack is no evidence.
     """
     entry = F.struct("id", "gts", "destinations", "expired")
-    positions = (
-        log.where(F.col("id").isNotNull())
-        .groupBy("shard", "position")
-        .agg(
-            F.min(entry).alias("one"),
-            F.max(entry).alias("other"),
-            F.min_by("replica", entry).alias("replica"),
-            F.max_by("replica", entry).alias("replica_other"),
-        )
-        .where(F.col("one") != F.col("other"))
-    )
+    flag = F.when(F.col("few.value.expired"), " as expired").otherwise("")
+    flag_most = F.when(F.col("most.value.expired"), " as expired").otherwise("")
     disagreements = violations(
-        positions,
+        dissent(log.where(F.col("id").isNotNull()), entry),
         "position-disagreement",
         text(
-            "at position {} of shard {} replica {} delivered message {} (version {}), but replica {} message {}"
-            " (version {})",
+            "at position {} of shard {} {} delivered message {} (version {}, to shards {}{}), but {} message {}"
+            " (version {}, to shards {}{})",
             F.col("position"), F.col("shard"),
-            F.col("replica"), id_text(F.col("one.id")), version_text(F.col("one.gts")),
-            F.col("replica_other"), id_text(F.col("other.id")), version_text(F.col("other.gts")),
+            replicas_text("few.replicas"), id_text(F.col("few.value.id")), version_text(F.col("few.value.gts")),
+            F.concat_ws(", ", "few.value.destinations"), flag,
+            replicas_text("most.replicas"), id_text(F.col("most.value.id")), version_text(F.col("most.value.gts")),
+            F.concat_ws(", ", "most.value.destinations"), flag_most,
         ),
-        [F.col("one.id"), F.col("other.id")],
-        replicas=[F.col("replica"), F.col("replica_other")],
+        [F.col("few.value.id"), F.col("most.value.id")],
+        replicas=[F.col("few.replicas")[0], F.col("most.replicas")[0]],
     )  # fmt: skip
     return disagreements.unionByName(_lost(log, tops, stops, holed))
+
+
+def dissent(log: DataFrame, value: Column) -> DataFrame:
+    """The positions of a shard at which its replicas hold different values: shard, position, `few` and `most`, which
+    are the values that the fewest and the most replicas hold (of as many: the lowest replica's counts as most), each
+    with its `value`, `replicas` and, for a name, the greatest `id`."""
+    values = log.select("shard", "position", "replica", "id", value.alias("value")).where(F.col("value").isNotNull())
+    differing = (
+        values.groupBy("shard", "position")
+        .agg(F.min("value").alias("one"), F.max("value").alias("other"))
+        .where(F.col("one") != F.col("other"))
+    )
+    camps = (
+        values.join(F.broadcast(differing.select("shard", "position")), ["shard", "position"])
+        .groupBy("shard", "position", "value")
+        .agg(F.array_sort(F.collect_set("replica")).alias("replicas"), F.max("id").alias("id"))
+        .withColumn("rank", F.struct(F.size("replicas").alias("n"), (-F.col("replicas")[0]).alias("first")))
+    )
+    camp = F.struct("value", "replicas", "id")
+    return camps.groupBy("shard", "position").agg(
+        F.min_by(camp, "rank").alias("few"), F.max_by(camp, "rank").alias("most")
+    )
+
+
+def replicas_text(replicas: str) -> Column:
+    """ "replica 2", or "replicas 0 and 1"."""
+    names = F.transform(replicas, lambda r: r.cast("string"))
+    many = F.concat_ws(" and ", F.concat_ws(", ", F.slice(names, 1, F.size(names) - 1)), F.element_at(names, -1))
+    return F.when(F.size(names) == 1, F.concat(F.lit("replica "), names[0])).otherwise(
+        F.concat(F.lit("replicas "), many)
+    )
 
 
 def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int]) -> DataFrame:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_etl.checks.delivery import dissent, replicas_text
 from spark_etl.columns import absent, id_text, key_text, text, union, version_text, violations
 
 
@@ -22,8 +23,8 @@ def results(log: DataFrame, messages: DataFrame, tops: DataFrame, stops: DataFra
         [
             _missing(log, tops, stops, unsure),
             _other_delivery(log),
-            _disagreement(log, "content", "outcome-disagreement", "report different outcomes"),
-            _disagreement(log, "state_digest", "state-digest-disagreement", "hold different states"),
+            _disagreement(log, "content", "outcome-disagreement", "outcome"),
+            _disagreement(log, "state_digest", "state-digest-disagreement", "state"),
             _branches(messages),
         ]
     )
@@ -82,29 +83,18 @@ def _other_delivery(log: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _disagreement(log: DataFrame, column: str, name: str, says: str) -> DataFrame:
-    known = log.where(F.col(column).isNotNull())
-    differing = (
-        known.groupBy("shard", "position")
-        .agg(
-            F.min(column).alias("one"),
-            F.max(column).alias("other"),
-            F.min_by("replica", column).alias("replica"),
-            F.max_by("replica", column).alias("replica_other"),
-            F.min_by("outcome_id", column).alias("id"),
-            F.max_by("outcome_id", column).alias("id_other"),
-        )
-        .where(F.col("one") != F.col("other"))
-    )
+def _disagreement(log: DataFrame, column: str, name: str, what: str) -> DataFrame:
+    named = log.withColumn("id", F.col("outcome_id"))
     return violations(
-        differing,
+        dissent(named, F.col(column)),
         name,
         text(
-            "replicas {} and {} of shard {} " + says + " at position {} (message {})",
-            F.col("replica"), F.col("replica_other"), F.col("shard"), F.col("position"), id_text(F.col("id")),
+            f"at position {{}} of shard {{}} (message {{}}) the {what} of {{}} is not that of {{}}",
+            F.col("position"), F.col("shard"), id_text(F.col("most.id")), replicas_text("few.replicas"),
+            replicas_text("most.replicas"),
         ),
-        [F.col("id"), F.col("id_other")],
-        replicas=[F.col("replica"), F.col("replica_other")],
+        [F.col("few.id"), F.col("most.id")],
+        replicas=[F.col("few.replicas")[0], F.col("most.replicas")[0]],
     )  # fmt: skip
 
 

@@ -15,10 +15,11 @@ from kvstore.simulated.runner import Settings, run_seed
 from multicast.records import HEADER_BYTES, Completed, Delivered, SegmentHeader, decode_body, encode_record, scan
 from multicast.types import Timestamp
 from spark_etl.audit import Audit
-from tests.spark_etl.runs import SEGMENT
+from tests.spark_etl.runs import SEGMENT, bank_run
 from tests.spark_etl.test_inputs import read
 
 FLIPS = 30
+FAITHFUL = ("delivery", "transactions", "clients", "bank")
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +107,39 @@ def test_a_journal_of_another_run_does_not_count(spark: Any, calm: Path, tmp_pat
     assert [violation for prop in report.properties for violation in prop.examples] == []
     assert len(report.problems) == 1 and report.exit_code == 2
     assert report.problems[0].startswith(f"replicas/1/journal/{SEGMENT}: it belongs to another cluster")
+
+
+def test_two_simulated_runs_that_were_mixed_are_told_apart(tmp_path: Path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for seed, directory in enumerate((one, other)):
+        run_seed(Settings(protocol="white_box", profile="calm", shards=2, replicas=3, seconds=0.1), seed, directory)
+    shutil.copytree(other / "replicas/4", one / "replicas/4", dirs_exist_ok=True)
+    inputs = read(one).inputs
+    assert inputs.foreign == [4] and "another cluster" in inputs.problems[0]
+
+
+def test_what_one_shard_has_not_delivered_yet_is_not_accused(spark: Any, tmp_path: Path):
+    """The last transfers and reads: shard 1 has not heard of them, what clients saw of it is in no journal."""
+    run = bank_run()
+    for replica, records in run.records.items():
+        ends = [at for at, r in enumerate(records) if type(r) is Delivered and r.position > 6] if replica > 2 else []
+        del records[min(ends, default=len(records) - 1) :]
+    run.transaction("a1", {"a1": 1}, f="put")
+    report = Audit(spark, run.write(tmp_path / "run", mark=False), tmp_path / "out", parts=FAITHFUL).run()
+    assert [violation for prop in report.properties for violation in prop.examples] == []
+    assert {prop.name: prop.verdict for prop in report.properties}["one order across shards"] == "pending"
+
+
+def test_the_one_that_differs_from_the_others_is_named_and_a_foreign_history_is_no_proof(spark: Any, tmp_path: Path):
+    run = bank_run()
+    run.change(2, 6, lambda outcome: setattr(outcome, "state_digest", b"another"))
+    run.change(4, 4, lambda outcome: setattr(outcome, "writes", ()))
+    for event in run.events:
+        event["id"] = "00000000" + event["id"][8:]
+    report = Audit(spark, run.write(tmp_path / "run"), tmp_path / "out", parts=FAITHFUL[:3]).run()
+    sentences = [v.sentence.partition(") ")[2] for prop in report.properties for v in prop.examples]
+    assert sorted(sentences) == [
+        "the outcome of replica 4 is not that of replicas 3 and 5",
+        "the state of replica 2 is not that of replicas 0 and 1",
+    ]
+    assert [problem for problem in report.problems if "a history of another run" in problem] == report.problems != []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
-from multicast.records import HEADER_BYTES, BatchEnd, Delivered, encode_record
+from kvstore.core.audit import Outcome, encode_outcome
+from multicast.records import HEADER_BYTES, BatchEnd, Completed, Delivered, Started, Stopped, Submitted, encode_record
+from multicast.types import AppMessage, Timestamp
 from spark_etl import extract
 from spark_etl.inputs import Inputs, understand
-from tests.spark_etl.runs import SEGMENT, bank_run, write_mark
+from tests.spark_etl.runs import SEGMENT, bank_run, message_id, write_mark
 
 
 class Row(dict[str, Any]):
@@ -183,3 +187,71 @@ def test_positions_in_the_file_are_those_of_the_records(run: Path):
             scanned = next(extract.records.scan(data, at))
             record = extract.records.decode_body(scanned[1], scanned[2])
             assert type(record) is Delivered and record.position == row.position
+
+
+@pytest.mark.parametrize("keep", [0, 10])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_segment_that_lost_everything_it_vouched_for_is_damage(run: Path, keep: int, zeros: bool):
+    path = segment(run, 2)
+    data = path.read_bytes()
+    path.write_bytes(data[:keep] + (bytes(len(data) - keep) if zeros else b""))
+    inputs = read(run).inputs
+    assert inputs.unsure == [2] and len(inputs.problems) == 1
+    assert inputs.problems[0].startswith("replicas/2/journal")
+
+
+def test_a_header_of_zeros_before_records_is_damage(run: Path):
+    path = segment(run, 2)
+    path.write_bytes(bytes(HEADER_BYTES) + path.read_bytes()[HEADER_BYTES:])
+    (path.parent / "mark").unlink()
+    assert read(run).inputs.problems == [f"replicas/2/journal/{SEGMENT}, byte 0: not a journal segment"]
+
+
+def test_a_directory_that_is_no_replicas_number_is_passed_over(run: Path):
+    (run / "replicas/0").rename(run / "replicas/00")
+    assert read(run).inputs.problems == ["replicas/0/journal: the journal of replica 0 of shard 0 is missing"]
+
+
+def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
+    """They fit into a record, whose checksum is right, and into no column."""
+    path = segment(run, 3)
+    message = AppMessage(message_id(99), (1,), b"", 3)
+    record = Delivered(9, Timestamp(9, 9), 0, False, message, 9)
+    outcome = Completed(9, encode_outcome(Outcome(1, message.id, Timestamp(-9, 0), 1, True, (), ())), 9)
+    forged: list[Any] = [
+        msgspec.structs.replace(record, at=2**63),
+        msgspec.structs.replace(record, position=2**63),
+        msgspec.structs.replace(record, timestamp=Timestamp(-1, 0)),
+        msgspec.structs.replace(record, message=msgspec.structs.replace(message, destinations=(2**31,))),
+        msgspec.structs.replace(record, message=msgspec.structs.replace(message, id=b"short")),
+        Submitted(message.id, (2**40,), 1),
+        outcome,
+        Stopped(2**63, 0, 0),
+        Started(1, 3, 1, {1: (2**31,)}, "white_box", "fsync", 1),
+    ]
+    data = path.read_bytes()
+    whole = read(run)
+    body = b"".join(map(encode_record, [*forged, BatchEnd(99)]))
+    path.write_bytes(data + body)
+    write_mark(path.parent, len(data + body) - HEADER_BYTES)
+    found = read(run)
+    assert len(found.inputs.problems) == len(forged) and found.inputs.unsure == [3]
+    assert all(problem.startswith(f"replicas/3/journal/{SEGMENT}, byte ") for problem in found.inputs.problems)
+    for table in ("deliveries", "outcomes", "submitted", "lives"):
+        assert found.count(table, 3) == whole.count(table, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"at_us": 2**63}, {"process": -(2**63) - 1}, {"value": {"a": 2**63}}, {"id": "no"}, {"version": "-1-1"}],
+)
+def test_an_event_that_no_column_holds_is_damage_of_its_line(change: dict[str, Any]):
+    event = {"process": 0, "type": "ok", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000"}
+    lines = msgspec.json.encode(event) + b"\n" + json.dumps(event | change).encode() + b"\n"
+    rows = [row for batch in extract.parse_history("h", lines) for row in batch.to_pylist()]
+    assert [row["damage"] is None for row in rows] == [True, False]
+
+
+def test_a_line_nested_too_deeply_is_damage_of_its_line():
+    (batch,) = extract.parse_history("h", b'{"x":' + b"[" * 10**6 + b"\n")
+    assert batch.to_pylist()[0]["damage"] == "it is nested too deeply"

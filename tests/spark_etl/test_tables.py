@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -192,3 +193,64 @@ def test_every_file_says_its_version_and_its_columns(run: Path, tmp_path: Path):
 def test_statistics_tell_the_span_without_a_job(run: Path, tmp_path: Path):
     manifest = extract(run, tmp_path).manifest
     assert tables.Tables(None, tmp_path, manifest).span("deliveries", "at") == (0, 12)
+
+
+@pytest.mark.parametrize("what", ["directory", "pipe", "loop", "nothing"])
+@pytest.mark.parametrize("kind", ["segment", "history"])
+def test_what_is_no_file_is_named_and_the_rest_is_read(run: Path, tmp_path: Path, kind: str, what: str):
+    path = segment(run, 1) if kind == "segment" else run / "history" / "clients.jsonl"
+    path.unlink()
+    if what == "directory":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.name if what == "loop" else "nothing")
+    out = tmp_path / "out"
+    for _ in range(2):
+        extract(run, out)
+        table = "damage" if kind == "segment" else "history"
+        (reason,) = (row["reason" if kind == "segment" else "damage"] for row in rows(out, table))
+        assert str(reason).startswith("it cannot be read: ")
+        assert len(rows(out, "deliveries")) == (13 * 2 if kind == "segment" else 13 * 3) + 9 * 3
+
+
+def test_a_run_that_cannot_be_read_leaves_no_tables(run: Path, tmp_path: Path):
+    for replica in range(6):
+        segment(run, replica).write_bytes(b"something else altogether, longer than a header would have been")
+    with pytest.raises(Unreadable, match="not a journal segment"):
+        extract(run, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_tables_never_go_where_the_run_is(run: Path):
+    before = sorted(path for path in run.rglob("*"))
+    for out in (run, run / "history", run / "replicas" / "0"):
+        with pytest.raises(Unreadable, match="choose another --out"), tables.alone(run, out):
+            pass
+    assert sorted(path for path in run.rglob("*")) == before
+
+
+def test_only_tables_are_ever_removed(run: Path, tmp_path: Path):
+    kept = tmp_path / "out" / "history" / "notes.jsonl"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    extract(run, tmp_path / "out")
+    assert kept.read_text() == "mine"
+
+
+def test_two_do_not_work_in_one_place(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    with tables.alone(run, out), pytest.raises(Unreadable, match="another audit"), tables.alone(run, out):
+        pass
+    with tables.alone(run, tmp_path / "out"):
+        pass
+
+
+def test_a_full_disk_is_a_sentence(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_batch", full)
+    with pytest.raises(Unreadable, match="out: No space left on device"):
+        extract(run, tmp_path / "out")

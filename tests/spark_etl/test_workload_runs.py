@@ -135,7 +135,8 @@ def conserved(operations: DataFrame) -> DataFrame:
     """The bank's check of what clients saw, one bank; its journals are not there."""
     messages = operations.select("id", F.col("version").alias("gts"))
     columns = "key binary, gts binary, id binary, value binary, digested boolean"
-    return bank_checks.conservation(operations, messages, operations.sparkSession.createDataFrame([], columns))
+    writes = operations.sparkSession.createDataFrame([], columns)
+    return bank_checks.conservation(operations, messages, writes, F.lit(True))
 
 
 def test_every_workload_shows_the_bug_that_it_is_about_and_accuses_no_correct_store(spark: Any, tmp_path: Path):
