@@ -296,11 +296,11 @@ class Audit:
         """Run one check. blind: a part of the input that it needs is missing. skip: why it does not apply."""
         began = time.monotonic()
         self.progress(f"checking {name}")
-        found = frame.limit(EXAMPLES + 1).collect() if frame is not None and not skip else []
-        count = len(found) if len(found) <= EXAMPLES or frame is None else frame.count()
+        count = frame.count() if frame is not None and not skip else 0
+        found = frame.limit(EXAMPLES).collect() if frame is not None and count else []
         examples = [
             Violation(r.name, r.sentence, list(r.transactions), list(r.keys), list(r.replicas), list(r.positions))
-            for r in found[:EXAMPLES]
+            for r in found
         ]
         verdict = VIOLATED if count else NOT_APPLICABLE if skip else UNDETERMINED if blind else VALID
         if verdict == UNDETERMINED:
@@ -479,6 +479,7 @@ class Audit:
         blind = bool(self.unsure_shards)
         certified = self.certified and not self.reads_property.violations
         self.late: int | None = None
+        self.in_time = ""
         prop = self.check(plain, None, rows, blind=blind, skip=skip)
         if not skip and not certified:
             self._decide(prop, None)
@@ -495,12 +496,15 @@ class Audit:
         timeline = self.timeline
         late = self.late = clients.against_real_time(timeline).count()
         if late or not certified:
-            self._decide(prop, timeline)
+            if self._decide(prop, timeline):
+                self.in_time = "there is no cycle of dependencies and real time"
             if prop.verdict == VALID:
                 prop.note += f"; {late} operations ended before one that precedes them in the order was invoked"
-        elif prop.verdict == VALID:
-            prop.note = "the order of versions never runs against real time"
-            self._founded(prop)
+        else:
+            self.in_time = "the order of versions never runs against real time"
+            if prop.verdict == VALID:
+                prop.note = self.in_time
+                self._founded(prop)
         prop.seconds = round(time.monotonic() - began, 3)
 
     def _founded(self, prop: Property) -> None:
@@ -508,8 +512,8 @@ class Audit:
         if why := self.contradiction():
             prop.verdict, prop.note = UNDETERMINED, f"nothing is wrong with the order, but {why}"
 
-    def _decide(self, prop: Property, timeline: DataFrame | None) -> None:
-        """Search for cycles, the certificate having failed."""
+    def _decide(self, prop: Property, timeline: DataFrame | None) -> bool:
+        """Search for cycles, the certificate having failed. Whether there are none."""
         began = time.monotonic()
         self.progress(f"searching for cycles ({prop.name})")
         graph, names = self.dependencies(), self._names()
@@ -533,6 +537,7 @@ class Audit:
             prop.note = f"not in the order of versions, but without a cycle among {found.edges:,} edges"
             self._founded(prop)
         prop.seconds = round(prop.seconds + time.monotonic() - began, 3)
+        return not doubtful
 
     def _names(self) -> DataFrame:
         """gts, id and f of the transactions that took effect; without those whose version is not theirs alone."""
@@ -551,7 +556,7 @@ class Audit:
         certified = self.certified and not self.reads_property.violations and not self.found(_CLIENTS)
         skip = "" if self.has_outcomes else _NO_OUTCOMES
         blind = bool(self.unsure_shards) or self.history_unsure
-        guarantees = Guarantees(self, skip, blind, certified, self.late)
+        guarantees = Guarantees(self, skip, blind, certified, self.in_time)
         guarantees.check()
         self.models = guarantees.models()
 

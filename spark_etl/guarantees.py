@@ -1,7 +1,8 @@
 """What clients may rely on: session guarantees, linearizability per key, and the table of consistency models.
 
 If reads are certified in the order of versions, and that order runs against no session, every session guarantee holds,
-and nothing is scanned; likewise linearizability per key, if it does not run against real time either.
+and nothing is scanned; likewise linearizability per key, if it does not run against real time either. A cycle search
+that found nothing is as good, for sessions whose operations follow one another in time.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ PER_KEY = "linearizability per key"
 class Guarantees:
     """The checks of one audit; made after those that the certificates rest on.
 
-    skip: why nothing of this applies. blind: a part of the journals that it needs is missing. late: how many operations
-    the order of versions runs against in real time; None: not counted.
+    skip: why nothing of this applies. blind: a part of the journals that it needs is missing. certified: every read
+    returned what the order of versions says. in_time: why no cycle of dependencies and real time is left, or empty.
     """
 
-    def __init__(self, audit: Audit, skip: str, blind: bool, certified: bool, late: int | None):
+    def __init__(self, audit: Audit, skip: str, blind: bool, certified: bool, in_time: str):
         self.audit = audit
         self.skip = skip
         self.blind = blind
         self.certified = certified
-        self.late = late
+        self.in_time = in_time
         self.no_sessions = ""
-        self.inverted: int | None = None
+        self.in_sessions = ""
 
     def check(self) -> None:
         """All properties of this module."""
@@ -65,19 +66,23 @@ class Guarantees:
             )
         steps = audit.timeline
         sequential = steps.join(overlapping, ["file", "process"], "left_anti") if found else steps
-        self.inverted = sessions.against_versions(sequential).count()
+        turns = sessions.turns(sequential).collect()[0]
+        if self.certified and not turns.inverted:
+            self.in_sessions = "no session runs against the versions"
+        elif self.certified and self.in_time and not turns.untimed:
+            self.in_sessions = f"the operations of a session follow one another in time, and {self.in_time}"
         rows = audit.counts["history"]
-        if self.certified and not self.inverted:
+        if self.in_sessions:
             for name in SESSIONS:
-                self._note(audit.check(name, None, rows, blind=self.blind), "no session runs against the versions")
+                self._note(audit.check(name, None, rows, blind=self.blind), self.in_sessions)
             return
-        note = f"{self.inverted:,} operations are ordered before an earlier one of their session"
+        note = f"{turns.inverted:,} operations are ordered before an earlier one of their session"
         seen = self._seen()
         frames, likely_frames = (self._session_frames(sequential, one) for one in (seen, self._likely(seen)))
         for name, frame, likely in zip(SESSIONS, frames, likely_frames, strict=True):
             prop = audit.check(name, frame, rows, blind=self.blind)
             self._doubt(prop, likely)
-            self._note(prop, note if self.inverted else "")
+            self._note(prop, note if turns.inverted else "")
 
     def _note(self, prop: Property, note: str) -> None:
         if prop.verdict == VALID and self.no_sessions:
@@ -112,9 +117,9 @@ class Guarantees:
 
     def _per_key(self) -> None:
         audit, rows = self.audit, self.audit.counts["history"]
-        if self.certified and self.late == 0:
+        if self.certified and self.in_time:
             prop = audit.check(PER_KEY, None, rows, blind=self.blind)
-            prop.note = prop.note or "the order of versions never runs against real time"
+            prop.note = prop.note or self.in_time
             return
         seen = self._seen()
         frame, likely = self._key_frame(seen), self._likely(seen)
@@ -146,14 +151,14 @@ class Guarantees:
         invented = [v for v in audit.reads_property.examples if v.name == "unwritten-version"]
         if invented:
             found[PLAIN + "read-uncommitted"] = (BROKEN, invented[0].sentence)
-        elif VIOLATED in (plain, strict) or (self.inverted and strict != NOT_APPLICABLE):
+        elif VIOLATED in (plain, strict) or (audit.has_history and not self.in_sessions and strict != NOT_APPLICABLE):
             self._residue(found)
         if plain == VALID:
             found[PLAIN + "serializable"] = (HOLDS, "see serializability")
         if strict == VALID and audit.has_history:
             found[REALTIME + "serializable"] = (HOLDS, "see strict serializability")
-            if not self.inverted and self.certified and not self.no_sessions:
-                found[SESSION + "serializable"] = (HOLDS, "no session runs against the order of versions")
+            if self.in_sessions and not self.no_sessions:
+                found[SESSION + "serializable"] = (HOLDS, self.in_sessions)
         per_key = audit.verdict(PER_KEY)
         if per_key in (VALID, VIOLATED) and audit.has_history:
             found[consistency.LINEARIZABLE] = (HOLDS if per_key == VALID else BROKEN, f"see {PER_KEY}")

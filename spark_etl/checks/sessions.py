@@ -43,12 +43,20 @@ def edges(steps: DataFrame) -> DataFrame:
     return steps.select(before.alias("source"), F.col("gts").alias("target")).where(F.col("source").isNotNull())
 
 
-def against_versions(steps: DataFrame) -> DataFrame:
-    """The operations ordered before an earlier, acknowledged one of their session. None of them, and a certificate of
-    serializability in the order of versions: every session guarantee holds."""
+def turns(steps: DataFrame) -> DataFrame:
+    """How sessions run: one row with the counts inverted (operations ordered before an earlier, acknowledged one of
+    their session) and untimed (invoked before that one was answered, or at the same microsecond).
+
+    A certificate of serializability in the order of versions and none inverted: every session guarantee holds. No cycle
+    of dependencies and real time, and none untimed: likewise."""
     in_session = Window.partitionBy(*_SESSION).orderBy("line").rowsBetween(Window.unboundedPreceding, -1)
     latest = F.max(F.when(F.col("ok"), F.col("gts"))).over(in_session)
-    return steps.withColumn("latest", latest).where(F.col("gts") < F.col("latest"))
+    answered = F.max(F.when(F.col("ok"), F.col("complete_us"))).over(in_session)
+    after = steps.select("gts", "invoke_us", latest.alias("latest"), answered.alias("answered"))
+    return after.agg(
+        F.count(F.when(F.col("gts") < F.col("latest"), 1)).alias("inverted"),
+        F.count(F.when(F.col("invoke_us") <= F.col("answered"), 1)).alias("untimed"),
+    )
 
 
 def seen(
