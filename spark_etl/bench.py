@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pyarrow
@@ -27,16 +29,19 @@ Progress = Callable[[str], None]
 
 
 class Stage(msgspec.Struct):
-    """seconds it took; transactions_per_second: of the whole input."""
+    """seconds it took; processor: seconds that all processors together spent on it; transactions_per_second: of the
+    whole input, by the clock."""
 
     name: str
     seconds: float
+    processor: float
     transactions_per_second: int
 
 
 class Result(msgspec.Struct):
     """late: operations that fail the certificate of real time. memory: greatest resident size, MB, of Java, and of
-    Python with its workers. verdict: of the audit, which must be "valid"."""
+    Python with its workers. disk: MB, of the tables, and at most of what Spark put aside. verdict: of the audit, which
+    must be "valid"."""
 
     transactions: int
     shards: int
@@ -46,22 +51,24 @@ class Result(msgspec.Struct):
     late: int
     stages: list[Stage]
     memory: dict[str, int]
+    disk: dict[str, int]
     machine: dict[str, str]
-    version: int = 1
+    version: int = 2
 
 
 class _Stopwatch:
     def __init__(self, progress: Progress):
         self._progress = progress
         self._name = ""
-        self._since = time.monotonic()
-        self.seconds: dict[str, float] = {}
+        self._since = (0.0, 0.0)
+        self.spent: dict[str, tuple[float, float]] = {}
 
     def next(self, name: str) -> None:
         """The stage before ends here."""
-        now = time.monotonic()
+        now = time.monotonic(), sum(process.processor for process in _processes())
         if self._name:
-            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._since
+            before = self.spent.get(self._name, (0.0, 0.0))
+            self.spent[self._name] = before[0] + now[0] - self._since[0], before[1] + now[1] - self._since[1]
         self._name, self._since = name, now
         if name:
             self._progress(name)
@@ -70,7 +77,8 @@ class _Stopwatch:
 def run(shape: Shape, directory: Path | None, master: str, memory: str, progress: Progress) -> Result:
     """Generate, check, measure. directory: the tables stay there; None: they go."""
     check_java()
-    with _place(directory) as out, _watch_memory() as peak:
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    with _place(directory) as out, _watch(out / "tmp") as peak:
         progress("starting Spark")
         watch = _Stopwatch(progress)
         with spark_session(out, master, memory, 2**40 if shape.transactions > 20_000 else 0) as spark:
@@ -80,14 +88,20 @@ def run(shape: Shape, directory: Path | None, master: str, memory: str, progress
             watch.next("opening")
             report = audit.check_all()
             watch.next("")
-    checked = sum(seconds for name, seconds in watch.seconds.items() if name != "generating")
+        tables = _size(out)
+    spent = watch.spent
+    checks = [value for name, value in spent.items() if name != "generating"]
+    spent["all checks"] = sum(seconds for seconds, _ in checks), sum(processor for _, processor in checks)
     stages = [
-        Stage(name, round(seconds, 2), round(shape.transactions / max(seconds, 1e-3)))
-        for name, seconds in (*watch.seconds.items(), ("all checks", checked))
+        Stage(name, round(seconds, 2), round(processor, 2), round(shape.transactions / max(seconds, 1e-3)))
+        for name, (seconds, processor) in spent.items()
     ]
+    peaks = {name: value // 1_000_000 for name, value in peak.items()}
     return Result(
         shape.transactions, shape.shards, shape.replicas, manifest.rows(), report.verdict, audit.late or 0, stages,
-        {name: value // 1_000_000 for name, value in peak.items()}, _machine(master, memory),
+        {name: peaks[name] for name in ("java", "python")},
+        {"tables": tables // 1_000_000, "put aside": peaks["disk"]},
+        {"load before": load} | _machine(master, memory),
     )  # fmt: skip
 
 
@@ -105,14 +119,18 @@ def _place(directory: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _watch_memory() -> Iterator[dict[str, int]]:
-    """The greatest resident memory, bytes, of this process's Java and Python, looked at twice a second."""
-    peak = {"java": 0, "python": 0}
+def _watch(temporary: Path) -> Iterator[dict[str, int]]:
+    """The greatest resident memory, bytes, of this process's Java and Python, and the greatest size of a directory,
+    looked at twice a second."""
+    peak = {"java": 0, "python": 0, "disk": 0}
     done = threading.Event()
 
     def look() -> None:
         while not done.wait(0.5):
-            for name, size in _resident().items():
+            now = {"java": 0, "python": 0, "disk": _size(temporary)}
+            for process in _processes():
+                now["java" if process.name == "java" else "python"] += process.resident
+            for name, size in now.items():
                 peak[name] = max(peak[name], size)
 
     thread = threading.Thread(target=look, daemon=True)
@@ -124,24 +142,45 @@ def _watch_memory() -> Iterator[dict[str, int]]:
         thread.join()
 
 
-def _resident() -> dict[str, int]:
-    """Resident bytes of this process and its descendants: of those called java, and of the others. Empty off Linux."""
-    parents: dict[int, tuple[int, str, int]] = {}
+def _size(directory: Path) -> int:
+    """Bytes of all files in there."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):  # it has just gone
+                total += os.stat(os.path.join(parent, name)).st_size
+    return total
+
+
+class _Process(NamedTuple):
+    """processor: seconds, with those of its children that have ended. resident: bytes."""
+
+    parent: int
+    name: str
+    processor: float
+    resident: int
+
+
+def _processes() -> list[_Process]:
+    """This process and its descendants. Empty off Linux."""
+    every: dict[int, _Process] = {}
+    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     for entry in Path("/proc").glob("[0-9]*") if Path("/proc").is_dir() else ():
         try:
             name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
             fields = rest.split()
-            parents[int(entry.name)] = (int(fields[1]), name, int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
+            times = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime: proc(5)
+            every[int(entry.name)] = _Process(int(fields[1]), name, times / tick, int(fields[21]) * page)
         except (OSError, ValueError, IndexError):
             continue  # it has just ended
-    sizes = {"java": 0, "python": 0}
-    for process, (_, name, size) in parents.items():
-        at = process
-        while at in parents and at != os.getpid():
-            at = parents[at][0]
+    ours = []
+    for number, process in every.items():
+        at = number
+        while at in every and at != os.getpid():
+            at = every[at].parent
         if at == os.getpid():
-            sizes["java" if name == "java" else "python"] += size
-    return sizes
+            ours.append(process)
+    return ours
 
 
 def _machine(master: str, memory: str) -> dict[str, str]:
@@ -152,7 +191,7 @@ def _machine(master: str, memory: str) -> dict[str, str]:
     return {
         "processor": f"{os.cpu_count()} x {model or platform.machine()}",
         "memory": f"{pages / 2**30:.1f} GiB",
-        "load": " ".join(f"{value:.1f}" for value in os.getloadavg()),
+        "load after": " ".join(f"{value:.1f}" for value in os.getloadavg()),
         "system": platform.platform(),
         "python": platform.python_version(),
         "pyspark": pyspark.__version__,
@@ -172,14 +211,16 @@ def render(result: Result, console: Console) -> None:
     )
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("stage")
-    for name in ("seconds", "transactions/s"):
+    for name in ("seconds", "processor s", "transactions/s"):
         table.add_column(name, justify="right")
     for stage in result.stages:
-        table.add_row(stage.name, f"{stage.seconds:.1f}", f"{stage.transactions_per_second:,}")
+        speed = f"{stage.transactions_per_second:,}" if stage.seconds >= 0.05 else ""
+        table.add_row(stage.name, f"{stage.seconds:.1f}", f"{stage.processor:.1f}", speed)
     console.print(table)
     lines = [
         f"{result.late:,} operations ({share:.0f} %) fail the certificate of real time; verdict: {result.verdict}",
         "memory at most: " + ", ".join(f"{name} {size:,} MB" for name, size in result.memory.items()),
+        "disk: " + ", ".join(f"{name} {size:,} MB" for name, size in result.disk.items()),
         *(f"{name}: {value}" for name, value in result.machine.items()),
     ]
     for line in lines:

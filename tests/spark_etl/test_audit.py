@@ -385,6 +385,32 @@ def test_an_order_against_real_time_without_a_conflict_is_no_violation(audit: Au
     assert strict.verdict == "valid" and "without a cycle" in strict.note
 
 
+def one_session(reads: str, writes: dict[str, int], invoke: int) -> Run:
+    """A process writes a1 from 1000 to 1100, and what it does then is earlier in the order of versions."""
+    run = Run()
+    run.transaction(reads, writes, invoke=invoke, complete=2100)
+    run.transaction(writes={"a1": 1}, invoke=1000, complete=1100)
+    run.stop()
+    run.events = [event | {"process": 0} for event in run.events[2:] + run.events[:2]]
+    return run
+
+
+def test_a_search_without_a_cycle_also_decides_on_sessions_and_keys(audit: AuditRun):
+    report = audit(one_session("", {"b1": 9}, 2000))
+    notes = {p.name: p.note for p in report.properties if p.verdict == "valid"}
+    assert "follow one another in time, and there is no cycle" in notes["monotonic writes"]
+    assert notes["linearizability per key"] == "there is no cycle of dependencies and real time"
+    assert report.exit_code == 0 and report.strongest == ["strong-serializable"]
+
+
+def test_it_does_not_where_a_session_runs_within_one_microsecond(audit: AuditRun):
+    """Real time does not order the two, so that only the session accuses the read of missing the write."""
+    report = audit(one_session("a1", {}, 1100))
+    assert prop(report, "strict").verdict == "valid"
+    assert {p.name for p in report.properties if p.verdict == "violated"} == {"read your writes"}
+    assert {m.verdict for m in report.models if m.name.startswith("strong-session-")} == {"violated", "holds"}
+
+
 def test_write_skew_is_not_serializable(audit: AuditRun):
     """Each of two transactions read the key that the other one wrote, before it did."""
     run = Run()
