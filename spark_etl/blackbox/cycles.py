@@ -86,7 +86,7 @@ def find(judge: Judge) -> list[Anomaly]:
                 found[kind] = cycle
         if not suffix and (fork := _long_fork([*judge.known, *sorted(new, key=repr)])):
             found["long-fork"] = fork
-    return [anomaly(kind, cycle, judge.facts) for kind, cycle in found.items()]
+    return [anomaly(kind, cycle, judge.whole) for kind, cycle in found.items()]
 
 
 def _long_fork(known: Sequence[Edge]) -> list[Edge]:

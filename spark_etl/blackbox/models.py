@@ -29,6 +29,7 @@ import msgspec
 from spark_etl.blackbox.graphs import Chains, Edge, Graph
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.inference import Events, Missed, Versions, seen
+from spark_etl.blackbox.residue import only, residue, unordered
 from spark_etl.blackbox.resolve import INIT, Facts, Key
 from spark_etl.blackbox.solver import (
     CIRCLE,
@@ -80,6 +81,8 @@ _DEMANDED = {
 
 
 NO_REALTIME = "the history has no real time"
+_SHARE = 0.75
+"""Of the seconds; the rest is left for the search for linearizability and for names of cycles."""
 TOO_LONG = "the search for an order of versions took too long (--seconds)"
 
 
@@ -100,18 +103,30 @@ class Judge:
         self, facts: Facts, history: Sequence[Transaction], limits: Limits | None = None, sessions: bool = True
     ):
         """sessions: whether the transactions of a process follow one another."""
-        self.facts = facts
+        self.whole = self.facts = facts
         self.limits = limits or Limits()
+        self._end = time.monotonic() + _SHARE * self.limits.seconds
         self.history = [facts.committed[i] for i in sorted(facts.committed)]
         self.timed = all(t.timed and (t.complete is not None or t.type != "ok") for t in self.history if t.ops)
         self.no_sessions = "" if sessions else "the history has no sessions"
         if sessions and (process := _overlapping(self.history)) is not None:
             self.no_sessions = f"process {process} runs several transactions at once, so that it is no session"
-        self.readers: dict[tuple[Key, int], dict[int, None]] = defaultdict(dict)
-        for read in facts.reads:
-            self.readers[read.key, read.writer][read.reader] = None
-        self._end = time.monotonic() + self.limits.seconds
+        self.has_times = any(t.timed for t in self.history)
+        self._restrict()
+
+    def _restrict(self) -> None:
+        """From here on, `facts`, `history` and `known` are about the transactions that matter; see `residue`."""
+        facts = self.whole
+        free = unordered(facts)
+        self.readers = _readers(facts)
         self.known = self._known_edges()
+        own = (Edge(a, b, "rw", key) for a, b, key in facts.rw_own)
+        timed = (t for t in self.history if t.timed)
+        inside = residue(facts, free, (*self.known, *own, *self.session_edges()), timed)
+        self.facts = facts = only(facts, free, inside)
+        self.history = [t for t in self.history if t.index in inside]
+        self.known = [e for e in self.known if e.source in inside and e.target in inside]
+        self.readers = _readers(facts)
         self._versions = Versions(facts.writers, facts.reads, facts.places)
 
     def verdicts(self) -> dict[str, Verdict]:
@@ -140,7 +155,7 @@ class Judge:
             demanded = _DEMANDED.get(anomaly.name)
             if demanded and demanded in (base, *weaker(base)):
                 return Verdict(VIOLATED, anomaly.text)
-        if variant == REALTIME and not any(t.timed for t in self.history):
+        if variant == REALTIME and not self.has_times:
             return Verdict(UNDETERMINED, NO_REALTIME)
         if variant == SESSION and self.no_sessions:
             return Verdict(UNDETERMINED, self.no_sessions)
@@ -315,6 +330,14 @@ class Judge:
         if (at := next(back, None)) is None:
             return []
         return [rw[at], *inside.path(rw[at].target, rw[at].source)]
+
+
+def _readers(facts: Facts) -> dict[tuple[Key, int], dict[int, None]]:
+    """(key, writer) -> who read that version."""
+    readers: dict[tuple[Key, int], dict[int, None]] = defaultdict(dict)
+    for read in facts.reads:
+        readers[read.key, read.writer][read.reader] = None
+    return readers
 
 
 def weaker(model: str) -> frozenset[str]:
