@@ -7,6 +7,7 @@ versions is not certain, only cycles of what is certain have such a name.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -73,7 +74,7 @@ def find(judge: Judge) -> list[Anomaly]:
             inferred += [rw for e in inferred for rw in judge.overwritten(e.key, e.source, e.target)]
             new = set(inferred) - certain
         anyway = anyway if suffix else new
-        for cycle in _cycles([*judge.known, *sorted(new, key=repr)], extra):
+        for cycle in _cycles([*judge.known, *sorted(new, key=repr)], extra, judge.end):
             kind = name([edge.kind for edge in cycle])
             plain = kind.removesuffix("-process").removesuffix("-realtime")
             if any(edge in new and edge not in anyway for edge in cycle):
@@ -172,8 +173,8 @@ def _versions_anomaly(key: Key, cycle: Sequence[Edge], transactions: dict[int, T
     )
 
 
-def _cycles(known: Sequence[Edge], extra: Sequence[Edge]) -> Iterable[list[Edge]]:
-    """A short cycle of each shape, if there is one."""
+def _cycles(known: Sequence[Edge], extra: Sequence[Edge], deadline: float) -> Iterable[list[Edge]]:
+    """A short cycle of each shape, if there is one, until the deadline (`time.monotonic`)."""
     knots = _graph(known, extra).knots().after
     known, extra = ([e for e in es if e.target in knots.get(e.source, ())] for es in (known, extra))
     if not known:
@@ -182,24 +183,24 @@ def _cycles(known: Sequence[Edge], extra: Sequence[Edge]) -> Iterable[list[Edge]
     for edge in known:
         by_kind[edge.kind].append(edge)
     ww = _graph(by_kind["ww"], extra)
-    yield from _one(ww.cycle())
+    yield from _one(ww.cycle(deadline))
     base = ww.copy()
     for edge in by_kind["wr"]:
         base.add(edge.source, edge.target, edge)
-    yield from _one(_through(base, by_kind["wr"]))
-    yield from _one(_through(base, by_kind["rw"]))
+    yield from _one(_through(base, by_kind["wr"], deadline))
+    yield from _one(_through(base, by_kind["rw"], deadline))
     layered = Graph()
     for edge in (*by_kind["ww"], *by_kind["wr"], *extra):
         layered.add(2 * edge.source, 2 * edge.target, edge)
         layered.add(2 * edge.source + 1, 2 * edge.target, edge)
     for edge in by_kind["rw"]:
         layered.add(2 * edge.source, 2 * edge.target + 1, edge)
-    yield from _one(layered.cycle())
+    yield from _one(layered.cycle(deadline))
     whole = base.copy()
     for edge in by_kind["rw"]:
         whole.add(edge.source, edge.target, edge)
-    yield from _one(_adjacent(whole, by_kind["rw"]))
-    yield from _one(whole.cycle())
+    yield from _one(_adjacent(whole, by_kind["rw"], deadline))
+    yield from _one(whole.cycle(deadline))
 
 
 def _one(cycle: list[Edge]) -> list[list[Edge]]:
@@ -214,10 +215,12 @@ def _graph(*edges: Iterable[Edge]) -> Graph:
     return graph
 
 
-def _through(graph: Graph, edges: Iterable[Edge]) -> list[Edge]:
+def _through(graph: Graph, edges: Iterable[Edge], deadline: float) -> list[Edge]:
     """The shortest cycle of one of these edges and a way back."""
     best: list[Edge] = []
     for edge in list(_closing(graph, edges))[: graph.tries(_TRIES_MAX)]:
+        if time.monotonic() > deadline:
+            break
         if way := graph.path(edge.target, edge.source, len(best) - 2):
             best = [edge, *way]
     return best
@@ -235,7 +238,7 @@ def _closing(graph: Graph, edges: Iterable[Edge]) -> Iterable[Edge]:
     return (edges[i] for i in Chains(graph, order, {}, paired=False).reached([(e.target, e.source) for e in edges]))
 
 
-def _adjacent(graph: Graph, rw: Sequence[Edge]) -> list[Edge]:
+def _adjacent(graph: Graph, rw: Sequence[Edge], deadline: float) -> list[Edge]:
     """A cycle with two rw edges in a row."""
     knots = graph.knots().after
     following: dict[int, list[Edge]] = {}
@@ -249,6 +252,6 @@ def _adjacent(graph: Graph, rw: Sequence[Edge]) -> list[Edge]:
         way = [] if around else graph.path(second.target, first.source, len(best) - 3)
         if around or way:
             best = [first, second, *way]
-        if around:
+        if around or time.monotonic() > deadline:
             break
     return best

@@ -70,15 +70,15 @@ class Graph:
         """Of so many searches at most, how many a graph of this size is worth."""
         return max(8, min(most, _VISITS // (1 + self.size)))
 
-    def cycle(self) -> list[Edge]:
-        """A shortest cycle through some node of a cycle; empty if there is none."""
+    def cycle(self, deadline: float = math.inf) -> list[Edge]:
+        """A shortest cycle through some node of a cycle; empty if there is none. deadline: of tries to shorten it."""
         if self.order() is not None:
             return []
         best: list[Edge] = []
         part = self.knots()
         for start in sorted(part.after)[: part.tries(64)]:
             best = part.path(start, start, len(best) - 1) or best
-            if 0 < len(best) <= 2:
+            if 0 < len(best) <= 2 or time.monotonic() > deadline:
                 break
         return best
 

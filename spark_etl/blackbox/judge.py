@@ -3,6 +3,7 @@ per key."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,20 +77,20 @@ def judge(
     if models[STRICT].verdict == HOLDS:
         models[LINEARIZABLE] = Verdict(HOLDS)
     else:
-        searched = linearize.linearize(history, configurations_max, initial=facts.initial)
+        searched = linearize.linearize(history, configurations_max, initial=facts.initial, deadline=judged.end)
         models[LINEARIZABLE] = _searched(searched)
         anomalies += _not_linearizable("not-linearizable", searched)
         spans = any(len({op.key for op in t.ops}) > 1 for t in history)
         if models[STRICT].verdict == UNDETERMINED and models[LINEARIZABLE].verdict != VIOLATED and spans:
-            searched = linearize.linearize(history, configurations_max, together=True, initial=facts.initial)
+            searched = linearize.linearize(history, configurations_max, True, facts.initial, judged.end)
             anomalies += _not_linearizable("not-strict-serializable", searched)
         _combine(models, STRICT, _searched(searched))
     if facts.repeated:
         if not facts.repeated & {*(orders or {})}:
-            _decide_ways(models, history, facts, orders, limits, sessions)
+            _decide_ways(models, history, facts, orders, judged.end, sessions)
         for model in (SESSION + "serializable", "serializable") if len(history) <= _ORDERED_MAX else ():
             if models[model].verdict == UNDETERMINED and not (model != "serializable" and judged.no_sessions):
-                found = linearize.serialize(history, model != "serializable", _ORDERS_MAX, facts.initial)
+                found = linearize.serialize(history, model != "serializable", _ORDERS_MAX, facts.initial, judged.end)
                 _combine(models, model, _searched(found))
     holding = [m for m in MODELS if models[m].verdict == HOLDS]
     strongest = [m for m in holding if not any(m in weaker(other) for other in holding)]
@@ -142,7 +143,7 @@ def _decide_ways(
     history: Sequence[Transaction],
     facts: Facts,
     orders: Mapping[Key, Sequence[Any]] | None,
-    limits: Limits | None,
+    end: float,
     sessions: bool,
 ) -> None:
     """What is not determined because values repeat, if there are few ways in which each read names its writer: it holds
@@ -152,6 +153,7 @@ def _decide_ways(
     open_ = set(unknown)
     last: dict[str, Verdict] = {}
     for way in ways or ():
+        limits = Limits(max(0.0, end - time.monotonic()))
         last = Judge(resolve(way, orders), way, limits, sessions).verdicts()
         for model in unknown:
             if last[model].verdict == HOLDS:

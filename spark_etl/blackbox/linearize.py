@@ -11,8 +11,9 @@ with the order within sessions for strong session serializability (then everythi
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ _FOREVER = math.inf
 _SHOWN_OPS = 6
 
 _State = tuple[Any, ...]
+_Configuration = tuple[int, int, _State]
 
 
 class Searched(msgspec.Struct, frozen=True):
@@ -81,9 +83,10 @@ def linearize(
     configurations_max: int = CONFIGURATIONS_MAX,
     together: bool = False,
     initial: Mapping[Key, Any] | None = None,
+    deadline: float = math.inf,
 ) -> list[Searched]:
     """Every key of a history; together: every part. The bound is for each; it is exhausted only while none is found
-    wrong. initial: key -> what it held in the beginning, where that is not null."""
+    wrong. initial: key -> what it held in the beginning, where that is not null. deadline: of `time.monotonic`."""
     lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
     found: list[Searched] = []
     hard: list[tuple[int, _Search]] = []
@@ -92,18 +95,22 @@ def linearize(
             found.append(Searched(keys, UNDETERMINED, 0, "some of its operations have no real time"))
             continue
         search = _Search(keys, transactions, lists, initial or {})
-        found.append(search.run(min(_FIRST_ROUND, configurations_max)))
+        found.append(search.run(min(_FIRST_ROUND, configurations_max), deadline))
         if found[-1].verdict == UNDETERMINED:
             hard.append((len(found) - 1, search))
     for place, search in hard:
         if configurations_max <= _FIRST_ROUND or any(part.verdict == NOT_LINEARIZABLE for part in found):
             break
-        found[place] = search.run(configurations_max)
+        found[place] = search.run(configurations_max, deadline)
     return found
 
 
 def serialize(
-    history: Sequence[Transaction], sessions: bool, configurations_max: int, initial: Mapping[Key, Any] | None = None
+    history: Sequence[Transaction],
+    sessions: bool,
+    configurations_max: int,
+    initial: Mapping[Key, Any] | None = None,
+    deadline: float = math.inf,
 ) -> list[Searched]:
     """Every part of a history, or all of it at once if the order within sessions counts, without real time."""
     lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
@@ -113,10 +120,18 @@ def serialize(
         there = [(tuple(key for keys, _ in there for key in keys), used)]
     found: list[Searched] = []
     for keys, transactions in there:
-        found.append(_Search(keys, transactions, lists, initial or {}, False, sessions).run(configurations_max))
+        search = _Search(keys, transactions, lists, initial or {}, False, sessions)
+        found.append(search.run(configurations_max, deadline))
         if found[-1].verdict == NOT_LINEARIZABLE:
             break
     return found
+
+
+def _take(low: int, taken: int, i: int) -> tuple[int, int]:
+    """With one more."""
+    taken |= 1 << (i - low)
+    ones = (~taken & taken + 1).bit_length() - 1
+    return low + ones, taken >> ones
 
 
 class _Search:
@@ -142,7 +157,7 @@ class _Search:
         self.ends = self.ranks if timed else [_FOREVER for _ in self.ranks]
         self.begins = [t.invoke or 0 if timed else 0 for t in self.transactions]
         self.certain = [t.type == "ok" for t in self.transactions]
-        self.waits = self._waits(timed) if sessions else [0 for _ in self.ranks]
+        self.waits = self._waits(timed) if sessions else [-1 for _ in self.ranks]
         self.one_list = len(keys) == 1 and keys[0] in lists
         if self.one_list:
             first = [(i, t.ops[0]) for i, t in enumerate(self.transactions) if self.certain[i]]
@@ -152,52 +167,57 @@ class _Search:
             self.puts = sorted((self.begins[i], i) for i in puts)
 
     def _waits(self, timed: bool) -> list[int]:
-        """Of each the bit of the last acknowledged one before it in its session, where times do not contradict that."""
+        """Of each the last acknowledged one before it in its session, where times do not contradict that; or -1."""
         last: dict[int, int] = {}
-        waits = [0 for _ in self.transactions]
+        waits = [-1 for _ in self.transactions]
         for i in sorted(range(len(self.transactions)), key=lambda i: self.transactions[i].index):
             process = self.transactions[i].process
             if process in last and (not timed or self.ends[last[process]] <= self.begins[i]):
-                waits[i] = 1 << last[process]
+                waits[i] = last[process]
             if self.certain[i]:
                 last[process] = i
         return waits
 
-    def run(self, most: int) -> Searched:
-        """Depth first, without recursion. `taken` is a bit set; `low` the first transaction that is not in it."""
-        count = len(self.transactions)
-        owed = sum(1 << i for i, certain in enumerate(self.certain) if certain)
-        seen: set[tuple[int, Hashable]] = {(0, self.start)}
-        stack: list[tuple[int, _State]] = [(0, self.start)]
-        best, stuck = -1, 0
+    def run(self, most: int, deadline: float) -> Searched:
+        """Depth first, without recursion. A configuration is `low`, the first transaction that is not taken; a bit set
+        of those taken from there on; and the state."""
+        owed = sum(self.certain)
+        start: _Configuration = (0, 0, self.start)
+        seen: set[_Configuration] = {start}
+        stack: list[tuple[int, _Configuration]] = [(owed, start)]
+        best, stuck = owed + 1, start
         while stack:
-            taken, state = stack.pop()
-            if taken & owed == owed:
+            left, configuration = stack.pop()
+            low, taken, state = configuration
+            if not left:
                 return Searched(self.keys, LINEARIZABLE, len(seen))
-            progress = (taken & owed).bit_count()
-            if progress > best:
-                best, stuck = progress, taken
+            if left < best:
+                best, stuck = left, configuration
             if len(seen) > most:
-                why = f"more than {most} configurations for {count} operations at {self._names()}"
+                why = f"more than {most} configurations for {len(self.transactions)} operations at {self._names()}"
                 return Searched(self.keys, UNDETERMINED, len(seen), why)
-            following: list[tuple[int, _State]] = []
-            for i in self._candidates(taken):
+            if time.monotonic() > deadline:
+                why = f"the search at {self._names()} took too long (--seconds)"
+                return Searched(self.keys, UNDETERMINED, len(seen), why)
+            following: list[tuple[int, _Configuration]] = []
+            for i in self._candidates(low, taken):
                 after = self._apply(state, self.transactions[i], not self.certain[i])
                 if after is None:
                     continue
+                one = (left - self.certain[i], (*_take(low, taken, i), after))
                 if after is state:
                     # Who only reads, and fits, may as well be next: it stands in nobody's way.
-                    following = [(taken | 1 << i, after)]
+                    following = [one]
                     break
-                following.append((taken | 1 << i, after))
-            following = [c for c in following if c not in seen]
+                following.append(one)
+            following = [c for c in following if c[1] not in seen]
             if self.one_list:
-                following = [c for c in following if not self._hopeless(*c)]
-            seen.update(following)
+                following = [c for c in following if not self._hopeless(*c[1])]
+            seen.update(c[1] for c in following)
             stack += reversed(following)
-        blocked = [i for i in self._candidates(stuck) if self.certain[i]]
+        blocked = [i for i in self._candidates(*stuck[:2]) if self.certain[i]]
         texts = [self._did(self.transactions[i]) for i in blocked[:3]]
-        found = f"after {best} operations none of these can be next: {'; '.join(texts)}"
+        found = f"after {owed - best} operations none of these can be next: {'; '.join(texts)}"
         why = f"no order explains {self._names()}: {found}"
         indexes = tuple(self.transactions[i].index for i in blocked[:10])
         return Searched(self.keys, NOT_LINEARIZABLE, len(seen), why, indexes)
@@ -210,16 +230,16 @@ class _Search:
     def _names(self) -> str:
         return ", ".join(repr(key) for key in self.keys[:4]) + (", ..." if len(self.keys) > 4 else "")
 
-    def _candidates(self, taken: int) -> list[int]:
+    def _candidates(self, low: int, taken: int) -> list[int]:
         """What may be next: invoked before anything not taken had completed. Those that must come soon, first."""
-        low = (~taken & taken + 1).bit_length() - 1
         found: list[tuple[float, int]] = []
         limit = _FOREVER
         for i in range(low, len(self.transactions)):
             if self.begins[i] > limit:
                 break
-            if not taken >> i & 1:
-                if not self.waits[i] & ~taken:
+            if not taken >> (i - low) & 1:
+                wait = self.waits[i]
+                if wait < low or taken >> (wait - low) & 1:
                     found.append((self.ranks[i], i))
                 limit = min(limit, self.ends[i])
         return [i for _, i in sorted(found) if self.begins[i] <= limit]
@@ -237,14 +257,14 @@ class _Search:
                 return None
         return state if after is None else tuple(after)
 
-    def _hopeless(self, taken: int, state: _State) -> bool:
+    def _hopeless(self, low: int, taken: int, state: _State) -> bool:
         """The read of a list that must come soonest cannot fit any more: appends alone never change what is there."""
         for end, i, value in self.reads:
-            if not taken >> i & 1:
+            if i >= low and not taken >> (i - low) & 1:
                 held = state[0] or ()
                 if held == value[: len(held)]:
                     return False
-                return not any(begin < end and not taken >> j & 1 for begin, j in self.puts)
+                return not any(begin < end and j >= low and not taken >> (j - low) & 1 for begin, j in self.puts)
         return False
 
     @staticmethod

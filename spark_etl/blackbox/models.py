@@ -82,13 +82,13 @@ _DEMANDED = {
 
 NO_REALTIME = "the history has no real time"
 _SHARE = 0.75
-"""Of the seconds; the rest is left for the search for linearizability and for names of cycles."""
+"""Of the seconds for orders of versions; the rest is for names of cycles and for linearizability."""
 TOO_LONG = "the search for an order of versions took too long (--seconds)"
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Beyond it the answer is "not determined". seconds: of all searches for an order of versions in one history; each
-    may take half of what is left."""
+    """Beyond it the answer is "not determined". seconds: of all searches in one history. Three quarters are for orders
+    of versions, each of which may take half of what is left."""
 
     seconds: float = 300.0
 
@@ -105,7 +105,9 @@ class Judge:
         """sessions: whether the transactions of a process follow one another."""
         self.whole = self.facts = facts
         self.limits = limits or Limits()
-        self._end = time.monotonic() + _SHARE * self.limits.seconds
+        now = time.monotonic()
+        self.end = now + self.limits.seconds
+        self._searched = now + _SHARE * self.limits.seconds
         self.history = [facts.committed[i] for i in sorted(facts.committed)]
         self.timed = all(t.timed and (t.complete is not None or t.type != "ok") for t in self.history if t.ops)
         self.no_sessions = "" if sessions else "the history has no sessions"
@@ -177,7 +179,7 @@ class Judge:
         return self._search(SHAPES["serializable" if base == "repeatable-read" else base], extra)
 
     def _deadline(self) -> float:
-        return (time.monotonic() + self._end) / 2
+        return (time.monotonic() + self._searched) / 2
 
     # -- edges --------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ _CYCLES_MAX = 200
 """So many cycles of one proposal become clauses."""
 
 
+_SAT_CONFLICTS = 10_000
+"""After so many conflicts, the SAT solver looks at the clock."""
 _FOREVER = 1 << 62
 _Ranked = tuple[bool, tuple[int, int], int]
 """Whether it writes, its rank, and the node."""
@@ -148,14 +150,30 @@ class Solver:
 
     def view(self, graph: Graph) -> Verdict:
         """Whether there is an order of versions with which nobody missed what precedes him. graph: without rw edges.
-        TimeoutError."""
-        if (verdict := self._saturate(graph)) is not None:
+        Depth first through what must be chosen. TimeoutError."""
+        verdict, choices = self._view(graph)
+        untried: list[tuple[Graph, Edge]] = [(graph, choice) for choice in choices]
+        if not untried:
             return verdict
+        while untried:
+            before, choice = untried.pop()
+            chosen = before.copy()
+            put(chosen, self._shape, choice)
+            verdict, choices = self._view(chosen)
+            if verdict.verdict == HOLDS:
+                return verdict
+            untried += [(chosen, choice) for choice in choices]
+        return Verdict(VIOLATED, UNFITTING, verdict.cycle)
+
+    def _view(self, graph: Graph) -> tuple[Verdict, list[Edge]]:
+        """The verdict; if it depends on the order of two versions, both of them, the likelier one last."""
+        if (verdict := self._saturate(graph)) is not None:
+            return verdict, []
         trial = graph.copy()
         while True:
             whole, missed = self._missed(trial)
             if not missed:
-                return Verdict(HOLDS)
+                return Verdict(HOLDS), []
             before = trial.size
             for one in missed:
                 if one.writer != INIT:
@@ -163,7 +181,7 @@ class Solver:
             if trial.size == before or self._saturate(trial) is not None:
                 break
         whole, missed = self._missed(graph)
-        return self._branch(graph, whole, missed[0])
+        return Verdict(UNDETERMINED), self._choices(graph, whole, missed[0])
 
     def _missed(self, graph: Graph) -> tuple[Graph, list[Missed]]:
         """The graph with an order of all versions that fits; who missed something then."""
@@ -176,18 +194,13 @@ class Solver:
         assert chains is not None
         return whole, list(seen(chains, self._versions, self._shape.events, self._deadline))
 
-    def _branch(self, graph: Graph, whole: Graph, missed: Missed) -> Verdict:
-        """One of the choices that made somebody miss something must be another one."""
+    @staticmethod
+    def _choices(graph: Graph, whole: Graph, missed: Missed) -> list[Edge]:
+        """One of the choices that made somebody miss something must be another one: that choice, and the other."""
         way = [Edge(missed.writer, missed.other, "ww", missed.key)] if missed.writer != INIT else []
         way += [e for e in whole.path(missed.other, missed.reader) if e.target not in graph.after.get(e.source, ())]
         choice = next(e for e in way if not graph.path(e.source, e.target))
-        for edge in (Edge(choice.target, choice.source, "ww", choice.key), choice):
-            chosen = graph.copy()
-            put(chosen, self._shape, edge)
-            verdict = self.view(chosen)
-            if verdict.verdict == HOLDS:
-                return verdict
-        return Verdict(VIOLATED, UNFITTING, verdict.cycle)
+        return [choice, Edge(choice.target, choice.source, "ww", choice.key)]
 
     # -- a witness ----------------------------------------------------------------------------------------------------
 
@@ -231,6 +244,8 @@ class Solver:
             node = one[2]
             if node in done:
                 continue
+            if not len(done) & 0xFFF:
+                self._look()
             t, writes = node // step, self._writes.get(node // step, ())
             begins, ends = node == step * t, node == step * t + step - 1
             hindered: tuple[Key, bool] | None = None
@@ -313,11 +328,16 @@ class Solver:
 
         pairs: dict[tuple[Key, int, int], None] = {}
         trial = graph
-        with Sat(name="cadical153") as sat:
+        with Sat(name="glucose4") as sat:
             sat.add_clause([1, -1])
-            while time.monotonic() < self._deadline:
-                if not sat.solve():
+            while True:
+                sat.conf_budget(_SAT_CONFLICTS)
+                while (found := sat.solve_limited()) is None:
+                    self._look()
+                    sat.conf_budget(_SAT_CONFLICTS)
+                if not found:
                     return Verdict(VIOLATED, UNFITTING, circle(trial))
+                self._look()
                 model = {abs(v): v for v in sat.get_model() or []}
                 trial = graph.copy()
                 owner: dict[Edge, int] = {}
@@ -335,7 +355,11 @@ class Solver:
                 if not new:
                     return Verdict(HOLDS)
                 pairs.update(new)
-        raise TimeoutError
+
+    def _look(self) -> None:
+        """At the clock. TimeoutError."""
+        if time.monotonic() > self._deadline:
+            raise TimeoutError
 
     @staticmethod
     def _cycles(graph: Graph) -> list[list[Edge]]:
