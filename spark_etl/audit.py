@@ -153,7 +153,15 @@ class Audit:
         self.progress("putting deliveries and outcomes side by side")
         self.shards = list(self.inputs.shards)[: frames.SHARDS_MAX]
         self.log = self.keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
-        self.messages = self.keep(frames.messages(self.log, self.shards))
+        self.disputed = self.keep(frames.disputed(self.log))
+        outvoted = self.keep(frames.outvoted(self.disputed))
+        self.left_out = outvoted.count()
+
+        def judged(frame: DataFrame) -> DataFrame:
+            return frames.judged(frame, outvoted) if self.left_out else frame
+
+        self.judged = judged(self.log)
+        self.messages = self.keep(frames.messages(self.judged, self.shards))
         self.tops, covered = self._tops()
         self.top_frame = self.spark.createDataFrame(
             [(t.replica, t.shard, t.delivered, t.completed, t.gts) for t in self.tops.values()],
@@ -167,8 +175,8 @@ class Audit:
             shard for shard, members in self.inputs.shards.items() if unsure & set(members) and shard not in covered
         ]
         self.has_outcomes = self.counts.get("outcomes", 0) > 0 or self.counts.get("deliveries", 0) == 0
-        self.reads = self.keep(frames.key_reads(self.tables["reads"]))
-        self.writes = self.keep(frames.key_writes(self.tables["writes"]))
+        self.reads = self.keep(frames.key_reads(judged(self.tables["reads"])))
+        self.writes = self.keep(frames.key_writes(judged(self.tables["writes"])))
         self.ordered = self.keep(edges.reads_in_order(self.reads, self.writes))
         self.operations = self.keep(frames.operations(self.history))
         self._check_history()
@@ -189,6 +197,11 @@ class Audit:
             r.replica: Top(r.replica, r.shard, r.delivered or 0, r.completed or 0, bytes(r.gts or bytes(16)))
             for r in rows
         }
+        if self.left_out:
+            last = self.judged.where("live").groupBy("replica").agg(F.max("gts").alias("gts")).collect()
+            reached = {r.replica: bytes(r.gts) for r in last}
+            for top in tops.values():
+                top.gts = reached.get(top.replica, bytes(16))
         if not self.inputs.unsure:
             return tops, set(self.inputs.shards)
         union = (
@@ -316,7 +329,7 @@ class Audit:
         self._check_validity(deliveries, blind)
         prop = self.check(
             "agreement in a shard",
-            delivery.agreement(log, self.top_frame, self.stop_frame, inputs.holed),
+            delivery.agreement(log, self.disputed, self.top_frame, self.stop_frame, inputs.holed),
             deliveries,
             blind=blind,
         )
@@ -395,7 +408,7 @@ class Audit:
         prop = self.check("one order across shards", frame, deliveries, blind=bool(self.unsure_shards))
         self.certified = not (prop.violations or prefix.violations or agreement.violations)
         if not self.certified:
-            components, cycles = serialization.order_cycle(edges.delivery_edges(self.log))
+            components, cycles = serialization.order_cycle(edges.delivery_edges(self.judged))
             for cycle in cycles:
                 sentence = f"{len(cycle.sentences)} deliveries precede one another in a circle"
                 prop.examples.append(cycle.violation(sentence))
@@ -413,7 +426,7 @@ class Audit:
         unsure = self.inputs.unsure
         self.check(
             "results complete and equal",
-            transactions.results(self.log, self.messages, self.top_frame, self.stop_frame, unsure),
+            transactions.results(self.log, self.disputed, self.messages, self.top_frame, self.stop_frame, unsure),
             outcomes,
             blind=bool(unsure),
             skip=skip,
@@ -426,6 +439,11 @@ class Audit:
             skip=skip,
         )
         self.check("exactly once", transactions.exactly_once(self.log), outcomes, blind=bool(unsure), skip=skip)
+        if self.left_out:
+            these = f"{self.left_out} position{'s' * (self.left_out > 1)}"
+            self.notes.append(
+                f"of {these} of a replica, what most replicas of its shard contradict was left out of all other checks"
+            )
 
     def _check_clients(self) -> None:
         name = _CLIENTS

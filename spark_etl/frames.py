@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED, MISMATCH
 from multicast.types import FINAL
+from spark_etl.columns import union
 
 SHARDS_MAX = 63
 """Sets of shards are bits of a 64-bit integer."""
@@ -35,7 +38,48 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
     )
 
 
-def shard_bit(shard: str, shards: list[int]) -> F.Column:
+def entry() -> Column:
+    """Of `replica_log`: what was delivered, as the replicas of a shard should agree on it; null if nothing was."""
+    return F.when(F.col("id").isNotNull(), F.struct("id", "gts", "destinations", "expired"))
+
+
+def disputed(log: DataFrame) -> DataFrame:
+    """The rows of `replica_log` at those positions of a shard at which its replicas hold different deliveries, outcomes
+    or states."""
+    values = log.select("shard", "position", entry().alias("entry"), "content", "state_digest")
+    held = ("entry", "content", "state_digest")
+    spread = values.groupBy("shard", "position").agg(
+        *(F.min(one).alias(f"{one}_min") for one in held), *(F.max(one).alias(f"{one}_max") for one in held)
+    )
+    differs = reduce(operator.or_, (F.coalesce(F.col(f"{o}_min") != F.col(f"{o}_max"), F.lit(False)) for o in held))
+    return log.join(F.broadcast(spread.where(differs)), ["shard", "position"], "left_semi")
+
+
+def outvoted(rows: DataFrame) -> DataFrame:
+    """Where a replica says something else than more than half of the replicas of its shard that hold this position, of
+    the delivery or of the outcome: replica, position. rows: from `disputed`.
+
+    At least one account of every delivery remains: of two majorities one replica is in both.
+    """
+    return union([_outvoted(rows, value) for value in (entry(), F.col("content"))]).distinct()
+
+
+def _outvoted(rows: DataFrame, value: Column) -> DataFrame:
+    values = rows.select("shard", "position", "replica", value.alias("value")).where(F.col("value").isNotNull())
+    camps = values.groupBy("shard", "position", "value").agg(F.collect_set("replica").alias("replicas"))
+    votes = camps.groupBy("shard", "position").agg(F.collect_list("replicas").alias("camps"))
+    votes = votes.withColumn("holders", F.size(F.array_distinct(F.flatten("camps"))))
+    majority = F.filter("camps", lambda camp: F.size(camp) * 2 > F.col("holders"))
+    minority = F.filter("camps", lambda camp: F.size(camp) * 2 <= F.col("holders"))
+    return votes.where(F.size(majority) > 0).select(F.explode(F.flatten(minority)).alias("replica"), "position")
+
+
+def judged(frame: DataFrame, outvoted: DataFrame) -> DataFrame:
+    """Of a frame with `replica` and `position` what is not `outvoted`."""
+    return frame.join(outvoted, ["replica", "position"], "left_anti")
+
+
+def shard_bit(shard: str, shards: list[int]) -> Column:
     """1 << index of the shard in `shards`."""
     cases = F.lit(0).cast("bigint")
     for index, number in enumerate(shards):
@@ -43,7 +87,7 @@ def shard_bit(shard: str, shards: list[int]) -> F.Column:
     return cases.cast("bigint")
 
 
-def destination_bits(destinations: str, shards: list[int]) -> F.Column:
+def destination_bits(destinations: str, shards: list[int]) -> Column:
     """The set of destinations as bits; destinations that are no shard of this run are left out."""
     bits = F.lit(0).cast("bigint")
     for index, number in enumerate(shards):
@@ -51,7 +95,7 @@ def destination_bits(destinations: str, shards: list[int]) -> F.Column:
     return bits.cast("bigint")
 
 
-def applied_everywhere(shards: list[int], unsure: Sequence[int]) -> F.Column:
+def applied_everywhere(shards: list[int], unsure: Sequence[int]) -> Column:
     """Of `messages`: whether every destination is known to have applied it, none of them being an `unsure` shard."""
     bits = sum(1 << index for index, shard in enumerate(shards) if shard not in unsure)
     expected = F.col("expected")

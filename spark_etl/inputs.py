@@ -180,7 +180,7 @@ def behind(inputs: Inputs, tops: Mapping[int, Top]) -> list[str]:
             position = tops[replica].delivered if replica in tops else 0
             if position < furthest and replica not in inputs.unsure:
                 clean = replica in stopped and replica not in inputs.crashed
-                how = "it had stopped in good order" if clean else "it had crashed, or was restarted after a crash"
+                how = "it had stopped in good order" if clean else "it had crashed at some time, or still ran"
                 out.append(
                     f"replica {replica} of shard {shard} ends at position {position} of {furthest},"
                     f" {furthest - position} behind; {how}"

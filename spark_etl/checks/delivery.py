@@ -98,19 +98,20 @@ def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forg
     )  # fmt: skip
 
 
-def agreement(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int]) -> DataFrame:
+def agreement(
+    log: DataFrame, disputed: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int]
+) -> DataFrame:
     """The replicas of a shard deliver the same message with the same timestamp at the same position, and none leaves
     one out. Names: position-disagreement, lost-delivery.
 
     A replica that is merely behind has not lost anything yet: only a later position of its own (`tops`: replica, shard,
     top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss. holed: replicas of whose
-    journals more than the end is missing; what they lack is no evidence.
+    journals more than the end is missing; what they lack is no evidence. disputed: `frames.disputed`.
     """
-    entry = F.struct("id", "gts", "destinations", "expired")
     flag = F.when(F.col("few.value.expired"), " as expired").otherwise("")
     flag_most = F.when(F.col("most.value.expired"), " as expired").otherwise("")
     disagreements = violations(
-        dissent(log.where(F.col("id").isNotNull()), entry),
+        dissent(disputed, frames.entry()),
         "position-disagreement",
         text(
             "at position {} of shard {} {} delivered message {} (version {}, to shards {}{}), but {} message {}"
@@ -127,26 +128,22 @@ def agreement(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence
     return disagreements.unionByName(_lost(log, tops, stops, holed))
 
 
-def dissent(log: DataFrame, value: Column) -> DataFrame:
+def dissent(disputed: DataFrame, value: Column) -> DataFrame:
     """The positions of a shard at which its replicas hold different values: shard, position, `few` and `most`, which
     are the values that the fewest and the most replicas hold (of as many: the lowest replica's counts as most), each
     with its `value`, `replicas` and, for a name, the greatest `id`."""
-    values = log.select("shard", "position", "replica", "id", value.alias("value")).where(F.col("value").isNotNull())
-    differing = (
-        values.groupBy("shard", "position")
-        .agg(F.min("value").alias("one"), F.max("value").alias("other"))
-        .where(F.col("one") != F.col("other"))
-    )
+    values = disputed.select("shard", "position", "replica", "id", value.alias("value"))
     camps = (
-        values.join(F.broadcast(differing.select("shard", "position")), ["shard", "position"])
+        values.where(F.col("value").isNotNull())
         .groupBy("shard", "position", "value")
         .agg(F.array_sort(F.collect_set("replica")).alias("replicas"), F.max("id").alias("id"))
         .withColumn("rank", F.struct(F.size("replicas").alias("n"), (-F.col("replicas")[0]).alias("first")))
     )
     camp = F.struct("value", "replicas", "id")
-    return camps.groupBy("shard", "position").agg(
-        F.min_by(camp, "rank").alias("few"), F.max_by(camp, "rank").alias("most")
+    both = camps.groupBy("shard", "position").agg(
+        F.min_by(camp, "rank").alias("few"), F.max_by(camp, "rank").alias("most"), F.count("*").alias("camps")
     )
+    return both.where(F.col("camps") > 1)
 
 
 def replicas_text(replicas: str) -> Column:

@@ -11,20 +11,28 @@ from spark_etl.checks.delivery import dissent, replicas_text
 from spark_etl.columns import absent, id_text, key_text, text, union, version_text, violations
 
 
-def results(log: DataFrame, messages: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence[int]) -> DataFrame:
+def results(
+    log: DataFrame,
+    disputed: DataFrame,
+    messages: DataFrame,
+    tops: DataFrame,
+    stops: DataFrame,
+    unsure: Sequence[int],
+) -> DataFrame:
     """Every completed delivery has exactly one account, of that delivery; accounts and state digests at one position of
     a shard are equal; all shards of a transaction applied it, or none, and ran the same branch.
     Names: outcome-missing, outcome-without-delivery, outcome-of-another-delivery, outcome-disagreement,
     state-digest-disagreement, branch-disagreement.
 
-    tops: replica, shard, top_completed. stops: replica, shard, completed. unsure: as in `delivery.agreement`.
+    disputed: `frames.disputed`. tops: replica, shard, top_completed. stops: replica, shard, completed. unsure: replicas
+    of whose journals a part is missing.
     """
     return union(
         [
             _missing(log, tops, stops, unsure),
             _other_delivery(log),
-            _disagreement(log, "content", "outcome-disagreement", "outcome"),
-            _disagreement(log, "state_digest", "state-digest-disagreement", "state"),
+            _disagreement(disputed, "content", "outcome-disagreement", "outcome"),
+            _disagreement(disputed, "state_digest", "state-digest-disagreement", "state"),
             _branches(messages),
         ]
     )
@@ -83,8 +91,8 @@ def _other_delivery(log: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _disagreement(log: DataFrame, column: str, name: str, what: str) -> DataFrame:
-    named = log.withColumn("id", F.col("outcome_id"))
+def _disagreement(disputed: DataFrame, column: str, name: str, what: str) -> DataFrame:
+    named = disputed.withColumn("id", F.col("outcome_id"))
     return violations(
         dissent(named, F.col(column)),
         name,

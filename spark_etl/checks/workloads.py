@@ -139,7 +139,7 @@ def _unexpected(adds: DataFrame, contents: DataFrame) -> DataFrame:
 def counter(operations: DataFrame) -> DataFrame:
     """Every "counter_read" (key -> value) is between the sum of the "counter_add"s (key -> what was added) acknowledged
     before it was invoked and the sum of those invoked before it was answered. (What takes away counts the other way
-    round.) Name: counter-out-of-bounds."""
+    round; adds of another history, with another clock, may have come at any time.) Name: counter-out-of-bounds."""
     adds = operations.where((F.col("f") == "counter_add") & (F.col("type") != "fail")).select(
         "file", "type", "invoke_us", "complete_us", F.explode("value").alias("key", "n")
     )
@@ -162,11 +162,14 @@ def counter(operations: DataFrame) -> DataFrame:
     def total(column: str, turn: int) -> Column:
         return F.max(F.when(F.col("turn") == turn, F.coalesce(F.col(column), F.lit(0))))
 
+    for column in ("tried_up", "tried_down"):
+        everywhere, here = (F.sum(column).over(Window.partitionBy(*by)) for by in (["key"], ["file", "key"]))
+        events = events.withColumn(f"other_{column}", F.coalesce(everywhere, F.lit(0)) - F.coalesce(here, F.lit(0)))
     for column in ("tried_up", "tried_down", "done_up", "done_down"):
         events = events.withColumn(column, F.sum(column).over(past))
     bounds = events.where(F.col("id").isNotNull()).groupBy("file", "key", "id", "n").agg(
-        (total("done_up", 2) + total("tried_down", 1)).alias("lowest"),
-        (total("tried_up", 1) + total("done_down", 2)).alias("highest"),
+        (total("done_up", 2) + total("tried_down", 1) + F.max("other_tried_down")).alias("lowest"),
+        (total("tried_up", 1) + total("done_down", 2) + F.max("other_tried_up")).alias("highest"),
     )  # fmt: skip
     return violations(
         bounds.where((F.col("n") < F.col("lowest")) | (F.col("n") > F.col("highest"))),

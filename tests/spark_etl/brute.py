@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
 from typing import Any
 
+from tests.spark_etl.brute_majority import judged
+
 APPLIED, EXPIRED, FAILED, MISMATCH = 1, 2, 3, 4
 
 MULTICAST = (
@@ -145,17 +147,19 @@ def violations(run: Run) -> dict[str, set[str]]:
     """Property -> names of violations, of the properties of MULTICAST."""
     found: dict[str, set[str]] = {name: set() for name in MULTICAST}
     _integrity(run, found["integrity"])
-    _validity(run, found["validity"])
+    majority = judged(run)
+    _validity(run, majority, found["validity"])
     _agreement(run, found["agreement in a shard"])
     _prefix(run, found["prefix order"])
-    _one_order(run, found["one order across shards"])
+    _one_order(majority, found["one order across shards"])
     _results(run, found["results complete and equal"])
-    _reads(run, found["reads return what the order says"])
+    _branches(majority, found["results complete and equal"])
+    _reads(majority, found["reads return what the order says"])
     for replica in run.journals:
         effects = [a.id for a in run.accounts(replica) if a.status == APPLIED and a.writes]
         if len(effects) != len(set(effects)):
             found["exactly once"].add("effect-twice")
-    _clients(run, found["clients saw what the journals say"])
+    _clients(majority, found["clients saw what the journals say"])
     return found
 
 
@@ -169,13 +173,13 @@ def _integrity(run: Run, found: set[str]) -> None:
                 found.add("expired-with-effect")
 
 
-def _validity(run: Run, found: set[str]) -> None:
+def _validity(run: Run, majority: Run, found: set[str]) -> None:
     multicast = {r.id for records in run.journals.values() for r in records if isinstance(r, Submitted)}
     origins = defaultdict(set)
-    for shard, _, d in run.everywhere():
+    for _, _, d in majority.everywhere():
         origins[d.id].add(d.origin)
-        if shard not in d.destinations:
-            found.add("wrong-destination")
+    if any(shard not in d.destinations for shard, _, d in run.everywhere()):
+        found.add("wrong-destination")
     invoked = {op.id for op in run.ops}
     for one in origins.keys() - multicast - invoked:
         if not any(o in run.journals and run.crashed(o) for o in origins[one]):
@@ -237,8 +241,18 @@ def _one_order(run: Run, found: set[str]) -> None:
         found.add("order-cycle")
 
 
-def _results(run: Run, found: set[str]) -> None:
+def _branches(run: Run, found: set[str]) -> None:
     statuses, branches = defaultdict(set), defaultdict(set)
+    for _, replica, d in run.everywhere():
+        for a in run.accounts(replica, d.position) if run.live(replica, d) else ():
+            statuses[d.id].add(a.status)
+            if a.status == APPLIED:
+                branches[d.id].add(a.succeeded)
+    if any(len(ones) > 1 for ones in (*statuses.values(), *branches.values())):
+        found.add("branch-disagreement")
+
+
+def _results(run: Run, found: set[str]) -> None:
     for members in run.shards.values():
         contents, digests = defaultdict(set), defaultdict(set)
         for replica in members:
@@ -252,10 +266,6 @@ def _results(run: Run, found: set[str]) -> None:
                 for a in accounts:
                     if (a.id, a.time) != (d.id, d.time):
                         found.add("outcome-of-another-delivery")
-                    if run.live(replica, d):
-                        statuses[d.id].add(a.status)
-                        if a.status == APPLIED:
-                            branches[d.id].add(a.succeeded)
             for a in run.accounts(replica):
                 if a.position not in positions:
                     found.add("outcome-without-delivery")
@@ -266,8 +276,6 @@ def _results(run: Run, found: set[str]) -> None:
             found.add("outcome-disagreement")
         if any(len(ones) > 1 for ones in digests.values()):
             found.add("state-digest-disagreement")
-    if any(len(ones) > 1 for ones in (*statuses.values(), *branches.values())):
-        found.add("branch-disagreement")
 
 
 def _all_accounts(run: Run) -> list[Account]:
@@ -335,6 +343,7 @@ def _clients(run: Run, found: set[str]) -> None:
 
 def unknown(run: Run) -> tuple[int, int, int, int]:
     """Operations without a known outcome: all, applied, certainly not applied, open."""
+    run = judged(run)
     counts = [0, 0, 0, 0]
     for op in run.ops:
         if op.type in ("ok", "fail"):
@@ -387,6 +396,7 @@ class History:
 
 def history(run: Run) -> History:
     """The transactions that took effect."""
+    run = judged(run)
     txns: dict[int, Txn] = {}
     for _, replica, d in run.everywhere():
         if run.live(replica, d) and any(a.status == APPLIED for a in run.accounts(replica, d.position)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,28 +118,33 @@ class Folded(Audit):
     def __init__(self, spark: Any, runs: Sequence[brute.Run], out: Path, **options: Any):
         super().__init__(spark, out, out, **options)
         self.runs = runs
+        self.members = [run.shards for run in runs]
 
-    def _open(self) -> None:
+    def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows = _Rows()
         for case, run in enumerate(self.runs):
             rows.add_run(case, run)
+        return rows.tables
+
+    def _open(self) -> None:
+        rows = self._rows()
         wanted = {name: schemas.table_schema(name) for name in schemas.TABLES} | {"history": schemas.HISTORY}
         opened = {}
         for name, schema in wanted.items():
             self.out.mkdir(parents=True, exist_ok=True)
             path = self.out / f"{name}.parquet"
-            pq.write_table(pa.Table.from_pylist(rows.tables[name], schema=arrow_schema(schema)), path)
+            pq.write_table(pa.Table.from_pylist(rows.get(name, []), schema=arrow_schema(schema)), path)
             opened[name] = self.spark.read.schema(schema).parquet(str(path))
         self.tables = {name: opened[name] for name in ("deliveries", "outcomes", "reads", "writes", "submitted")}
         self.history = opened["history"]
-        self.counts = {"history": 0} | {name: len(found) for name, found in rows.tables.items()}
+        self.counts = {"history": 0} | {name: len(found) for name, found in rows.items()}
         fields = dict.fromkeys(schemas.JOURNAL.fieldNames())
         self.small = [
             SimpleNamespace(**{**fields, "table": name, **row})
-            for name in ("lives", "segments")
-            for row in rows.tables[name]
+            for name in ("lives", "segments", "damage")
+            for row in rows.get(name, [])
         ]
-        self.inputs = understand(self.small, {row["replica"] for row in rows.tables["segments"]}, {})
+        self.inputs = understand(self.small, {row["replica"] for row in rows["segments"]}, {})
         self.has_history = True
         self.course = Course()
 
@@ -149,10 +154,11 @@ class Folded(Audit):
     def _settled_before(self) -> Any:
         """Per run; as a column, which does where a version does."""
         limits = []
-        for case, run in enumerate(self.runs):
-            mine = {s: [case * REPLICAS + r for r in rs] for s, rs in run.shards.items()}
-            inputs = SimpleNamespace(shards=mine, crashed=self.inputs.crashed, unsure=[])
-            one = SimpleNamespace(inputs=inputs, tops=self.tops, unsure_shards=[])
+        for case, members in enumerate(self.members):
+            mine = {case * SHARDS + s: [case * REPLICAS + r for r in rs] for s, rs in members.items()}
+            inputs = SimpleNamespace(shards=mine, crashed=self.inputs.crashed, unsure=self.inputs.unsure)
+            blind = sorted(mine.keys() & set(self.unsure_shards))
+            one = SimpleNamespace(inputs=inputs, tops=self.tops, unsure_shards=blind)
             limits.append(Audit._settled_before(one) or b"\xff" * 16)  # type: ignore[arg-type]
         listed = F.lit(",".join(limit.hex() for limit in limits))
         return F.unhex(F.element_at(F.split(listed, ","), case_of_file() + 1))

@@ -94,8 +94,13 @@ def events(cases: Iterable[list[Operation]]) -> list[dict[str, Any]]:
 
 def violations(spark: Any, cases: Iterable[list[Operation]]) -> dict[int, set[str]]:
     """Case -> names."""
+    return judged(spark, events(cases))
+
+
+def judged(spark: Any, lines: list[dict[str, Any]]) -> dict[int, set[str]]:
+    """Case -> names."""
     names = schemas.HISTORY.fieldNames()
-    rows = [tuple(row.get(name) for name in names) for row in events(cases)]
+    rows = [tuple(row.get(name) for name in names) for row in lines]
     operations = frames.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
     found: dict[int, set[str]] = {}
     for _, check in workloads.INVARIANTS.values():
@@ -110,6 +115,21 @@ def test_each_invariant_is_broken_by_its_own_histories_only(spark: Any):
     expected = {name: names for name, (_, names) in CASES.items()}
     assert {name: found.get(case, set()) for case, name in enumerate(CASES)} == expected
     assert {name: broken(operations) for name, (operations, _) in CASES.items()} == expected
+
+
+def test_what_another_history_added_may_have_come_at_any_time(spark: Any):
+    """The last two operations of each are another host's, whose clock is ahead, or behind."""
+    adds = [("counter_add", "ok", 5, 6, {"n": 4}), ("set_add", "ok", 5, 6, {"e": 1})]
+    here = [("counter_add", "ok", 1, 2, {"n": 3}), ("set_read", "ok", 3, 4, {"e": 1})]
+    cases = [[*here, ("counter_read", "ok", 3, 4, {"n": n}), *adds] for n in (7, 3, 7, 3, 8, 2)]
+    lines = events(cases)
+    for line in lines:
+        case, number = divmod(int.from_bytes(line["id"], "big"), 100)
+        if number > 2:
+            line["file"] += "-there"
+            line["at_us"] += 10_000_000 if case % 3 else -10_000_000
+    wrong = {"counter-out-of-bounds"}
+    assert judged(spark, lines) == {4: wrong, 5: wrong}
 
 
 def test_random_histories_get_the_verdicts_of_brute_force(spark: Any):

@@ -1,0 +1,401 @@
+"""Forgeries with right checksums, each in a copy of its own of one simulated run; one audit of all (`folded`)."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kvstore.core.audit import FAILED, Read, Write, decode_outcome, encode_outcome
+from multicast.records import HEADER_BYTES, Completed, Delivered, decode_body, encode_record, scan
+from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
+from spark_etl import extract
+from tests.spark_etl import folded
+
+Records = list[Any]
+Forgery = Callable[[Records], Records | None]
+
+
+def records_of(data: bytes) -> Records:
+    """Of a journal segment."""
+    return [decode_body(found[1], found[2]) for found in scan(data) if isinstance(found, tuple)]
+
+
+def forge(data: bytes, change: Forgery) -> bytes:
+    """A segment changed by somebody who knows the format."""
+    records = records_of(data)
+    changed = change(records)
+    return data[:HEADER_BYTES] + b"".join(map(encode_record, records if changed is None else changed))
+
+
+def _deliveries(records: Records) -> list[Delivered]:
+    return [r for r in records if type(r) is Delivered and r.stage == FINAL]
+
+
+def _middle(records: Records, suits: Callable[[Delivered], bool] = lambda d: True) -> Delivered:
+    found = _deliveries(records)
+    return next(d for d in found[len(found) // 2 :] if suits(d))
+
+
+def _account(records: Records, position: int) -> Completed:
+    return next(r for r in records if type(r) is Completed and r.position == position)
+
+
+def delivery(change: Callable[[Delivered], None], suits: Callable[[Delivered], bool] = lambda d: True) -> Forgery:
+    """Of a delivery in the middle."""
+    return lambda records: change(_middle(records, suits))
+
+
+def message(**changes: Any) -> Callable[[Delivered], None]:
+    """Of a delivered message, fields by functions of the message."""
+
+    def change(d: Delivered) -> None:
+        m = d.message
+        fields = {"id": m.id, "destinations": m.destinations, "payload": m.payload, "origin": m.origin}
+        d.message = AppMessage(**fields | {name: value(m) for name, value in changes.items()})
+
+    return change
+
+
+def account(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda o: True) -> Forgery:
+    """Of an outcome in the middle."""
+
+    def forgery(records: Records) -> None:
+        done = [r for r in records if type(r) is Completed]
+        for one in done[len(done) // 2 :]:
+            outcome = decode_outcome(one.record)
+            if suits(outcome):
+                change(outcome)
+                one.record = encode_outcome(outcome)
+                return
+        raise LookupError("no such outcome")
+
+    return forgery
+
+
+def _set(**values: Any) -> Callable[[Any], None]:
+    """Attributes by functions of what they are of."""
+
+    def change(one: Any) -> None:
+        for name, value in values.items():
+            setattr(one, name, value(one))
+
+    return change
+
+
+def _next(version: Timestamp, by: int = 1) -> Timestamp:
+    return Timestamp(version.time + by, version.tiebreak)
+
+
+def _both_timestamps(records: Records) -> None:
+    d = _middle(records)
+    d.timestamp = _next(d.timestamp)
+    done = _account(records, d.position)
+    outcome = decode_outcome(done.record)
+    outcome.timestamp = d.timestamp
+    done.record = encode_outcome(outcome)
+
+
+def _swap(kind: type, what: str) -> Forgery:
+    """Two neighbours exchange this."""
+
+    def forgery(records: Records) -> None:
+        at = _middle(records).position
+        one, other = (next(r for r in records if type(r) is kind and r.position == p) for p in (at, at + 1))
+        a, b = getattr(one, what), getattr(other, what)
+        setattr(one, what, b), setattr(other, what, a)
+
+    return forgery
+
+
+def _swap_places(records: Records) -> None:
+    at = _middle(records).position
+    i, j = (next(n for n, r in enumerate(records) if type(r) is Delivered and r.position == p) for p in (at, at + 1))
+    records[i], records[j] = records[j], records[i]
+
+
+def _remove(*kinds: type) -> Forgery:
+    def forgery(records: Records) -> Records:
+        at = _middle(records).position
+        return [r for r in records if not (type(r) in kinds and r.position == at)]
+
+    return forgery
+
+
+def _repeat(records: Records) -> Records:
+    at = records.index(_middle(records))
+    return [*records[:at], copy.deepcopy(records[at]), *records[at:]]
+
+
+def _next_position(records: Records) -> None:
+    _middle(records).position += 1
+
+
+def _reads(outcome: Any) -> bool:
+    return bool(outcome.reads and outcome.reads[0].version.time)
+
+
+def _first_read(outcome: Any) -> tuple[Read, ...]:
+    return (Read(outcome.reads[0].key, _next(outcome.reads[0].version, -1)), *outcome.reads[1:])
+
+
+def _first_write(outcome: Any) -> tuple[Write, ...]:
+    return (Write(outcome.writes[0].key, b"forged"), *outcome.writes[1:])
+
+
+def _writes(outcome: Any) -> bool:
+    return bool(outcome.writes)
+
+
+def _two(d: Delivered) -> bool:
+    return len(d.message.destinations) == 2
+
+
+class Kind(NamedTuple):
+    """A forgery, and what is found where it is made at one replica, and at all of a shard: names of violations, or
+    "damage"."""
+
+    forge: Forgery
+    one: str
+    shard: str
+
+
+FORGERIES = {
+    "another version read": Kind(
+        account(_set(reads=_first_read), _reads),
+        "outcome-disagreement",
+        "unwritten-version",
+    ),
+    "another value written": Kind(
+        account(_set(writes=_first_write), _writes),
+        "outcome-disagreement",
+        "",
+    ),
+    "a write fewer": Kind(
+        account(_set(writes=lambda o: o.writes[1:]), _writes),
+        "outcome-disagreement",
+        "unwritten-version",
+    ),
+    "another version of the outcome": Kind(
+        account(_set(timestamp=lambda o: _next(o.timestamp))),
+        "outcome-disagreement outcome-of-another-delivery",
+        "outcome-of-another-delivery unwritten-version",
+    ),
+    "another id of the outcome": Kind(
+        account(_set(id=lambda o: bytes(16))),
+        "outcome-disagreement outcome-of-another-delivery",
+        "outcome-of-another-delivery",
+    ),
+    "failed": Kind(
+        account(_set(status=lambda o: FAILED), _writes),
+        "outcome-disagreement",
+        "branch-disagreement unwritten-version",
+    ),
+    "another branch": Kind(
+        account(_set(succeeded=lambda o: not o.succeeded)),
+        "outcome-disagreement",
+        "branch-disagreement branch-mismatch",
+    ),
+    "another state": Kind(
+        account(_set(state_digest=lambda o: bytes(16)), lambda o: o.state_digest is not None),
+        "state-digest-disagreement",
+        "",
+    ),
+    "a later timestamp": Kind(
+        delivery(_set(timestamp=lambda d: _next(d.timestamp))),
+        "outcome-of-another-delivery position-disagreement",
+        "outcome-of-another-delivery timestamp-disagreement",
+    ),
+    "a later timestamp of both": Kind(
+        _both_timestamps,
+        "outcome-disagreement position-disagreement",
+        "timestamp-disagreement unwritten-version",
+    ),
+    "a destination fewer": Kind(
+        delivery(message(destinations=lambda m: m.destinations[:1]), _two),
+        "position-disagreement",
+        "destination-disagreement",
+    ),
+    "a destination more": Kind(
+        delivery(message(destinations=lambda m: (*m.destinations, 3))),
+        "position-disagreement",
+        "destination-disagreement",
+    ),
+    "expired": Kind(
+        delivery(_set(expired=lambda d: True)),
+        "expired-with-effect position-disagreement",
+        "expired-with-effect",
+    ),
+    "another id": Kind(
+        delivery(message(id=lambda m: bytes([m.id[0] ^ 1]) + m.id[1:])),
+        "outcome-of-another-delivery position-disagreement",
+        "acknowledged-but-absent missed-delivery never-submitted outcome-of-another-delivery timestamp-shared",
+    ),
+    "another origin": Kind(
+        delivery(message(origin=lambda m: 9)),
+        "",
+        "",
+    ),
+    "another payload": Kind(
+        delivery(message(payload=lambda m: m.payload + b"x")),
+        "",
+        "",
+    ),
+    "an early delivery": Kind(
+        delivery(_set(stage=lambda d: OPTIMISTIC)),
+        "lost-delivery outcome-without-delivery",
+        "acknowledged-but-absent lost-delivery missed-delivery outcome-without-delivery",
+    ),
+    "another time": Kind(
+        delivery(_set(at=lambda d: -5)),
+        "",
+        "",
+    ),
+    "a time out of range": Kind(
+        delivery(_set(at=lambda d: 2**63 + 1)),
+        "damage",
+        "damage",
+    ),
+    "a timestamp out of range": Kind(
+        delivery(_set(timestamp=lambda d: Timestamp(2**64 - 1, 0))),
+        "outcome-of-another-delivery position-disagreement timestamp-not-rising",
+        "outcome-of-another-delivery timestamp-disagreement timestamp-not-rising",
+    ),
+    "a negative timestamp": Kind(
+        delivery(_set(timestamp=lambda d: Timestamp(-1, 0))),
+        "damage",
+        "damage",
+    ),
+    "the next position": Kind(
+        _next_position,
+        "lost-delivery outcome-of-another-delivery outcome-without-delivery position-disagreement position-repeated",
+        "lost-delivery outcome-of-another-delivery outcome-without-delivery position-disagreement position-repeated",
+    ),
+    "no delivery and no outcome": Kind(
+        _remove(Delivered, Completed),
+        "lost-delivery",
+        "acknowledged-but-absent lost-delivery missed-delivery unwritten-version",
+    ),
+    "no delivery": Kind(
+        _remove(Delivered),
+        "lost-delivery outcome-without-delivery",
+        "acknowledged-but-absent lost-delivery missed-delivery outcome-without-delivery",
+    ),
+    "no outcome": Kind(
+        _remove(Completed),
+        "outcome-missing",
+        "outcome-missing unwritten-version",
+    ),
+    "a delivery twice": Kind(
+        _repeat,
+        "duplicate-delivery position-repeated",
+        "duplicate-delivery position-repeated",
+    ),
+    "messages exchanged": Kind(
+        _swap(Delivered, "message"),
+        "outcome-of-another-delivery position-disagreement",
+        "outcome-of-another-delivery timestamp-disagreement timestamp-shared version-mismatch",
+    ),
+    "records exchanged": Kind(
+        _swap_places,
+        "delivered-out-of-order",
+        "delivered-out-of-order",
+    ),
+    "outcomes exchanged": Kind(
+        _swap(Completed, "record"),
+        "outcome-disagreement outcome-of-another-delivery state-digest-disagreement",
+        "outcome-of-another-delivery",
+    ),
+    "garbage for an outcome": Kind(
+        lambda records: setattr(_account(records, _middle(records).position), "record", b"\xc1"),
+        "damage",
+        "damage",
+    ),
+    "an outcome of a newer version": Kind(
+        account(_set(version=lambda o: 99)),
+        "damage",
+        "damage",
+    ),
+}
+
+
+class Forged(folded.Folded):
+    """One audit of copies of a run; copy c has the journals of `replicas` forged as the c-th of `copies` says."""
+
+    def __init__(
+        self, spark: Any, run: Path, copies: Sequence[tuple[Forgery, Sequence[int]]], out: Path, parts: Sequence[str]
+    ):
+        super().__init__(spark, [], out, parts=parts)
+        self.copies = copies
+        self.segments = extract.find_segments(run)
+        self.journals = {s.replica: Path(s.path).read_bytes() for s in self.segments}
+        self.history_file = next(iter(extract.find_histories(run)))
+        self.numbers: dict[bytes, int] = {}
+        parsed = {s.replica: self._parse(s, self.journals[s.replica]) for s in self.segments}
+        self.parsed = parsed
+        started = next(row for table, row in parsed[0] if table == "lives")
+        members = {int(s): list(rs) for s, rs in json.loads(started["members"]).items()}
+        self.members = [members] * len(copies)
+
+    def _parse(self, segment: extract.SegmentFile, data: bytes) -> list[tuple[str, dict[str, Any]]]:
+        whole = msgspec.structs.replace(segment, mark=len(data) - HEADER_BYTES)
+        batches = extract.parse_segment(whole, data)
+        return [(table, row) for found in batches for table, batch in found.items() for row in batch.to_pylist()]
+
+    def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
+        rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        events = [
+            event
+            for batch in extract.parse_history("history/clients.jsonl", self.history_file.read_bytes())
+            for event in batch.to_pylist()
+        ]
+        for case, (change, replicas) in enumerate(self.copies):
+            for segment in self.segments:
+                found = self.parsed[segment.replica]
+                if segment.replica in replicas:
+                    found = self._parse(segment, forge(self.journals[segment.replica], change))
+                for table, row in found:
+                    rows[table].append(self._fold(case, row))
+            rows["history"] += [self._fold(case, event) for event in events]
+        return rows
+
+    def _fold(self, case: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        """As a row of that copy: nothing of it is any other copy's."""
+        new = dict(row)
+        for name, value in row.items():
+            if value is None:
+                continue
+            if name in ("replica", "origin"):
+                new[name] = case * folded.REPLICAS + value
+            elif name == "shard":
+                new[name] = case * folded.SHARDS + value
+            elif name == "destinations":
+                new[name] = [case * folded.SHARDS + shard for shard in value]
+            elif name == "id":
+                new[name] = folded.message_id(case, self.numbers.setdefault(value, len(self.numbers)))
+            elif name in ("gts", "version"):
+                new[name] = self._version(case, value)
+            elif name == "key":
+                new[name] = b"%d:" % case + value
+            elif name == "reads":
+                new[name] = [(f"{case}:{key}", self._version(case, version)) for key, version in value]
+            elif name == "members":
+                new[name] = json.dumps({
+                    case * folded.SHARDS + int(s): [case * folded.REPLICAS + r for r in rs]
+                    for s, rs in json.loads(value).items()
+                })  # fmt: skip
+            elif name == "file":
+                new[name] = value.replace("/", f"/{case}-", 1)
+        return new
+
+    @staticmethod
+    def _version(case: int, version: bytes) -> bytes:
+        if version == bytes(16):
+            return version
+        one = Timestamp.decode(version)
+        return Timestamp(one.time, case * 100 + one.tiebreak).encode()

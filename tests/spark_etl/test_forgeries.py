@@ -1,0 +1,37 @@
+"""Every kind of forgery, at one replica and at all of a shard, gets the names that it deserves, and nobody else any."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.simulated.runner import Settings, run_seed
+from tests.spark_etl import folded
+from tests.spark_etl.forged import FORGERIES, Forged
+
+PARTS = ("delivery", "transactions", "clients")
+ONE, SHARD = (2,), (0, 1, 2)
+
+
+def test_every_forgery_is_named_or_known_to_be_beyond_us(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One audit of all copies. What one replica forged is blamed on that replica alone, whatever others read of it."""
+    settings = Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=3, seconds=1.0)
+    run_seed(settings, 1, tmp_path / "run")
+    copies = [(kind.forge, replicas) for kind in FORGERIES.values() for replicas in (ONE, SHARD)]
+    folded.unlimited(monkeypatch)
+    report = Forged(spark, tmp_path / "run", copies, tmp_path / "out", PARTS).check_all()
+    found = defaultdict(set)
+    for violation in (violation for prop in report.properties for violation in prop.examples):
+        cases = {folded.case_of_text(one) for one in violation.transactions}
+        (case,) = cases | {replica // folded.REPLICAS for replica in violation.replicas}
+        found[case].add(violation.name)
+        if case % 2 == 0:
+            assert case * folded.REPLICAS + ONE[0] in violation.replicas, violation
+    for problem in (problem for problem in report.problems if problem.startswith("replicas/")):
+        found[int(problem.split("/")[1].split("-")[0])].add("damage")
+    kinds = list(FORGERIES.items())
+    got = {name: [" ".join(sorted(found[2 * n + one])) for one in (0, 1)] for n, (name, _) in enumerate(kinds)}
+    assert got == {name: [kind.one, kind.shard] for name, kind in kinds}
