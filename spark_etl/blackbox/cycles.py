@@ -71,8 +71,8 @@ def find(judge: Judge) -> list[Anomaly]:
         if len(transactions) <= INFERRED_MAX:
             with suppress(TimeoutError):
                 inferred = judge.forced(extra)
-            inferred += [rw for e in inferred for rw in judge.overwritten(e.key, e.source, e.target)]
-            new = set(inferred) - certain
+                inferred += [rw for e in inferred for rw in judge.overwritten(e.key, e.source, e.target)]
+                new = set(inferred) - certain
         anyway = anyway if suffix else new
         for cycle in _cycles([*judge.known, *sorted(new, key=repr)], extra, judge.end):
             kind = name([edge.kind for edge in cycle])
@@ -117,7 +117,7 @@ def cyclic_versions(judge: Judge) -> list[Anomaly]:
     writes another puts its own later, and so do operations that follow one another in real time."""
     touched: dict[Key, list[Transaction]] = {}
     values: dict[tuple[Key, int], tuple[Any, Any]] = {}
-    for transaction in judge.history:
+    for _, transaction in sorted(judge.whole.committed.items()):
         for key in dict.fromkeys(op.key for op in transaction.ops):
             if key not in judge.facts.list_keys and key not in judge.facts.repeated:
                 seen = _versions(transaction, key)

@@ -194,8 +194,7 @@ class Solver:
         assert chains is not None
         return whole, list(seen(chains, self._versions, self._shape.events, self._deadline))
 
-    @staticmethod
-    def _choices(graph: Graph, whole: Graph, missed: Missed) -> list[Edge]:
+    def _choices(self, graph: Graph, whole: Graph, missed: Missed) -> list[Edge]:
         """One of the choices that made somebody miss something must be another one: that choice, and the other."""
         way = [Edge(missed.writer, missed.other, "ww", missed.key)] if missed.writer != INIT else []
         way += [e for e in whole.path(missed.other, missed.reader) if e.target not in graph.after.get(e.source, ())]
