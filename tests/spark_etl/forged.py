@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.core.audit import FAILED, Read, Write, decode_outcome, encode_outcome
+from kvstore.core.audit import FAILED, MISMATCH, Read, Write, decode_outcome, encode_outcome
 from multicast.records import HEADER_BYTES, Completed, Delivered, decode_body, encode_record, scan
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
 from spark_etl import extract
@@ -195,6 +195,11 @@ FORGERIES = {
         account(_set(status=lambda o: FAILED), _writes),
         "outcome-disagreement",
         "branch-disagreement unwritten-version",
+    ),
+    "an id used before": Kind(
+        account(_set(status=lambda o: MISMATCH), _writes),
+        "outcome-disagreement",
+        "unwritten-version",
     ),
     "another branch": Kind(
         account(_set(succeeded=lambda o: not o.succeeded)),
