@@ -27,7 +27,7 @@ from spark_etl.blackbox.command import Request
 from spark_etl.blackbox.command import report as judge_files
 from spark_etl.blackbox.history import BadHistory
 from spark_etl.frames import SHARDS_MAX
-from spark_etl.report import Report, console, render, to_json
+from spark_etl.report import Report, console, render, to_json, visible
 from spark_etl.session import CannotStart
 from spark_etl.show import show as record_at
 from spark_etl.stages import Progress, Stages, write
@@ -295,7 +295,7 @@ def _stage(name: str, quiet: bool) -> Iterator[Progress]:
     try:
         yield progress
     except (CannotStart, Unreadable, BadHistory, OSError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {visible(error)}", file=sys.stderr)
         raise typer.Exit(2) from None
     except (Py4JError, PySparkException) as error:
         print(f"{name}: Spark failed: {_cause(str(error))}", file=sys.stderr)

@@ -8,6 +8,7 @@ versions is not certain, only cycles of what is certain have such a name.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -117,9 +118,12 @@ def cyclic_versions(judge: Judge) -> list[Anomaly]:
     writes another puts its own later, and so do operations that follow one another in real time."""
     touched: dict[Key, list[Transaction]] = {}
     values: dict[tuple[Key, int], tuple[Any, Any]] = {}
-    for _, transaction in sorted(judge.whole.committed.items()):
+    history = [t for _, t in sorted(judge.whole.committed.items())]
+    times = Counter((op.key, op.value) for t in history for op in t.ops if op.kind == "w")
+    repeated = judge.whole.repeated | {key for (key, value), n in times.items() if n > (value is not None)}
+    for transaction in history:
         for key in dict.fromkeys(op.key for op in transaction.ops):
-            if key not in judge.facts.list_keys and key not in judge.facts.repeated:
+            if key not in judge.whole.list_keys and key not in repeated:
                 seen = _versions(transaction, key)
                 if seen is not None:
                     touched.setdefault(key, []).append(transaction)
@@ -174,11 +178,22 @@ def _versions_anomaly(key: Key, cycle: Sequence[Edge], transactions: dict[int, T
 
 
 def _cycles(known: Sequence[Edge], extra: Sequence[Edge], deadline: float) -> Iterable[list[Edge]]:
-    """A short cycle of each shape, if there is one, until the deadline (`time.monotonic`)."""
-    knots = _graph(known, extra).knots().after
-    known, extra = ([e for e in es if e.target in knots.get(e.source, ())] for es in (known, extra))
-    if not known:
-        return
+    """Of each part whose transactions all precede one another a short cycle of each shape, if there is one, until
+    the deadline (`time.monotonic`)."""
+    parts = _graph(known, extra).parts()
+    part_of = {node: number for number, part in enumerate(parts) for node in part.after}
+    edges: list[tuple[list[Edge], list[Edge]]] = [([], []) for _ in parts]
+    for kind, several in enumerate((known, extra)):
+        for edge in several:
+            number = part_of.get(edge.source, -1)
+            if number >= 0 and number == part_of.get(edge.target):
+                edges[number][kind].append(edge)
+    for part_known, part_extra in edges:
+        if part_known:
+            yield from _cycles_within(part_known, part_extra, deadline)
+
+
+def _cycles_within(known: Sequence[Edge], extra: Sequence[Edge], deadline: float) -> Iterable[list[Edge]]:
     by_kind: dict[str, list[Edge]] = {"ww": [], "wr": [], "rw": []}
     for edge in known:
         by_kind[edge.kind].append(edge)

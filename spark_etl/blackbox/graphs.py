@@ -84,17 +84,25 @@ class Graph:
 
     def knots(self) -> Graph:
         """The edges that lie on cycles."""
+        part = Graph()
+        for one in self.parts():
+            part.after.update(one.after)
+        return part
+
+    def parts(self) -> list[Graph]:
+        """The edges that lie on cycles, by strongly connected component."""
         names = np.array(sorted({*self.after, *(t for targets in self.after.values() for t in targets)}), np.int64)
         pairs = np.array([(s, t) for s, targets in self.after.items() for t in targets], np.int64).reshape(-1, 2)
         ends = np.searchsorted(names, pairs)
         matrix = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
         if not len(pairs):
-            return Graph()
+            return []
         _, component = connected_components(matrix, connection="strong")
-        part = Graph()
-        for source, target in pairs[component[ends[:, 0]] == component[ends[:, 1]]].tolist():
-            part.after[source][target] = self.after[source][target]
-        return part
+        inside = component[ends[:, 0]] == component[ends[:, 1]]
+        found: dict[int, Graph] = defaultdict(Graph)
+        for label, (source, target) in zip(component[ends[inside, 0]].tolist(), pairs[inside].tolist(), strict=True):
+            found[label].after[source][target] = self.after[source][target]
+        return list(found.values())
 
     def path(self, start: int, end: int, most: int = -1) -> list[Edge]:
         """The shortest way from one node to another, or around; of at most so many edges, if `most` is not negative."""

@@ -270,6 +270,9 @@ class Judge:
         graph = Graph()
         for edge in (*(e for e in self.known if e.kind == "wr" and base == "causal"), *extra):
             graph.add(edge.source, edge.target, edge)
+        for source, targets in graph.knots().after.items():  # the rest still holds where some precede one another
+            for target in targets:
+                del graph.after[source][target]
         if graph.after and (order := graph.order(facts.committed)) is not None:
             lanes = {i: t.process for i, t in facts.committed.items()}
             chains = Chains(graph, order, lanes, paired=False)

@@ -48,7 +48,7 @@ def ways(history: Sequence[Transaction], facts: Facts, most: int) -> Iterator[li
                 written[op.key].append((t.index, op.value, ops[n].value))
     open_: list[tuple[int, int, list[Any]]] = []
     for t in history:
-        if t.type == "ok":
+        if t.type != "fail":
             open_ += _reads(t, renamed[t.index], written, facts)
     if not 0 < prod(len(choices) for _, _, choices in open_) <= most:
         return None
@@ -61,7 +61,7 @@ def _reads(t: Transaction, ops: list[Op], written: _Writes, facts: Facts) -> lis
     found = []
     own: dict[Key, tuple[Any, Any]] = {}
     for n, op in enumerate(t.ops):
-        if op.key not in facts.repeated:
+        if op.key not in facts.repeated or (t.type == "info" and (op.kind == "neq" or op.value is None)):
             continue
         if op.kind == "w":
             own[op.key] = (op.value, ops[n].value)

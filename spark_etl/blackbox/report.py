@@ -15,6 +15,7 @@ from spark_etl.blackbox.models import BASES, PLAIN, REALTIME, SESSION
 from spark_etl.blackbox.resolve import Anomaly
 from spark_etl.blackbox.sessions import Guarantee
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED, Verdict
+from spark_etl.report import visible
 
 SCHEMA_VERSION = 1
 UNREADABLE = "unreadable"
@@ -96,9 +97,9 @@ def spoken(model: str) -> str:
 def render_one(one: HistoryReport, console: Console) -> None:
     """The table of one history, and its anomalies, a sentence per edge."""
     if one.error:
-        _line(console, Text.assemble(("not readable: ", "yellow"), one.error))
+        _line(console, _text(("not readable: ", "yellow"), one.error))
         return
-    _line(console, Text(f"{one.history}: {one.transactions:,} transactions", "bold"))
+    _line(console, _text((f"{one.history}: {one.transactions:,} transactions", "bold")))
     table = Table(show_edge=False, pad_edge=False)
     for column in ("model", "by itself", "with sessions", "with real time"):
         table.add_column(column, no_wrap=True)
@@ -113,24 +114,24 @@ def render_one(one: HistoryReport, console: Console) -> None:
     _anomalies(one.anomalies, console)
     for name, guarantee in one.sessions.items():
         why = f": {guarantee.why}" if guarantee.why else ""
-        _line(console, Text.assemble(f"{name}: ", (guarantee.verdict, _STYLES[guarantee.verdict]), why))
+        _line(console, _text(f"{name}: ", (guarantee.verdict, _STYLES[guarantee.verdict]), why))
         _anomalies(guarantee.violations, console)
     for verdict in (VIOLATED, UNDETERMINED):
         for why, models in _reasons(one, verdict).items():
-            _line(console, Text(f"{verdict}: {_list([spoken(m) for m in models])}: {why}", "dim"))
+            _line(console, _text((f"{verdict}: {_list([spoken(m) for m in models])}: {why}", "dim")))
     if one.comparison:
         _line(console, Text(f"the verdict file: {one.comparison.result}", _STYLES[one.comparison.result]))
         for detail in one.comparison.details:
-            _line(console, Text(f"    {detail}"))
-    asked = Text.assemble(f"verdict: {spoken(internal_name(one.asked))} ", (one.verdict, _STYLES[one.verdict]))
+            _line(console, _text(f"    {detail}"))
+    asked = _text(f"verdict: {spoken(internal_name(one.asked))} ", (one.verdict, _STYLES[one.verdict]))
     _line(console, asked)
 
 
 def _anomalies(anomalies: Sequence[Anomaly], console: Console) -> None:
     for anomaly in anomalies[:SHOWN]:
-        _line(console, Text.assemble((anomaly.name, "bold red"), f": {anomaly.text}"))
+        _line(console, _text((anomaly.name, "bold red"), f": {anomaly.text}"))
         for step in anomaly.steps:
-            _line(console, Text(f"    {step}"))
+            _line(console, _text(f"    {step}"))
     if len(anomalies) > SHOWN:
         _line(console, Text(f"and {len(anomalies) - SHOWN} more anomalies"))
 
@@ -151,21 +152,27 @@ def render_many(report: HistoriesReport, console: Console) -> None:
     for one in report.histories:
         _line(console, _one_line(one))
         for detail in one.comparison.details if one.comparison else ():
-            _line(console, Text(f"    {detail}", "dim"))
+            _line(console, _text((f"    {detail}", "dim")))
     counts = ", ".join(f"{name} {count}" for name, count in report.summary.items())
     _line(console, Text(f"{counts} ({report.seconds:.1f} s)", "bold"))
 
 
 def _one_line(one: HistoryReport) -> Text:
     if one.error:
-        return Text.assemble(f"{one.history}: ", ("not readable: ", "yellow"), one.error)
+        return _text(f"{one.history}: ", ("not readable: ", "yellow"), one.error)
     names = list(dict.fromkeys(anomaly.name for anomaly in one.anomalies))
-    text = Text.assemble(f"{one.history}: ")
+    text = _text(f"{one.history}: ")
     if one.comparison:
         text.append_text(Text(one.comparison.result, _STYLES[one.comparison.result])).append("; ")
     text.append(f"strongest {_list([spoken(m) for m in one.strongest]) or 'none'}; {spoken(internal_name(one.asked))} ")
     text.append(one.verdict, _STYLES[one.verdict])
     return text.append(f"; {_list(names)}" if names else "")
+
+
+def _text(*parts: str | tuple[str, str]) -> Text:
+    """Of a line. Names and values of a history steer no terminal, and are cut if they are long."""
+    cut = [(part, "") if isinstance(part, str) else part for part in parts]
+    return Text.assemble(*((visible(text).replace("\n", "\\u000a"), style) for text, style in cut))
 
 
 def _list(names: Sequence[str]) -> str:

@@ -2,7 +2,8 @@
 
 A *version* of a register is the last write of a committed transaction to it; a version of a list is one element. Values
 that a history writes once name their writer. A transaction of unknown outcome counts as committed if somebody committed
-has read from it, and as absent otherwise: what nobody saw can be left out of any explanation. A value that nobody wrote
+has read from it, and as absent otherwise: what nobody saw can be left out of any explanation. If it counts, so does
+what it has read itself, where that is known (a compare-and-set has read what it compared). A value that nobody wrote
 is taken for the initial state of its key, where it can be that; otherwise it is a `garbage-read`.
 
 What is certain about the order of the versions of a key: the initial one is first; who reads one version and writes
@@ -135,8 +136,7 @@ class _Resolver:
         for index, transaction in facts.committed.items():
             for key in dict.fromkeys(op.key for op in transaction.ops if op.kind in ("w", "append")):
                 facts.writers[key].append(index)
-            if transaction.type == "ok":
-                self._internal(transaction)
+            self._internal(transaction)
         registers, lists = self._external_reads()
         for key in dict.fromkeys((*facts.writers, *registers, *lists)):
             if key not in self.list_keys and key not in lists:
@@ -176,11 +176,13 @@ class _Resolver:
             for op in transaction.ops if transaction.type == "info" else ():
                 if op.kind in ("w", "append") and not self._ambiguous(op.key, op.value):
                     unknown[op.key][op.value] = transaction
-        for transaction in list(committed.values()) if unknown else ():
+        readers = list(committed.values()) if unknown else []
+        for transaction in readers:
             for op in transaction.ops:
                 if op.kind == "r" and (there := unknown.get(op.key)):
-                    seen = (there[value] for value in _elements(op.value) if value in there)
-                    committed.update((writer.index, writer) for writer in seen)
+                    seen = {there[value].index: there[value] for value in _elements(op.value) if value in there}
+                    readers += (writer for index, writer in seen.items() if index not in committed)
+                    committed |= seen
         self.facts.committed = dict(sorted(committed.items()))
 
     # -- inside one transaction ---------------------------------------------------------------------------------------
@@ -197,9 +199,9 @@ class _Resolver:
                 state[key] = (*(state[key] or ()), op.value)
             elif op.kind == "append":
                 appended[key] = (*appended.get(key, ()), op.value)
-            elif op.kind == "r":
+            elif _shown(transaction, op):
                 self._future(transaction, number)
-                wrong = key in state and (state[key] or ()) != (op.value or ()) and state[key] != op.value
+                wrong = key in state and not _same(state[key], op.value)
                 if key not in state and (own := appended.get(key)):
                     wrong = not isinstance(op.value, tuple) or op.value[-len(own) :] != own
                 if wrong:
@@ -226,13 +228,11 @@ class _Resolver:
         registers: dict[Key, list[_ByValue]] = defaultdict(list)
         lists: dict[Key, list[_ByValue]] = defaultdict(list)
         for index, transaction in self.facts.committed.items():
-            if transaction.type != "ok":
-                continue
             wrote: dict[Key, int] = defaultdict(int)
             for number, op in enumerate(transaction.ops):
                 if op.kind in ("w", "append"):
                     wrote[op.key] += 1
-                elif op.kind == "r":
+                elif _shown(transaction, op):
                     own = wrote[op.key]
                     if isinstance(op.value, tuple) or op.key in self.list_keys:
                         whole = op.value or ()
@@ -349,6 +349,8 @@ class _Resolver:
                 text = f"T{reader} reads {key!r} = {listed(value)}; another reads {listed(longest)}"
                 facts.contradictory.add(key)
                 facts.report("incompatible-order", [reader], text)
+        for rival in [value for _, value in wholes if len(value) == len(longest) and value != longest]:
+            longest = tuple(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(longest, rival, strict=False)))
         elements = list(dict.fromkeys(longest))
         order = [self._appender(key, value, elements, wholes) for value in elements]
         place = {value: i for i, value in enumerate(elements)}
@@ -365,7 +367,11 @@ class _Resolver:
             facts.free[key] = unseen
         updates: dict[int, list[int]] = defaultdict(list)
         for reader, ordinal, value in reads:
-            at = self._read_up_to(key, reader, value, place)
+            self._intermediate(key, reader, value)
+            if value and value[-1] not in place:
+                self._out_of_place(key, reader, ordinal, value)
+                continue
+            at = place[value[-1]] if value else -1
             writer = order[at] if at >= 0 else INIT
             if writer is not None and writer != reader:
                 facts.reads.append(Read(reader, key, writer, ordinal))
@@ -421,17 +427,36 @@ class _Resolver:
             facts.report("dirty-update", [above, writers[0]], text)
         return None
 
-    def _read_up_to(self, key: Key, reader: int, value: tuple[Any, ...], place: dict[Any, int]) -> int:
-        """The place of the last element that a transaction read; -1: none. Reports a read between two appends."""
-        if not value or value[-1] not in place:
-            return -1
-        writer = self._committed_writer(key, value[-1])
+    def _intermediate(self, key: Key, reader: int, value: tuple[Any, ...]) -> None:
+        """Reports a read between two appends."""
+        writer = self._committed_writer(key, value[-1]) if value else None
         if writer is not None and writer != reader:
             own = self._appended(writer, key)
             if value[-1] != own[-1]:
                 text = f"T{reader} reads {key!r} up to {value[-1]!r} of T{writer}, which then appended {own[-1]!r}"
                 self.facts.report("G1b", [reader, writer], text)
-        return place[value[-1]]
+
+    def _out_of_place(self, key: Key, reader: int, ordinal: int, value: tuple[Any, ...]) -> None:
+        """A read of a list without an order: it shows its writer all the same."""
+        writer = self._committed_writer(key, value[-1])
+        if writer is not None and writer != reader:
+            self.facts.reads.append(Read(reader, key, writer, ordinal))
+        for one in value:
+            if (key, one) not in self.written:
+                text = f"T{reader} reads {one!r} in {key!r}, which nobody appended"
+                self.facts.report("garbage-read", [reader], text)
+            elif self._committed_writer(key, one) is None:
+                self._aborted_read(key, one, reader, self.written[key, one][0])
+
+
+def _shown(transaction: Transaction, op: Op) -> bool:
+    """Whether this is a read of which it is known what it returned."""
+    return op.kind == "r" and (transaction.type == "ok" or op.value is not None)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Null and the empty list are the same."""
+    return bool(a == b or (a in (None, ()) and b in (None, ())))
 
 
 def _elements(value: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, permutations, product
 from typing import Any
 
-from spark_etl.blackbox.history import Transaction
+from spark_etl.blackbox.history import Op, Transaction
 
 Pairs = set[tuple[int, int]]
 Order = tuple[Transaction, ...]
@@ -57,6 +57,17 @@ def list_keys(history: Sequence[Transaction]) -> set[Any]:
     return {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
 
 
+def happened(history: Sequence[Transaction]) -> list[Transaction]:
+    """What was acknowledged, and what somebody read of who happened."""
+    found = [t for t in history if t.type == "ok"]
+    for t in found:
+        reads = [op for op in t.ops if op.kind == "r"]
+        shown = {(op.key, v) for op in reads for v in (op.value if isinstance(op.value, tuple) else (op.value,))}
+        unknown = [t for t in history if t.type == "info" and t not in found]
+        found += [t for t in unknown if any((op.key, op.value) in shown for op in t.ops if op.kind != "r")]
+    return sorted(found, key=lambda t: t.index)
+
+
 class World:
     """A history with a choice of what is committed."""
 
@@ -75,9 +86,8 @@ class World:
         self.reads = [
             (t, n, op.key, op.value)
             for t in committed
-            if t.type == "ok"
             for n, op in enumerate(t.ops)
-            if op.kind == "r"
+            if op.kind == "r" and (t.type == "ok" or op.value is not None)
         ]
 
     def writers(self, key: Any) -> list[int]:
@@ -99,7 +109,9 @@ class World:
         """Whether reads fit what their transaction has read and written before."""
         for t in self.committed:
             state: dict[Any, Any] = {}
-            for op in t.ops if t.type == "ok" else ():
+            for op in t.ops:
+                if op.kind == "r" and t.type != "ok" and op.value is None:
+                    continue
                 if op.kind == "w":
                     state[op.key] = op.value
                 elif op.kind == "append":
@@ -139,8 +151,9 @@ class World:
     def wholes(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """Reads of lists with what their readers have appended, where that fits."""
         found = []
+        certain = happened(self.history)
         for t, n, key, value in self.reads:
-            if key in self.lists:
+            if key in self.lists and t in certain:
                 own = self.own(t, n, key)
                 fits = list(value[len(value) - len(own) :]) == own
                 found.append((key, tuple(value) if fits else self.external(t, n, key, value)))
@@ -174,13 +187,18 @@ def respects(order: Order, before: Pairs) -> bool:
     return all(place[a] < place[b] for a, b in before)
 
 
+def returns(t: Transaction, op: Op, now: Any) -> bool:
+    """Whether a read fits. What a transaction of unknown outcome has read is unknown, too, or it has read that."""
+    return op.value == now or (op.value is None and (now == () or t.type != "ok"))
+
+
 def executes(order: Iterable[Transaction], lists: set[Any]) -> bool:
     state: dict[Any, Any] = {}
     for t in order:
         for op in t.ops:
             now = state.get(op.key, () if op.key in lists else None)
             if op.kind == "r":
-                if t.type == "ok" and (op.value or None) != (now or None) and op.value != now:
+                if not returns(t, op, now):
                     return False
             elif op.kind == "w":
                 state[op.key] = op.value
@@ -243,7 +261,7 @@ def _snapshot(world: World, by_index: dict[int, Transaction], schedule: Sequence
 def executes_on(t: Transaction, state: dict[Any, Any]) -> bool:
     for op in t.ops:
         if op.kind == "r":
-            if t.type == "ok" and op.value != state[op.key] and not (not op.value and state[op.key] == ()):
+            if not returns(t, op, state[op.key]):
                 return False
         else:
             state[op.key] = (*state[op.key], op.value) if op.kind == "append" else op.value

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from spark_etl.blackbox.history import Transaction
-from tests.spark_etl.brute_blackbox import World, source_of, version_orders
+from tests.spark_etl.brute_blackbox import World, happened, source_of, version_orders
 
 Met = tuple[int, int, Any, int]
 """(transaction, ordinal of the operation, key, writer of the version)."""
@@ -16,11 +16,7 @@ Met = tuple[int, int, Any, int]
 
 def guarantees(history: Sequence[Transaction]) -> dict[str, bool] | None:
     """Guarantee -> whether some order of versions, that fits what was read, has it; None if none fits."""
-    reads = [op for t in history if t.type == "ok" for op in t.ops if op.kind == "r"]
-    shown = {(op.key, v) for op in reads for v in (op.value if isinstance(op.value, tuple) else (op.value,))}
-    seen = [t for t in history if t.type == "info" and any((op.key, op.value) in shown for op in t.ops)]
-    committed = sorted([t for t in history if t.type == "ok"] + seen, key=lambda t: t.index)
-    world = World(history, committed, set())
+    world = World(history, happened(history), set())
     if world.contradictory() or any(len(set(value)) < len(value) for _, value in world.wholes()):
         return None
     found: dict[str, bool] = {}

@@ -203,6 +203,19 @@ def test_what_is_no_history_is_one_clear_sentence(tmp_path: Path):
     assert code == 2 and "it holds no history" in output
 
 
+def test_names_and_values_steer_no_terminal_and_are_cut(run: Run, tmp_path: Path):
+    long = "\x1b[2J" + "v" * 50_000
+    write(tmp_path / "red\x1b[31m\nverdict: holds.jsonl", line(0, ["r", "x", long]), line(0, ["r", "x", None]))
+    write(tmp_path / "b\u202e.jsonl", '{"process":0,"type":"' + long.replace("\x1b", "") + '","ops":[]}')
+    code, output = run(tmp_path, "--quiet")
+    assert code == 1 and output.count("\n") == 3
+    assert "\\u001b[31m\\u000averdict" in output and "b\\u202e.jsonl" in output
+    one = run(next(tmp_path.glob("red*")), "--quiet")[1]
+    assert "characters)" in one
+    for text in (output, one):
+        assert all(c.isprintable() or c == "\n" for c in text) and max(map(len, text.splitlines())) < 5_000
+
+
 def test_as_a_library(spark: Any):
     texts = (HISTORIES / "long-fork.jsonl").read_bytes().splitlines()
     rows = [("a", number, bytearray(text)) for number, text in reversed(list(enumerate(texts)))]

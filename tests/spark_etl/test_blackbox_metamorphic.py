@@ -93,7 +93,8 @@ def test_two_histories_that_share_nothing(one: list[Transaction], two: list[Tran
     for name, verdict in verdicts(both).items():
         single = [verdicts(part)[name] for part in parts]
         if VIOLATED in single:
-            assert verdict == VIOLATED, f"{name}\n{written(one)}\n\n{written(two)}"
+            few = any(name in part.models and "whichever" in part.models[name].why for part in parts)
+            assert verdict == VIOLATED or (few and verdict == UNDETERMINED), f"{name}\n{written(one)}\n\n{written(two)}"
         elif UNDETERMINED in single:
             assert verdict in (UNDETERMINED, VIOLATED), f"{name}\n{written(one)}\n\n{written(two)}"
         else:
@@ -112,7 +113,8 @@ def test_without_real_time_nothing_that_needs_it_holds(history: list[Transaction
     for name, verdict in verdicts(after).items():
         strong = name.startswith("strong-") and not name.startswith("strong-session-")
         if strong or name == LINEARIZABLE:
-            assert verdict != HOLDS or not any(t.ops for t in history), f"{name}\n{written(history)}"
+            there = any(t.ops for t in history if t.type != "fail")
+            assert verdict != HOLDS or not there, f"{name}\n{written(history)}"
         elif "garbage-read" in names(timed):
             pass  # without real time it may have been there in the beginning
         elif before[name] != UNDETERMINED and verdict != UNDETERMINED:
