@@ -1,10 +1,11 @@
 """One history: transactions in the order of the file, as clients saw them.
 
 A line is a transaction: {"process": int, "type": "ok" | "fail" | "info", "invoke": int | null, "complete": int | null,
-"ops": [...]}. `fail` is known to be aborted; `info` may have happened or not. A null `invoke` means that the source
-gives no real time. Other fields are passed over. Operations, in program order: ["append", key, value], ["r", key,
-value | [...] | null], ["w", key, value], ["neq", key, value] (a failed compare-and-set: the register did not hold that
-value).
+"ops": [...]}. `fail` is known to be aborted; `info` may have happened or not, and of its reads only that of a
+compare-and-set (the same register is written after it) is taken for what it saw: nothing else was ever answered. A null
+`invoke` means that the source gives no real time. Other fields are passed over. Operations, in program order:
+["append", key, value], ["r", key, value | [...] | null], ["w", key, value], ["neq", key, value] (a failed
+compare-and-set: the register did not hold that value).
 """
 
 from __future__ import annotations
@@ -80,7 +81,15 @@ def parse_line(text: str | bytes, index: int) -> Transaction:
     if line.invoke is not None and line.complete is not None and line.complete < line.invoke:
         raise BadHistory(f"{where}, complete: {line.complete} is before its invocation at {line.invoke}")
     ops = tuple(_op(op, f"{where}, ops[{i}]") for i, op in enumerate(line.ops))
+    if line.type == "info":
+        ops = tuple(op if op.kind != "r" or _compared(ops[i:], op.key) else op._replace(value=None)
+                    for i, op in enumerate(ops))  # fmt: skip
     return Transaction(index, line.process, line.type, line.invoke, line.complete, ops)
+
+
+def _compared(rest: tuple[Op, ...], key: Any) -> bool:
+    """Whether a read that these operations begin with is that of a compare-and-set."""
+    return any(op.kind == "w" and op.key == key for op in rest)
 
 
 def _what_instead(text: str | bytes) -> str:

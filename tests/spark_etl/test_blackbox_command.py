@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from spark_etl.blackbox import command, jobs
 from spark_etl.blackbox.compare import read_expected, verdict_file
+from spark_etl.blackbox.history import parse_line
 from spark_etl.jobs import app
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -185,6 +186,11 @@ def test_what_is_still_a_history(run: Run, tmp_path: Path):
         (tmp_path / f"{name}.jsonl").write_bytes(content.encode())
     code, output = run(tmp_path, "--quiet")
     assert code == 0 and "unreadable 0" in output and f"holds {len(contents)}" in output
+
+
+def test_of_the_unknown_only_a_comparison_was_seen():
+    one = '{"process":0,"type":"info","ops":[["r","x",1],["w","x",2],["r","y",3],["r","x",2]]}'
+    assert [op.value for op in parse_line(one, 0).ops] == [1, 2, None, None]
 
 
 def test_what_is_no_history_is_one_clear_sentence(tmp_path: Path):
