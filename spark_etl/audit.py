@@ -182,7 +182,8 @@ class Audit:
         self._check_history()
 
     def _tops(self) -> tuple[dict[int, Top], set[int]]:
-        """How far each replica got, and the shards whose every position up to the last is known from some replica."""
+        """How far each replica got, and the shards whose every position up to the last is known from some replica; one
+        of which, at least, lacks nothing at its end."""
         delivered, done = F.col("id").isNotNull(), F.col("status").isNotNull()
         rows = (
             self.log.groupBy("replica", "shard")
@@ -216,7 +217,8 @@ class Audit:
             )
             .collect()
         )
-        return tops, {r.shard for r in union if r.top == r.delivered and (r.top_done or 0) == r.done}
+        whole = {shard for shard, members in self.inputs.shards.items() if set(members) - set(self.inputs.unsure)}
+        return tops, {r.shard for r in union if r.top == r.delivered and (r.top_done or 0) == r.done} & whole
 
     def _check_history(self) -> None:
         if not self.has_history:
@@ -272,11 +274,24 @@ class Audit:
         return self.keep(self.ordered.join(applied, "id", "left_semi"))
 
     def dependencies(self) -> DataFrame:
-        """`edges.dependencies`, of the whole run."""
+        """`edges.dependencies`, of the whole run; of contradictory journals, between the transactions of `_names`."""
         if self._graph is None:
             unseen = F.col("shard").isin(self.unsure_shards) & (F.col("version") == absent())  # of which deletion?
-            self._graph = self.keep(edges.dependencies(self.applied_reads.where(~unseen), self.writes))
+            graph = edges.dependencies(self.applied_reads.where(~unseen), self.writes)
+            if self.contradiction():
+                for end in ("source", "target"):
+                    graph = graph.join(self._names().select(F.col("gts").alias(end)), end, "left_semi")
+            self._graph = self.keep(graph)
         return self._graph
+
+    @cached_property
+    def in_time(self) -> DataFrame:
+        """`timeline`; of contradictory journals, of the transactions of `_names`."""
+        return self.timeline.join(self._names(), "gts", "left_semi") if self.contradiction() else self.timeline
+
+    def invented(self) -> list[Violation]:
+        """Some reads of what nobody wrote."""
+        return [v for v in self.reads_property.examples if v.name == "unwritten-version"]
 
     def found(self, name: str) -> int:
         """How many violations a property had."""
@@ -433,7 +448,7 @@ class Audit:
         )
         self.reads_property = self.check(
             "reads return what the order says",
-            transactions.reads(self.ordered, self.writes, self.unsure_shards),
+            transactions.reads(self.ordered, self.writes, self.unsure_shards).orderBy(F.desc("name")),  # see `invented`
             self.counts.get("reads", 0),
             blind=bool(self.unsure_shards),
             skip=skip,
@@ -497,13 +512,13 @@ class Audit:
         blind = bool(self.unsure_shards)
         certified = self.certified and not self.reads_property.violations
         self.late: int | None = None
-        self.in_time = ""
+        self.no_cycle = ""
         prop = self.check(plain, None, rows, blind=blind, skip=skip)
         if not skip and not certified:
             self._decide(prop, None)
         elif prop.verdict == VALID:
             prop.note = "every read returned the last version before it"
-            self._founded(prop)
+            self.founded(prop)
         prop = self.check(strict, None, self.counts["history"], blind=blind or self.history_unsure, skip=skip)
         if skip:
             return
@@ -511,21 +526,20 @@ class Audit:
             self.without_history(prop)
             return
         began = time.monotonic()
-        timeline = self.timeline
-        late = self.late = clients.against_real_time(timeline).count()
+        late = self.late = clients.against_real_time(self.timeline).count()
         if late or not certified:
-            if self._decide(prop, timeline):
-                self.in_time = "there is no cycle of dependencies and real time"
+            if self._decide(prop, self.in_time):
+                self.no_cycle = "there is no cycle of dependencies and real time"
             if prop.verdict == VALID:
                 prop.note += f"; {late} operations ended before one that precedes them in the order was invoked"
         else:
-            self.in_time = "the order of versions never runs against real time"
+            self.no_cycle = "the order of versions never runs against real time"
             if prop.verdict == VALID:
-                prop.note = self.in_time
-                self._founded(prop)
+                prop.note = self.no_cycle
+                self.founded(prop)
         prop.seconds = round(time.monotonic() - began, 3)
 
-    def _founded(self, prop: Property) -> None:
+    def founded(self, prop: Property) -> None:
         """Nothing holds that rests on contradictory journals."""
         if why := self.contradiction():
             prop.verdict, prop.note = UNDETERMINED, f"nothing is wrong with the order, but {why}"
@@ -542,7 +556,7 @@ class Audit:
         for cycle in found.cycles:
             sentence = f"{len(cycle.sentences)} transactions must each precede the next, in a circle"
             prop.examples.append(cycle.violation(sentence))
-        invented = [v for v in self.reads_property.examples if v.name == "unwritten-version"]
+        invented = self.invented()
         prop.examples += invented
         prop.violations = found.components - found.unexplained + len(invented)
         if prop.violations:
@@ -553,7 +567,7 @@ class Audit:
             prop.verdict, prop.note = UNDETERMINED, serialization.IN_DOUBT
         elif prop.verdict == VALID:
             prop.note = f"not in the order of versions, but without a cycle among {found.edges:,} edges"
-            self._founded(prop)
+            self.founded(prop)
         prop.seconds = round(prop.seconds + time.monotonic() - began, 3)
         return not doubtful
 
@@ -574,7 +588,7 @@ class Audit:
         certified = self.certified and not self.reads_property.violations and not self.found(_CLIENTS)
         skip = "" if self.has_outcomes else _NO_OUTCOMES
         blind = bool(self.unsure_shards) or self.history_unsure
-        guarantees = Guarantees(self, skip, blind, certified, self.in_time)
+        guarantees = Guarantees(self, skip, blind, certified, self.no_cycle)
         guarantees.check()
         self.models = guarantees.models()
 

@@ -93,7 +93,6 @@ class _Judge(Judge):
     def __init__(self, facts: Facts, history: Sequence[Transaction], files: Mapping[int, str]):
         self._files = files
         super().__init__(facts, history)
-        self.timed = True
         self.no_sessions = ""
 
     def realtime_edges(self) -> list[Edge]:
@@ -108,8 +107,6 @@ class _Judge(Judge):
         last: dict[int, int] = {}
         edges = []
         for transaction in self.history:
-            if transaction.index not in self._files:
-                continue
             if transaction.process in last:
                 edges.append(Edge(last[transaction.process], transaction.index, "session", None))
             if transaction.type == "ok":

@@ -68,7 +68,7 @@ def find_cycles(
 def cyclic_nodes(source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int) -> np.ndarray:
     """The nodes 0 <= n < nodes that are on some cycle."""
     _, labels, sizes = _components(source, target, intervals, nodes)
-    return np.flatnonzero(sizes[labels[:nodes]] > 1) if nodes else np.empty(0, np.int64)
+    return np.flatnonzero(sizes[labels[:nodes]] > 1)
 
 
 def _components(
@@ -87,15 +87,14 @@ def _shortest_cycle(graph: csr_matrix, labels: np.ndarray, members: np.ndarray, 
     best: list[int] = []
     for start in members[:STARTS_MAX]:
         cycle = _cycle_through(graph, labels, int(start), nodes, len(best))
-        if cycle and (not best or len(cycle) < len(best)):
-            best = cycle
+        best = cycle or best
         if len(best) == 2:
             break
     return best
 
 
 def _cycle_through(graph: csr_matrix, labels: np.ndarray, start: int, nodes: int, limit: int) -> list[int]:
-    """A shortest cycle through `start` (shorter than `limit` unless that is 0), counting steps into transactions."""
+    """A shortest cycle through `start` (not longer than `limit` unless that is 0), counting steps into transactions."""
     indptr, indices, label = graph.indptr, graph.indices, labels[start]
     distance = {start: 0}
     parent: dict[int, int] = {}
@@ -107,7 +106,7 @@ def _cycle_through(graph: csr_matrix, labels: np.ndarray, start: int, nodes: int
             continue
         settled.add(node)
         for following in indices[indptr[node] : indptr[node + 1]].tolist():
-            if following == start and node != start:
+            if following == start:
                 return _walk_back(parent, node, nodes)
             step = distance[node] + (1 if following < nodes else 0)
             if labels[following] != label or step >= distance.get(following, limit or len(labels) + 1):

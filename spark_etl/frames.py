@@ -22,7 +22,8 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
 
     Columns: replica, shard, position; of the delivery: offset, gts, id, expired, destinations, origin; of the outcome:
     outcome_gts, outcome_id, outcome_offset, status, succeeded, effect, content, state_digest. live: delivered, and
-    neither expired nor a second message under a used id. It may have an effect.
+    neither expired nor a second message under a used id, by this replica's account or, without one, by any. It may have
+    an effect.
     A record that stands twice in a journal makes two rows; `offset` and `outcome_offset` tell them apart.
     """
     delivered = deliveries.where(F.col("stage") == FINAL).select(
@@ -32,10 +33,12 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
         "replica", "shard", "position", F.col("offset").alias("outcome_offset"), F.col("gts").alias("outcome_gts"),
         F.col("id").alias("outcome_id"), "status", "succeeded", "effect", "content", "state_digest",
     )  # fmt: skip
-    mismatch = F.coalesce(F.col("status") == MISMATCH, F.lit(False))
-    return delivered.join(done, ["replica", "shard", "position"], "full_outer").withColumn(
-        "live", F.col("id").isNotNull() & ~F.col("expired") & ~mismatch
-    )
+    second = outcomes.where(F.col("status") == MISMATCH).select("id", "gts", F.lit(True).alias("second")).distinct()
+    log = delivered.join(done, ["replica", "shard", "position"], "full_outer")
+    log = log.join(F.broadcast(second), ["id", "gts"], "left")  # they are rare
+    mismatch = F.coalesce(F.col("status") == MISMATCH, F.col("second"), F.lit(False))
+    live = F.col("id").isNotNull() & ~F.col("expired") & ~mismatch
+    return log.withColumn("live", live).drop("second")
 
 
 def entry() -> Column:

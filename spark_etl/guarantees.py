@@ -7,18 +7,19 @@ that found nothing is as good, for sessions whose operations follow one another 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_etl import consistency, serialization
-from spark_etl.blackbox.models import MODELS, PLAIN, REALTIME, SESSION
+from spark_etl.blackbox.models import BASES, MODELS, PLAIN, SESSION
 from spark_etl.blackbox.solver import HOLDS
 from spark_etl.blackbox.solver import UNDETERMINED as OPEN
 from spark_etl.blackbox.solver import VIOLATED as BROKEN
 from spark_etl.checks import sessions
-from spark_etl.report import NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, ModelVerdict, Property
+from spark_etl.report import UNDETERMINED, VALID, VIOLATED, ModelVerdict, Property
 
 if TYPE_CHECKING:
     from spark_etl.audit import Audit
@@ -26,20 +27,28 @@ if TYPE_CHECKING:
 SESSIONS = ("monotonic reads", "monotonic writes", "read your writes", "writes follow reads")
 PER_KEY = "linearizability per key"
 
+MODEL_OF = {
+    "serializability": PLAIN + "serializable",
+    "strict serializability": consistency.STRICT,
+    PER_KEY: consistency.LINEARIZABLE,
+}
+_WITHOUT_CLIENTS = {PLAIN + base for base in BASES}
+
 
 class Guarantees:
     """The checks of one audit; made after those that the certificates rest on.
 
-    skip: why nothing of this applies. blind: a part of the journals that it needs is missing. certified: every read
-    returned what the order of versions says. in_time: why no cycle of dependencies and real time is left, or empty.
+    skip: why nothing of this applies. blind: a part of the journals or histories that it needs is missing. certified:
+    every read returned what the order of versions says. no_cycle: why no cycle of dependencies and real time is left,
+    or empty.
     """
 
-    def __init__(self, audit: Audit, skip: str, blind: bool, certified: bool, in_time: str):
+    def __init__(self, audit: Audit, skip: str, blind: bool, certified: bool, no_cycle: str):
         self.audit = audit
         self.skip = skip
         self.blind = blind
         self.certified = certified
-        self.in_time = in_time
+        self.no_cycle = no_cycle
         self.no_sessions = ""
         self.in_sessions = ""
 
@@ -69,8 +78,8 @@ class Guarantees:
         turns = sessions.turns(sequential).collect()[0]
         if self.certified and not turns.inverted:
             self.in_sessions = "no session runs against the versions"
-        elif self.certified and self.in_time and not turns.untimed:
-            self.in_sessions = f"the operations of a session follow one another in time, and {self.in_time}"
+        elif self.certified and self.no_cycle and not turns.untimed:
+            self.in_sessions = f"the operations of a session follow one another in time, and {self.no_cycle}"
         rows = audit.counts["history"]
         if self.in_sessions:
             for name in SESSIONS:
@@ -87,6 +96,8 @@ class Guarantees:
     def _note(self, prop: Property, note: str) -> None:
         if prop.verdict == VALID and self.no_sessions:
             prop.verdict, note = UNDETERMINED, f"nothing is wrong in what could be read. {self.no_sessions}"
+        elif prop.verdict == VALID:
+            self.audit.founded(prop)
         prop.note = prop.note or note
 
     def _seen(self) -> DataFrame:
@@ -117,18 +128,21 @@ class Guarantees:
 
     def _per_key(self) -> None:
         audit, rows = self.audit, self.audit.counts["history"]
-        if self.certified and self.in_time:
+        if self.certified and self.no_cycle:
             prop = audit.check(PER_KEY, None, rows, blind=self.blind)
-            prop.note = prop.note or self.in_time
+            if prop.verdict == VALID:
+                prop.note = self.no_cycle
+                audit.founded(prop)
             return
         seen = self._seen()
         frame, likely = self._key_frame(seen), self._likely(seen)
         prop = audit.check(PER_KEY, frame, rows, blind=self.blind)
         self._doubt(prop, None if likely is None else self._key_frame(likely))
-        invented = [v for v in audit.reads_property.examples if v.name == "unwritten-version"]
-        if invented:
+        if invented := audit.invented():
             prop.verdict, prop.violations = VIOLATED, prop.violations + len(invented)
             prop.examples += invented
+        if prop.verdict == VALID:
+            audit.founded(prop)
 
     def _key_frame(self, seen: DataFrame) -> DataFrame:
         audit = self.audit
@@ -138,31 +152,38 @@ class Guarantees:
     # -- models -------------------------------------------------------------------------------------------------------
 
     def models(self) -> list[ModelVerdict]:
-        """The table; empty if nothing of it applies."""
+        """The table; empty if nothing of it applies. A property that is a model has the verdict of its row."""
         audit = self.audit
         if self.skip:
             return []
         audit.progress("deciding on consistency models")
         unfounded = audit.contradiction()
-        if not unfounded and self.blind:
+        if not unfounded and audit.unsure_shards:
             unfounded = "a part of the journals is missing"
         found = {model: (OPEN, self._why_not(model)) for model in MODELS}
         plain, strict = audit.verdict("serializability"), audit.verdict("strict serializability")
-        invented = [v for v in audit.reads_property.examples if v.name == "unwritten-version"]
-        if invented:
+        if invented := audit.invented():
             found[PLAIN + "read-uncommitted"] = (BROKEN, invented[0].sentence)
-        elif VIOLATED in (plain, strict) or (audit.has_history and not self.in_sessions and strict != NOT_APPLICABLE):
+        elif VIOLATED in (plain, strict) or (audit.has_history and not self.in_sessions):
             self._residue(found)
-        if plain == VALID:
-            found[PLAIN + "serializable"] = (HOLDS, "see serializability")
-        if strict == VALID and audit.has_history:
-            found[REALTIME + "serializable"] = (HOLDS, "see strict serializability")
-            if self.in_sessions and not self.no_sessions:
-                found[SESSION + "serializable"] = (HOLDS, self.in_sessions)
-        per_key = audit.verdict(PER_KEY)
-        if per_key in (VALID, VIOLATED) and audit.has_history:
-            found[consistency.LINEARIZABLE] = (HOLDS if per_key == VALID else BROKEN, f"see {PER_KEY}")
-        return consistency.table(found, unfounded)
+        if strict == VALID and self.in_sessions and not self.no_sessions:
+            found[SESSION + "serializable"] = (HOLDS, self.in_sessions)
+        for name, model in MODEL_OF.items():
+            if (verdict := audit.verdict(name)) in (VALID, VIOLATED):
+                found[model] = (HOLDS if verdict == VALID else BROKEN, f"see {name}")
+        if self.blind:
+            lost = "a part of the client history is missing"
+            found.update({m: (OPEN, lost) for m, v in found.items() if v[0] == HOLDS and m not in _WITHOUT_CLIENTS})
+        rows = consistency.table(found, unfounded)
+        self._agree({row.name: row for row in rows})
+        return rows
+
+    def _agree(self, rows: Mapping[str, ModelVerdict]) -> None:
+        """What is not determined by itself may follow from another property."""
+        for prop in self.audit.properties:
+            row = rows.get(MODEL_OF.get(prop.name, ""))
+            if row is not None and prop.verdict == UNDETERMINED and row.verdict != OPEN:
+                prop.verdict, prop.note = VALID if row.verdict == HOLDS else VIOLATED, row.why
 
     def _why_not(self, model: str) -> str:
         if not self.audit.has_history and model.startswith("strong-"):
@@ -173,7 +194,7 @@ class Guarantees:
         """Judge what is on cycles."""
         audit = self.audit
         graph = audit.dependencies()
-        steps = audit.timeline if audit.has_history else None
+        steps = audit.in_time if audit.has_history else None
         in_session = sessions.edges(steps) if steps is not None and not self.no_sessions else None
         hashes = serialization.residue(graph, in_session, steps)
         judged: dict[str, str] = dict.fromkeys(MODELS, HOLDS)

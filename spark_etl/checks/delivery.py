@@ -243,8 +243,8 @@ def prefix_order(log: DataFrame) -> DataFrame:
 def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_shards: Sequence[int]) -> DataFrame:
     """All shards give a message one timestamp and one set of destinations, no two messages share a timestamp, and no
     destination shard has gone past a message without delivering it. With rising timestamps (`prefix_order`) this
-    certifies one acyclic order. Names: timestamp-disagreement, destination-disagreement, timestamp-shared,
-    missed-delivery.
+    certifies one acyclic order. Of a message with several timestamps only the smallest is compared with those of
+    others. Names: timestamp-disagreement, destination-disagreement, timestamp-shared, missed-delivery.
 
     tops: replica, shard, top_gts. unsure_shards: of these a part may be missing everywhere; what they lack is no
     evidence.

@@ -66,7 +66,8 @@ def seen(
     that was said to be absent was so by its last deletion before the reader. They differ where a key was absent that
     was deleted at some time: that may have been any of its deletions, or the beginning.
 
-    ordered_reads: `edges.reads_in_order`. operations: given, what clients were told replaces what the journals say.
+    ordered_reads: `edges.reads_in_order`; what a transaction wrote itself is left out. operations: given, what clients
+    were told replaces what the journals say.
     unsure_shards: deletions may be missing there; absent keys are left out.
     """
     deletions = writes.where("deleted").groupBy("key").agg(F.max("gts").alias("last"))
@@ -77,6 +78,7 @@ def seen(
         reads = reads.join(told, ["id", "key"], "left")
         reads = reads.withColumn("version", F.when(F.col("told") != F.col("gts"), F.col("told")).otherwise(
             F.col("version")))  # fmt: skip
+    reads = reads.where(F.col("version") != F.col("gts"))
     none = F.col("version") == absent()
     if unsure_shards:
         reads = reads.where(~(none & F.col("shard").isin(list(unsure_shards))))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
 from typing import Any
 
+from tests.spark_etl.brute_cycles import closure, cyclic
 from tests.spark_etl.brute_majority import judged
 
 APPLIED, EXPIRED, FAILED, MISMATCH = 1, 2, 3, 4
@@ -88,18 +89,30 @@ class Op:
 
 @dataclass
 class Run:
-    """shards: number -> replicas. journals: replica -> records in their order."""
+    """shards: number -> replicas. journals: replica -> records in their order. lost: replica -> (from, to): of these
+    records the audit is not given; of none at all if that is None."""
 
     shards: dict[int, list[int]]
     journals: dict[int, list[Any]]
     ops: list[Op]
+    lost: dict[int, tuple[int, int] | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
         for replica, records in self.journals.items():
-            lines.append(f"  replica {replica} of shard {self.shard_of(replica)}: {' | '.join(map(_words, records))}")
+            lost = f" without {self.lost[replica]}" if replica in self.lost else ""
+            words = " | ".join(map(_words, records))
+            lines.append(f"  replica {replica} of shard {self.shard_of(replica)}{lost}: {words}")
         lines += [f"  {op}" for op in sorted(self.ops, key=lambda op: op.invoke)]
         return "\n".join(lines)
+
+    def given(self, replica: int) -> list[Any] | None:
+        """The records that the audit is given; None: not even a journal."""
+        if replica not in self.lost:
+            return self.journals[replica]
+        if (gap := self.lost[replica]) is None:
+            return None
+        return self.journals[replica][: gap[0]] + self.journals[replica][gap[1] :]
 
     def shard_of(self, replica: int) -> int:
         return next(s for s, members in self.shards.items() if replica in members)
@@ -120,8 +133,10 @@ class Run:
         return next((r for r in reversed(self.journals[replica]) if isinstance(r, Stopped)), None)
 
     def live(self, replica: int, d: Delivery) -> bool:
-        """It may have an effect: neither expired nor of an id that was used before."""
-        return not d.expired and all(a.status != MISMATCH for a in self.accounts(replica, d.position))
+        """It may have an effect: neither expired nor, as the replica says or else any, of a used id."""
+        mine = self.accounts(replica, d.position)
+        told = mine or [a for r in self.journals for a in self.accounts(r) if (a.id, a.time) == (d.id, d.time)]
+        return not d.expired and all(a.status != MISMATCH for a in told)
 
     def everywhere(self) -> Iterator[tuple[int, int, Delivery]]:
         """shard, replica, final delivery."""
@@ -335,9 +350,10 @@ def _clients(run: Run, found: set[str]) -> None:
             found.add("version-mismatch")
         if applied and op.succeeded is not None and op.succeeded != min(a.succeeded for a in applied):
             found.add("branch-mismatch")
+        whole = set(destinations) & run.shards.keys() <= {s for s, a in accounts if a.status == APPLIED}
         for key, told in op.reads.items():
             said = [a.reads[key] for a in _all_accounts(run) if a.id == op.id and key in a.reads]
-            if told != time and (not said or max(said) != told):
+            if told != time and (max(said) != told if said else whole):
                 found.add("read-mismatch")
 
 
@@ -406,7 +422,7 @@ def history(run: Run) -> History:
     for a in applied:
         txn = txns.setdefault(a.id, Txn(a.id, a.time))
         # what a transaction wrote itself is no read from outside
-        txn.reads |= {(k, v) for k, v in a.reads.items() if v != a.time or k not in a.writes}
+        txn.reads |= {(k, v) for k, v in a.reads.items() if v != a.time}
         txn.writes |= {(key, a.time) for key in a.writes}
     pairs = {(a.id, a.time) for a in applied} | {(t.id, t.time) for t in txns.values()}
     pairs |= {(d.id, d.time) for _, r, d in run.everywhere() if run.live(r, d)}
@@ -550,52 +566,11 @@ def dependencies(h: History, choice: Mapping[tuple[int, str, int], int]) -> set[
     return {(a, b, kind) for a, b, kind in out if a != b}
 
 
-def adya(kinds: list[str]) -> str:
-    """The name of a cycle of these kinds of edges, one after the other; "rt": real time."""
-    around = list(zip(kinds, kinds[1:] + kinds[:1], strict=True))
-    if "rw" not in kinds:
-        name = "G1c" if "wr" in kinds else "G0"
-    elif kinds.count("rw") == 1:
-        name = "G-single"
-    else:
-        name = "G2-item" if ("rw", "rw") in around else "G-nonadjacent"
-    return name + "-realtime" * ("rt" in kinds)
-
-
-def shortest_cycle(pairs: set[tuple[int, int]], near: int) -> int:
-    """The length of a shortest cycle among the nodes that are on a cycle with this one."""
-    reach = closure(pairs)
-    together = {n for n, _ in pairs if (n, near) in reach and (near, n) in reach}
-    lengths = []
-    for start in together:
-        layer, steps = {start}, 0
-        while steps <= len(together):
-            layer, steps = {b for a, b in pairs if a in layer and b in together}, steps + 1
-            if start in layer:
-                lengths.append(steps)
-                break
-    return min(lengths)
-
-
 def choices(h: History) -> Iterator[dict[tuple[int, str, int], int]]:
     """Every way in which reads of absent keys may have seen deletions."""
     open_ = [(t.id, k, v) for t in h.txns for k, v in sorted(t.reads) if len(h.sources(k, v)) > 1]
     for picked in product(*(sorted(h.sources(k, v)) for _, k, v in open_)):
         yield dict(zip(open_, picked, strict=True))
-
-
-def closure(pairs: Iterable[tuple[Any, Any]]) -> set[tuple[Any, Any]]:
-    """Transitive, by Warshall."""
-    reach = set(pairs)
-    nodes = {n for pair in reach for n in pair}
-    for k in nodes:
-        into, out = [a for a, b in reach if b == k], [b for a, b in reach if a == k]
-        reach |= {(a, b) for a in into for b in out}
-    return reach
-
-
-def cyclic(pairs: Iterable[tuple[Any, Any]]) -> bool:
-    return any(a == b for a, b in closure(pairs))
 
 
 def _visible(h: History, choice: Mapping[tuple[int, str, int], int], before: Before, base: str) -> bool:
@@ -658,6 +633,14 @@ def overlapping(run: Run) -> set[tuple[str, int]]:
         if together and a.invoke <= b.invoke <= a.complete:
             out.add((a.file, a.process))
     return out
+
+
+def turns(h: History) -> tuple[int, int]:
+    """How many transactions are ordered before an earlier, acknowledged one of their session; were invoked before it
+    was answered."""
+    pairs = [(a, b) for a, b in product(h.txns, h.txns) if a is not b and before_in_session(a, b)]
+    inverted = {b.id for a, b in pairs if b.time < a.time}
+    return len(inverted), len({b.id for a, b in pairs if (b.invoke or 0) <= (a.complete or 0)})
 
 
 def guarantees(h: History, no_sessions: set[tuple[str, int]]) -> set[str]:

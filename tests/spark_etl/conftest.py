@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the audit."""
+"""One Spark session for all tests of the audit, which have more time than others on a busy machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 
 from spark_etl.session import spark_session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

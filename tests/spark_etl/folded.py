@@ -20,8 +20,9 @@ from multicast.types import FINAL, OPTIMISTIC, Timestamp
 from spark_etl import audit, consistency, frames, schemas, serialization
 from spark_etl.audit import Audit
 from spark_etl.extract import arrow_schema
+from spark_etl.guarantees import Guarantees
 from spark_etl.inputs import understand
-from spark_etl.report import Course
+from spark_etl.report import Course, Property
 from tests.spark_etl import brute
 
 IDS, REPLICAS, SHARDS = 1000, 16, 4
@@ -52,6 +53,7 @@ def case_of_text(one: str) -> int:
 class _Rows:
     def __init__(self) -> None:
         self.tables: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.marks: dict[int, int | None] = {}
         self.offset = 0
 
     def add_run(self, case: int, run: brute.Run) -> None:
@@ -59,10 +61,18 @@ class _Rows:
             for replica in members:
                 place = {"replica": case * REPLICAS + replica, "shard": case * SHARDS + shard, "segment": 0}
                 names = {case * SHARDS + s: [case * REPLICAS + r for r in rs] for s, rs in run.shards.items()}
+                records, file = run.given(replica), f"{case}-{replica}"
+                if records is None:
+                    continue
                 self.tables["segments"].append(
-                    {**place, "offset": 0, "file": f"{case}-{replica}", "end": 1, "records": 1, "cluster": "c"}
+                    {**place, "offset": 0, "file": file, "end": 1, "records": 1, "cluster": "c"}
                 )
-                for record in run.journals[replica]:
+                if gap := run.lost.get(replica):
+                    if gap[1] == len(run.journals[replica]):
+                        self.marks[case * REPLICAS + replica] = 2
+                    else:
+                        self.tables["damage"].append({**place, "event": "damage", "file": file, "byte": 0})
+                for record in records:
                     self.offset += 1
                     self._add(case, {**place, "offset": self.offset, "at": self.offset}, record, json.dumps(names))
         self._add_history(case, run.ops)
@@ -119,11 +129,13 @@ class Folded(Audit):
         super().__init__(spark, out, out, **options)
         self.runs = runs
         self.members = [run.shards for run in runs]
+        self.marks: dict[int, int | None] = {}
 
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows = _Rows()
         for case, run in enumerate(self.runs):
             rows.add_run(case, run)
+        self.marks = rows.marks
         return rows.tables
 
     def _open(self) -> None:
@@ -144,9 +156,13 @@ class Folded(Audit):
             for name in ("lives", "segments", "damage")
             for row in rows.get(name, [])
         ]
-        self.inputs = understand(self.small, {row["replica"] for row in rows["segments"]}, {})
+        self.inputs = understand(self.small, {row["replica"] for row in rows["segments"]}, self.marks)
         self.has_history = True
         self.course = Course()
+
+    def blind_shards(self, case: int) -> list[int]:
+        """Of this run: `Audit.unsure_shards`."""
+        return [shard for shard in self.unsure_shards if shard // SHARDS == case]
 
     def _prove(self) -> None:
         """No lines to show."""
@@ -157,15 +173,22 @@ class Folded(Audit):
         for case, members in enumerate(self.members):
             mine = {case * SHARDS + s: [case * REPLICAS + r for r in rs] for s, rs in members.items()}
             inputs = SimpleNamespace(shards=mine, crashed=self.inputs.crashed, unsure=self.inputs.unsure)
-            blind = sorted(mine.keys() & set(self.unsure_shards))
-            one = SimpleNamespace(inputs=inputs, tops=self.tops, unsure_shards=blind)
+            one = SimpleNamespace(inputs=inputs, tops=self.tops, unsure_shards=self.blind_shards(case))
             limits.append(Audit._settled_before(one) or b"\xff" * 16)  # type: ignore[arg-type]
         listed = F.lit(",".join(limit.hex() for limit in limits))
         return F.unhex(F.element_at(F.split(listed, ","), case_of_file() + 1))
 
 
-def unlimited(patch: pytest.MonkeyPatch) -> list[serialization.CycleSearch]:
-    """Show all violations and cycles, and let shards be bits of their own run's. Returns what cycle searches find."""
+class Found:
+    """What cycle searches found; and which runs were accused, or might be: property -> their numbers."""
+
+    def __init__(self) -> None:
+        self.searches: list[serialization.CycleSearch] = []
+        self.suspected: dict[str, set[int]] = defaultdict(set)
+
+
+def unlimited(patch: pytest.MonkeyPatch) -> Found:
+    """Show all violations and cycles, and let shards be bits of their own run's."""
     find_cycles = serialization.find_cycles
     patch.setattr(audit, "EXAMPLES", 1_000_000)
     patch.setattr(consistency, "RESIDUE_MAX", 1_000_000)
@@ -174,14 +197,22 @@ def unlimited(patch: pytest.MonkeyPatch) -> list[serialization.CycleSearch]:
     patch.setattr(frames, "shard_bit", lambda shard, shards: _bit(F.col(shard)))
     patch.setattr(frames, "destination_bits", lambda names, shards: F.aggregate(
         names, F.lit(0).cast("bigint"), lambda bits, shard: bits.bitwiseOR(_bit(shard))))  # fmt: skip
-    found: list[serialization.CycleSearch] = []
+    found = Found()
     search = serialization.search
 
-    def recording(*arguments: Any) -> serialization.CycleSearch:
-        found.append(search(*arguments))
-        return found[-1]
+    def searching(edges: Any, names: Any, timeline: Any) -> serialization.CycleSearch:
+        result = search(edges, names, timeline)
+        found.searches.append(result)
+        name = "serializability" if timeline is None else "strict serializability"
+        found.suspected[name] |= {case_of_cycle(cycle) for cycle in result.cycles}
+        return result
 
-    patch.setattr(serialization, "search", recording)
+    def doubting(self: Guarantees, prop: Property, likely: Any) -> None:
+        for row in likely.collect() if likely is not None else ():
+            found.suspected[prop.name] |= {case_of_text(one) for one in row.transactions}
+
+    patch.setattr(serialization, "search", searching)
+    patch.setattr(Guarantees, "_doubt", doubting)
     return found
 
 

@@ -198,6 +198,36 @@ def last_unknown(run: Run) -> None:
     op.type, op.version = "info", None
 
 
+def cut(run: Run) -> None:
+    """Only its beginning is there; the same goes for the one replica of another shard, which is whole."""
+    another_shard(run)
+    run.lost[0] = (4, len(run.journals[0]))
+
+
+def second_message(run: Run) -> None:
+    """The second message has the first one's id."""
+    second(id=1)(run)
+    run.accounts(0)[1].status, run.accounts(0)[1].writes = MISMATCH, {}
+    run.ops.pop()
+
+
+def hole(run: Run) -> None:
+    """Of the second replica's journal the second account is missing."""
+    at = run.journals[1].index(run.accounts(1)[1])
+    run.lost[1] = (at, at + 1)
+
+
+def last_refused(run: Run) -> None:
+    """The client of the last transaction was told that it has no effect."""
+    last_unknown(run)
+    run.ops[-1].type = "fail"
+
+
+def another_status(run: Run) -> None:
+    """The second replica says that the second transaction failed."""
+    run.accounts(1)[1].status, run.accounts(1)[1].writes = FAILED, {}
+
+
 def another_shard(run: Run) -> None:
     """It delivers nothing."""
     run.shards[1], run.journals[1] = [1], [Started(), Stopped(0, 0)]
@@ -212,6 +242,8 @@ def another_state(run: Run) -> None:
 
 KNOWN = {
     "a delivery at another shard": tiny("wa | wb", another_shard, second(destinations=(1,))),
+    "refused and done": tiny("wa | wb", last_refused),
+    "applied by one of two replicas": tiny("wa | wb", another_state, another_status),
     "two states": tiny("wa | wb", another_state),
     "right": tiny("wa | ra=1 wb | ra=1 da | ra=0"),
     "one version of two messages": tiny("wa | wb", second(time=1)),
@@ -227,6 +259,9 @@ KNOWN = {
     "absent by one of two deletions": tiny("da | wa | da rb=6 | wa | ra=0 | wb"),
     "absent, deleted and present again": tiny("da | wa | ra=0 | ra=2"),
     "a read of its own write": tiny("wa | ra=2 wa"),
+    "a read of its own write after a later one": tiny("ra=3 | ra=2 wa | wa"),
+    "a cut journal of the only replica": tiny("wa | wa", backwards, cut),
+    "an account lost of a second message under a used id": tiny("wa | wa", second_message, another_state, hole),
     "a read of what another transaction wrote elsewhere": tiny("wa | ra=4 wb | wb | wc"),
     "a stale read of a transaction that failed": tiny("wa wb | failed ra=0 rb=1 | wa"),
     "a failed transaction is no observer": tiny("wa | wb | failed ra=0 rb=2"),
@@ -402,6 +437,15 @@ def _client(rng: Random, run: Run) -> None:
         op.id = 60
     elif what == "file":
         op.file = "h" if op.file == "g" else "g"
+
+
+def lose(rng: Random, run: Run) -> Run:
+    """Of one journal or two a part is missing, or everything; of one at least something is left."""
+    for replica in rng.sample(sorted(run.journals), min(rng.choice((1, 1, 2)), len(run.journals) - 1)):
+        size = len(run.journals[replica])
+        start = rng.randint(1, size)
+        run.lost[replica] = rng.choice((None, (start, size), (start, rng.randint(start, size))))
+    return run
 
 
 MUTATIONS: tuple[Callable[[Random, Run], None], ...] = (

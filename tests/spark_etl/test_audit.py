@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,14 @@ def test_crashes_and_a_lagging_replica_are_not_accused(audit: AuditRun):
 
 def test_without_a_history_real_time_is_not_determined(audit: AuditRun, tmp_path: Path):
     directory = bank_run().write(tmp_path / "run", history=False)
+    (directory / "history").mkdir()
+    (directory / "history" / "clients.jsonl").touch()  # an empty one is none
     report = audit(directory)
     assert prop(report, "strict").verdict == "not determined"
     assert prop(report, "serializability").verdict == "valid"
     assert report.exit_code == 2
+    assert "there is no client history" in prop(report, "strict").note
+    shutil.rmtree(directory / "history")
     assert audit(directory, ("clients",), expect_history=False).exit_code == 0
 
 

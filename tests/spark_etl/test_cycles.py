@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from collections import Counter
 
 import numpy as np
 
-from spark_etl.cycles import NEVER, Interval, find_cycles
+from spark_etl.cycles import CYCLES_MAX, NEVER, Interval, cyclic_nodes, find_cycles
+from tests.spark_etl.brute_cycles import closure, shortest_cycle
 
 
-def search(edges: list[tuple[int, int]], nodes: int, times: list[tuple[int, int, int]] | None = None):
+def arrays(edges: list[tuple[int, int]], times: list[tuple[int, int, int]]):
     pairs = np.array(edges, np.int64).reshape(-1, 2)
     intervals = []
     if times:
         node, invoke, complete = np.array(times, np.int64).T
         intervals = [Interval(node, invoke, complete)]
-    return find_cycles(pairs[:, 0], pairs[:, 1], intervals, nodes)
+    return pairs[:, 0], pairs[:, 1], intervals
+
+
+def search(edges: list[tuple[int, int]], nodes: int, times: list[tuple[int, int, int]] | None = None):
+    return find_cycles(*arrays(edges, times or []), nodes)
 
 
 def test_edges_that_all_point_forward_have_no_cycle():
@@ -49,28 +54,38 @@ def test_an_operation_without_an_end_precedes_nothing():
     assert search([(0, 1)], 2, [(0, 20, 30), (1, 5, NEVER)]) == ([], 0)
 
 
-def has_cycle(edges: set[tuple[int, int]], nodes: int) -> bool:
-    """Warshall's closure."""
-    reach = set(edges)
-    for k, i, j in itertools.product(range(nodes), repeat=3):
-        if (i, k) in reach and (k, j) in reach:
-            reach.add((i, j))
-    return any((i, i) in reach for i in range(nodes))
+def test_the_smallest_components_are_shown_first_and_not_all():
+    three, two = [(0, 1), (1, 2), (2, 0)], [(3, 4), (4, 3)]
+    pairs = np.array(three + two)
+    cycles, components = find_cycles(pairs[:, 0], pairs[:, 1], [], 5, 1)
+    assert ([sorted(cycle) for cycle in cycles], components) == ([[3, 4]], 2)
+
+
+def test_nothing_has_no_cycle():
+    empty = np.empty(0, np.int64)
+    assert search([], 0) == ([], 0)
+    assert len(cyclic_nodes(empty, empty, [], 0)) == 0
 
 
 def test_agrees_with_the_closure_of_all_real_time_edges_drawn_out():
     rng = random.Random(7)
-    seen = set()
-    for _ in range(400):
-        nodes = rng.randint(2, 7)
-        edges = [tuple(rng.sample(range(nodes), 2)) for _ in range(rng.randint(1, 6))]
+    lengths = Counter[int]()
+    for _ in range(600):
+        nodes = rng.randint(2, 8)
+        edges = [tuple(rng.sample(range(nodes), 2)) for _ in range(rng.randint(1, nodes + 3))]
         begins = [rng.randint(0, 20) for _ in range(nodes)]
-        times = [(n, b, rng.choice([NEVER, b + rng.randint(1, 8)])) for n, b in enumerate(begins)]
+        timed = rng.sample(range(nodes), rng.choice((0, 0, 2, nodes)))
+        times = [(n, begins[n], rng.choice([NEVER, begins[n] + rng.randint(1, 8)])) for n in timed]
         drawn = set(edges) | {(a, b) for a, _, end in times for b, begin, _ in times if end < begin}
         cycles, components = search(edges, nodes, times)
-        expected = has_cycle(drawn, nodes)
-        seen.add(expected)
-        assert bool(components) == expected
+        reach = closure(drawn)
+        on_cycles = {n for n in range(nodes) if (n, n) in reach}
+        assert set(cyclic_nodes(*arrays(edges, times), nodes)) == on_cycles
+        assert components == len({frozenset(m for m in on_cycles if {(n, m), (m, n)} <= reach) for n in on_cycles})
+        assert len(cycles) == min(components, CYCLES_MAX)
         for cycle in cycles:
             assert set(zip(cycle, [*cycle[1:], cycle[0]], strict=True)) <= drawn
-    assert seen == {True, False}
+            assert len(cycle) == shortest_cycle(drawn, cycle[0])
+            lengths[len(cycle)] += 1
+        lengths[0] += not cycles
+    assert all(lengths[n] for n in (0, 2, 3, 4))

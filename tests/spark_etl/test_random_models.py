@@ -50,6 +50,15 @@ def placed(h: brute.History) -> list[consistency.Placed]:
     ]
 
 
+def test_a_session_goes_by_the_lines_of_the_history_whatever_its_clock_says():
+    """The first operation was still under way when the second was invoked, and has the greater version."""
+    first = consistency.Placed(gts(2), "h", 0, 0, True, 10, 20)
+    second = consistency.Placed(gts(1), "h", 0, 1, True, 15, 30)
+    found = consistency.judge([consistency.Dependency(gts(1), gts(2), WW, b"x", False)], [first, second])
+    assert found["strong-session-read-uncommitted"] == "violated"
+    assert found["read-uncommitted"] == "holds"
+
+
 def test_random_runs_satisfy_the_models_that_they_do_by_brute_force():
     tally: Counter[str] = Counter()
     for run in [*KNOWN.values(), *(random_run(Random(seed))[0] for seed in range(RUNS))]:
