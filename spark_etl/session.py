@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,8 +54,11 @@ def spark_session(directory: Path, master: str = "local[2]", memory: str = "2g",
     check_java()
     temporary = directory / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES)
+    with _later() as interrupted:
+        spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES)
     try:
+        if interrupted:
+            raise KeyboardInterrupt
         yield spark
     finally:
         spark.stop()
@@ -95,6 +100,22 @@ def _start(directory: Path, temporary: Path, master: str, memory: str, small: bo
             raise CannotStart(f"Spark did not start: {reason[0] if reason else error!r}; its log is {log}") from None
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def _later() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted here: a Java that is half started would be nobody's, and stay."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, frame: noted.append(number)) for number in wanted]
+    try:
+        yield noted
+    finally:
+        for number, handler in zip(wanted, before, strict=True):
+            signal.signal(number, handler)
 
 
 @contextmanager
