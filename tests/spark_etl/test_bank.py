@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from multicast.types import Timestamp
 from spark_etl.checks import bank
@@ -22,7 +23,7 @@ def gts(number: int) -> bytes:
 
 def violations(spark: Any, steps: list[Step]) -> set[str]:
     ids = [number.to_bytes(16, "big") for number in range(1, len(steps) + 1)]
-    operations = [(one, f, type_, value) for one, (f, type_, value, _) in zip(ids, steps, strict=True)]
+    operations = [("bank.jsonl", one, f, type_, value) for one, (f, type_, value, _) in zip(ids, steps, strict=True)]
     messages = [(one, gts(n)) for n, one in enumerate(ids, 1)]
     writes = [
         (key.encode(), gts(n), ids[n - 1], str(balance).encode(), False)
@@ -30,9 +31,10 @@ def violations(spark: Any, steps: list[Step]) -> set[str]:
         for key, balance in wrote.items()
     ]
     found = bank.conservation(
-        spark.createDataFrame(operations, "id binary, f string, type string, value map<string,bigint>"),
+        spark.createDataFrame(operations, "file string, id binary, f string, type string, value map<string,bigint>"),
         spark.createDataFrame(messages, "id binary, gts binary"),
         spark.createDataFrame(writes, "key binary, gts binary, id binary, value binary, digested boolean"),
+        F.lit(True),
     )
     return {row.name for row in found.collect()}
 

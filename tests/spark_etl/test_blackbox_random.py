@@ -106,8 +106,11 @@ def test_values_that_repeat_are_searched(seed: int, count: int):
 @given(st.integers(0, 1 << 60))
 @settings(max_examples=EXAMPLES)
 def test_every_step_names_what_was_read_or_written_or_when(seed: int):
-    """Nothing has to be taken on trust, but the order of writes that is forced by a cycle of its own."""
+    """Nothing has to be taken on trust, but the order of writes that is forced by a cycle of its own. Not so where the
+    reads of a list contradict one another: no order of its versions is meant."""
     history = random_history(Random(seed), 5)
+    if brute.World(history, [t for t in history if t.type == "ok"], set()).contradictory():
+        return
     evidence = ("r('", "w('", "append('", "completed at", "session of process", "in this order", "any other order")
     for anomaly in judge(history).anomalies:
         assert len(anomaly.steps) == len(anomaly.edges) or anomaly.name == "cyclic-versions"
