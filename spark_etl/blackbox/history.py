@@ -82,9 +82,14 @@ def parse_line(text: str | bytes, index: int) -> Transaction:
         raise BadHistory(f"{where}, complete: {line.complete} is before its invocation at {line.invoke}")
     ops = tuple(_op(op, f"{where}, ops[{i}]") for i, op in enumerate(line.ops))
     if line.type == "info":
-        ops = tuple(op if op.kind != "r" or _compared(ops[i:], op.key) else op._replace(value=None)
-                    for i, op in enumerate(ops))  # fmt: skip
+        ops = seen_by_unknown(ops)
     return Transaction(index, line.process, line.type, line.invoke, line.complete, ops)
+
+
+def seen_by_unknown(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The operations of a transaction of unknown outcome; what they read is null, unless they compared it."""
+    return tuple(op._replace(value=None) if op.kind == "r" and not _compared(ops[i:], op.key) else op
+                 for i, op in enumerate(ops))  # fmt: skip
 
 
 def _compared(rest: tuple[Op, ...], key: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from spark_etl.blackbox.history import Op, Transaction
+from spark_etl.blackbox.history import Op, Transaction, seen_by_unknown
 
 
 def random_history(random: Random, transactions: int = 4, repeat: bool = False) -> list[Transaction]:
@@ -80,6 +80,7 @@ def _timed(random: Random, done: list[tuple[str, list[Op]]]) -> list[Transaction
         free[process] = complete
         if kind == "info":
             ended.add(process)
-        found.append(Transaction(index, process, kind, invoke, None if kind == "info" else complete, tuple(ops)))
+        shown = seen_by_unknown(tuple(ops)) if kind == "info" else tuple(ops)
+        found.append(Transaction(index, process, kind, invoke, None if kind == "info" else complete, shown))
         now = invoke
     return found
