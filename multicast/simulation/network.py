@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from multicast.protocol import PeerError
-from multicast.session import Receiver, Sender
+from multicast.session import QUEUE_FRAMES_MAX, Receiver, Sender
 from multicast.types import ProcessId
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
 
     delay_us: of a message. late_probability, late_us: some are that much later. fsync_us: how long a sync takes.
     batch_us: how long inputs wait to be joined into one batch (0: those of one instant are). reconnect_us: pause before
-    dialling again. acknowledge_frames: a link acknowledges every so many frames. cpu: None: computing takes no time.
+    dialling again. acknowledge_frames: a link acknowledges every so many frames, at most. queue_frames_max: frames that
+    may wait for acknowledgement on a link, at least 4; one more drops them all. cpu: None: computing takes no time.
     """
 
     delay_us: tuple[int, int] = (300, 1_500)
@@ -52,7 +53,17 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     batch_us: tuple[int, int] = (0, 0)
     reconnect_us: tuple[int, int] = (20_000, 100_000)
     acknowledge_frames: int = 64
+    queue_frames_max: int = QUEUE_FRAMES_MAX
     cpu: Cpu | None = None
+
+    def __post_init__(self) -> None:
+        if self.queue_frames_max < 4:
+            raise ValueError(f"queue_frames_max is at least 4, not {self.queue_frames_max}")
+
+    @property
+    def acknowledge_every(self) -> int:
+        """Frames. A queue must never fill because what arrived is not acknowledged."""
+        return min(self.acknowledge_frames, self.queue_frames_max // 4)
 
     def benign(self) -> Conditions:
         """The same, but nothing takes much longer than usual: what a healed world is like."""
@@ -90,10 +101,10 @@ class Link:
         "told",
     )
 
-    def __init__(self, sender: Node, receiver: Node):
+    def __init__(self, sender: Node, receiver: Node, queue_frames_max: int):
         self.sender = sender
         self.receiver = receiver
-        self.session_out = Sender()
+        self.session_out = Sender(queue_frames_max)
         self.session_in = Receiver()
         self.dial = 0
         self.accepted = 0
@@ -124,7 +135,7 @@ class Network:
         for a in nodes:
             for b in nodes:
                 if a is not b:
-                    link = self._links[a.pid, b.pid] = Link(a, b)
+                    link = self._links[a.pid, b.pid] = Link(a, b, self.conditions.queue_frames_max)
                     link.session_in.greet(1, 0, 1)
                     link.session_out.resume(1, 0)
                     link.dial = link.accepted = 1
@@ -192,7 +203,7 @@ class Network:
         if (session.incarnation, session.epoch) != memory:
             return
         session.flushed = seen
-        if seen - link.told >= self.conditions.acknowledge_frames:
+        if seen - link.told >= self.conditions.acknowledge_every:
             link.told = seen
             back = self._links[link.receiver.pid, link.sender.pid]
             if not back.blocked:
@@ -279,7 +290,7 @@ class Network:
     def born(self, node: Node) -> None:
         """New ends for a restarted process; it dials everybody, and everybody it once they notice."""
         for peer, link in node.links.items():
-            link.session_out = Sender()
+            link.session_out = Sender(self.conditions.queue_frames_max)
             link.dial += 1
             self.world.schedule(self.world.now, self._dial, link, link.dial)
             back = self._links[peer, node.pid]
