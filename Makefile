@@ -20,10 +20,10 @@ STAMP := $(VENV)/.installed-$(shell pwd | cksum | cut -d' ' -f1)
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help demo test lint format types bench compare conformance locust audit sim install java clean
+.PHONY: help demo test test-full lint format types bench compare conformance locust audit sim install java clean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	echo
 	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) BASE_PORT=$(BASE_PORT) PYTEST_ARGS='-k name'"
 
@@ -37,6 +37,12 @@ test: java $(STAMP) ## all tests
 	@echo "==> Tests"
 	start=$$SECONDS
 	$(PYTHON) -m pytest $(PYTEST_ARGS)
+	echo "==> Tests finished in $$((SECONDS - start)) s"
+
+test-full: java $(STAMP) ## all tests, with those that take long
+	@echo "==> Tests, with those that take long"
+	start=$$SECONDS
+	$(PYTHON) -m pytest --full $(PYTEST_ARGS)
 	echo "==> Tests finished in $$((SECONDS - start)) s"
 
 lint: $(STAMP) ## ruff: style and formatting
@@ -68,7 +74,7 @@ compare: $(STAMP) ## throughput and latency of PROTOCOLS (all, or a,b) side by s
 	@$(VENV)/bin/kvstore bench --protocols $(PROTOCOLS)
 
 conformance: $(STAMP) ## every protocol in processes over TCP, with kills (PYTEST_ARGS='-k skeen' for one)
-	@$(PYTHON) -m pytest tests/conformance $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest --full tests/conformance $(PYTEST_ARGS)
 
 locust: $(STAMP) ## 20 s of locust against a fresh cluster
 	@$(with_cluster)

@@ -1,10 +1,12 @@
-"""Processes of one protocol on this machine, linked over TCP, as a test sees them: start, submit, kill, stop."""
+"""Processes of one protocol on this machine, linked over TCP, as a test sees them: start, submit, pause, kill, stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +15,7 @@ import msgspec
 
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Topology
 from tests.conformance.process import Command, Event, Spec
+from tests.conformance.proxy import Network
 from tests.house import ROOT
 from tests.multicast.live import free_ports
 
@@ -21,13 +24,15 @@ STOP_S = 10.0
 
 
 class Peer:
-    """One process over all its lives. life: 0 before the first. delivered, position: of the present life."""
+    """One process over all its lives. life: 0 before the first. delivered, position: of the present life. heard: when
+    this test heard of each of these deliveries, seconds of its own clock."""
 
     def __init__(self, process: ProcessId):
         self.process = process
         self.life = 0
         self.position = 0
         self.delivered: set[MessageId] = set()
+        self.heard: dict[MessageId, float] = {}
         self.refused: list[MessageId] = []
         self.statuses: list[Event] = []
         self.running: asyncio.subprocess.Process | None = None
@@ -39,10 +44,10 @@ class Peer:
 
     async def start(self, spec: Spec, log: IO[bytes]) -> None:
         self.life += 1
-        self.position, self.delivered, self.statuses = 0, set(), []
+        self.position, self.delivered, self.heard, self.statuses = 0, set(), {}, []
         self.running = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.conformance.process", msgspec.json.encode(spec).decode(),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, limit=1 << 22,
         )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self.running), name=f"output of process {self.process}")
 
@@ -56,6 +61,7 @@ class Peer:
         if event.position:
             self.position = event.position
             self.delivered.add(event.id)
+            self.heard[event.id] = time.monotonic()
         elif event.refused:
             self.refused.append(event.refused)
         else:
@@ -65,6 +71,16 @@ class Peer:
         assert self.running is not None and self.running.stdin is not None
         with contextlib.suppress(ConnectionError):  # it is just dying
             self.running.stdin.write(msgspec.json.encode(command) + b"\n")
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        assert self.running is not None
+        self.running.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self.running is not None
+        self.running.send_signal(signal.SIGCONT)
 
     async def end(self, kill: bool = False) -> int:
         """SIGKILL, or the end of its input; its exit status. It is gone when this returns."""
@@ -90,25 +106,32 @@ class Peer:
 
 
 class Processes:
-    """All processes of a topology: `async with`. None is left when the block ends, whichever way."""
+    """All processes of a topology: `async with`. None is left when the block ends, whichever way. proxied: whatever
+    they send one another passes `network`."""
 
-    def __init__(self, path: Path, topology: Topology, protocol: str, options: Mapping[str, Any]):
+    def __init__(
+        self, path: Path, topology: Topology, protocol: str, options: Mapping[str, Any], proxied: bool = False
+    ):
         self.path = path
         self.topology = topology
         self.protocol = protocol
         self.options = dict(options)
         self.peers = {p: Peer(p) for p in topology.processes}
-        ports = free_ports(len(topology.processes))
-        self.ports = dict(zip(topology.processes, ports, strict=True))
+        pairs = [(a, b) for a in topology.processes for b in topology.processes if a != b] if proxied else []
+        ports = free_ports(len(topology.processes) + len(pairs))
+        self.ports = dict(zip(topology.processes, ports, strict=False))
+        self.network = Network(dict(zip(pairs, ports[len(self.ports) :], strict=True)), self.ports)
         self._log = open(path / "log", "wb")  # noqa: SIM115 - closed by __aexit__
 
     async def __aenter__(self) -> Processes:
+        await self.network.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for peer in self.peers.values():
             if peer.up:
                 await peer.end(kill=True)
+        await self.network.stop()
         self._log.close()
 
     @property
@@ -124,7 +147,8 @@ class Processes:
         for process in processes:
             groups = self.topology.groups
             directory = str(self.directory(process))
-            spec = Spec(self.protocol, self.options, groups, process, directory, self.ports)
+            ports = {**self.ports, **self.network.addresses(process)}
+            spec = Spec(self.protocol, self.options, groups, process, directory, ports)
             await self.peers[process].start(spec, self._log)
         async with asyncio.timeout(DEADLINE_S):
             for process in processes:

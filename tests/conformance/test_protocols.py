@@ -1,17 +1,13 @@
-"""Every protocol, in processes over TCP, with kills: 2 groups of 3 (1 without fault tolerance), judged by its journals.
+"""Every protocol, in processes over TCP, with faults: groups of 3 (1 without fault tolerance), judged by its journals.
 
-A protocol is enrolled by being in `multicast/protocols`. Messages go to one group or both, from all processes, so also
-from outside their destinations. Meanwhile, group by group, whoever leads is killed; a fault-tolerant protocol has to
-deliver without it before it is started again. Then all are killed at once, and started. At the end every message of a
-process that lived on must have been delivered, and of the others those that somebody else multicast anew, with the same
-id.
+A protocol is enrolled by being in `multicast/protocols`. Messages go to one group or to all, from all processes, so
+also from outside their destinations. Meanwhile things happen (`scenes`). At the end every message of a process that
+lived on must have been delivered, and of the others those that somebody else multicast anew, with the same id.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import time
 from pathlib import Path
 
@@ -19,169 +15,152 @@ import msgspec
 import pytest
 
 from multicast import registry
-from multicast.protocol import Specification
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Topology, new_message_id
+from multicast.types import Topology
 from tests import conftest
-from tests.conformance import journals
 from tests.conformance.cluster import Processes
-from tests.conformance.journals import Submission
-from tests.conformance.process import CLUSTER
+from tests.conformance.load import Load, delivers
+from tests.conformance.scenes import (
+    WARM_UP,
+    as_quick_as_ever,
+    catches_up,
+    cut_one_way,
+    follower,
+    goes_on,
+    isolate,
+    kill_all,
+    kill_and_restart,
+    kill_in_catch_up,
+    kill_leaders,
+    play,
+    suspend,
+)
 from tests.house import ROOT
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
-DESTINATIONS: tuple[tuple[GroupId, ...], ...] = ((0, 1), (0, 1), (0,), (1,))
-PAYLOAD_BYTES = (0, 10, 200, 5_000)
-PAUSE_S = 0.01
-BURST = 2
-MESSAGES_MAX = 3_000
-WARM_UP = 30
-"""Messages delivered before, between and after the kills."""
+ALWAYS = ("white_box", "primcast", "quasi_genuine")
+"""Run by default; all the others with --full."""
+TOLERANT = [name for name in registry.names() if registry.load(name).specification.fault_tolerant]
 
 
-def options(specification: Specification) -> dict[str, str | int]:
-    """As under the store, only that protocols lose patience twice as soon."""
-    fields = msgspec.structs.fields(specification.options)
-    halved = {f.name: f.default // 2 for f in fields if f.name.endswith("_us") and isinstance(f.default, int)}
-    return {**halved, "clock": "hybrid", "dedup_window_us": 120_000_000}
+def some_always(names: list[str]) -> list[object]:
+    """Parameters of a test: most protocols in the full run only."""
+    return [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
-class Load:
-    """Multicasts, seeded, until `stop`. submissions: everything that was handed to a process."""
-
-    def __init__(self, cluster: Processes, seed: str):
-        self.cluster = cluster
-        self.rng = random.Random(seed)
-        self.submissions: list[Submission] = []
-        self._running = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        while len(self.submissions) < MESSAGES_MAX:
-            for _ in range(self.rng.randint(1, 2 * BURST - 1)):
-                if self.cluster.up:
-                    self.multicast(self.rng.choice(DESTINATIONS))
-            await asyncio.sleep(PAUSE_S)
-
-    def multicast(self, destinations: tuple[GroupId, ...]) -> MessageId:
-        """A new message from any process that runs; one of them does."""
-        now_us = time.time_ns() // 1000
-        origin = self.rng.choice(self.cluster.up)
-        payload = self.rng.randbytes(self.rng.choice(PAYLOAD_BYTES))
-        message = AppMessage(new_message_id(now_us, self.rng.getrandbits(62)), destinations, payload, origin)
-        self.submit(origin, message)
-        return message.id
-
-    def submit(self, process: ProcessId, message: AppMessage) -> None:
-        self.submissions.append(Submission(process, self.cluster.peers[process].life, message))
-        self.cluster.submit(process, message)
-
-    def again(self) -> None:
-        """Somebody else multicasts half of what dead lives did, and a tenth of all the rest, under the same ids."""
-        for sent in list(self.submissions):
-            dead = self.cluster.peers[sent.process].life != sent.life
-            if self.rng.random() < (0.5 if dead else 0.1):
-                process = self.rng.choice(self.cluster.topology.processes)
-                self.submit(process, msgspec.structs.replace(sent.message, origin=process))
-
-    async def stop(self) -> None:
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
-
-    @property
-    def owed(self) -> dict[GroupId, set[MessageId]]:
-        """What each group has to deliver: all from lives that last, and what any process has delivered already."""
-        peers, groups = self.cluster.peers, self.cluster.topology.groups
-        known = set().union(*(peer.delivered for peer in peers.values()))
-        owed: dict[GroupId, set[MessageId]] = {group: set() for group in groups}
-        for process, life, message in self.submissions:
-            if peers[process].life == life or message.id in known:
-                for group in message.destinations:
-                    owed[group].add(message.id)
-        return owed
-
-    def finished(self) -> bool:
-        """Whether every process has delivered all that its group owes, and no more than the others."""
-        owed = self.owed
-        return all(
-            self.cluster.peers[p].delivered >= owed[group] and self.cluster.peers[p].position == most
-            for group, members in self.cluster.topology.groups.items()
-            for most in (max(self.cluster.peers[q].position for q in members),)
-            for p in members
-        )
+def grid(protocol: str, groups: int = 2, replicas: int = 3) -> Topology:
+    """One process per group where nobody may be missing."""
+    return Topology.grid(groups, replicas if protocol in TOLERANT else 1)
 
 
-async def kill_and_restart(cluster: Processes, load: Load, group: GroupId, survives: bool) -> None:
-    """The leader of `group`. survives: the others go on without it."""
-    members = cluster.topology.groups[group]
-    victim = await cluster.leader(group)
+async def kills(cluster: Processes, load: Load) -> None:
+    """Each group's leader, then everybody at once."""
+    await kill_leaders(cluster, load)
+    await kill_all(cluster, load)
+
+
+async def bad_network(cluster: Processes, load: Load) -> None:
+    """Cuts at followers and leaders, both ways and one way; slow links; broken connections; processes that stand
+    still. Who has been away delivers by itself again at the end."""
+    tolerant = cluster.protocol in TOLERANT
+    for group in cluster.topology.groups:
+        leader = await cluster.leader(group)
+        if tolerant:
+            await isolate(cluster, load, await follower(cluster, group))
+            await isolate(cluster, load, await cluster.leader(group))
+            await suspend(cluster, load, await cluster.leader(group))
+        await cut_one_way(cluster, load, leader, to_it=group % 2 == 0)
+        await cluster.network.reset()
+        await delivers(cluster, WARM_UP)
+    cluster.network.slow(await cluster.leader(0), 0.02)
+    await delivers(cluster, WARM_UP)
+    cluster.network.heal()
+    await as_quick_as_ever(cluster, load)
+
+
+async def two_of_five(cluster: Processes, load: Load) -> None:
+    """A leader and a follower of one group die; another group's follower dies while it catches up."""
+    leader = await cluster.leader(0)
+    victims = [leader, await follower(cluster, 0)]
+    await kill_and_restart(cluster, load, victims, survives=True)
+    await kill_in_catch_up(cluster, load, await follower(cluster, 1))
+    both = [await cluster.leader(1), await cluster.leader(2)]
+    await kill_and_restart(cluster, load, both, survives=True)
+    await as_quick_as_ever(cluster, load)
+
+
+async def restarts(cluster: Processes, load: Load) -> None:
+    """A leader's death, so that the ballot is not the first; then a follower's restart in that ballot."""
+    await kill_and_restart(cluster, load, [await cluster.leader(0)], survives=True)
+    await kill_and_restart(cluster, load, [await follower(cluster, 0)], survives=True)
+    await as_quick_as_ever(cluster, load)
+
+
+async def large(cluster: Processes, load: Load) -> None:
+    """A replica that was away fetches megabytes."""
+    victim = (cluster.topology.groups[0])[-1]
     await cluster.kill(victim)
-    if survives:
-        alive = [cluster.peers[p] for p in members if p != victim]
-        proofs = [load.multicast((group,)), load.multicast((0, 1))]
-        await cluster.eventually(lambda: all(p.delivered.issuperset(proofs) for p in alive), "no leader, no delivery")
+    if cluster.protocol in TOLERANT:
+        await goes_on(cluster, load, [victim])
     await cluster.start(victim)
-    back = cluster.peers[victim]
-    there = max(cluster.peers[p].position for p in members)
-    await cluster.eventually(lambda: back.position >= there, "catching up after a restart")
+    await catches_up(cluster, victim)
 
 
-async def kill_and_restart_all(cluster: Processes) -> None:
-    """As when the power fails: what was vouched for is on the disks."""
-    reached = {group: max(cluster.peers[p].position for p in m) for group, m in cluster.topology.groups.items()}
-    await asyncio.gather(*map(cluster.kill, cluster.topology.processes))
-    await cluster.start(*cluster.topology.processes)
-    back = [(peer, reached[cluster.topology.group_of[p]]) for p, peer in cluster.peers.items()]
-    await cluster.eventually(lambda: all(p.position >= n for p, n in back), "what had been delivered before all died")
+def options_once() -> list[tuple[str, dict[str, str | int]]]:
+    """(protocol, one option that is not as in the other runs), for every option with other values to choose from."""
+    runs: list[tuple[str, dict[str, str | int]]] = []
+    for name in registry.names():
+        kind = registry.load(name).specification.options
+        for field in msgspec.structs.fields(kind):
+            drawn = {str(v).lower() if isinstance(v, bool) else v for v in kind.drawn.get(field.name, ())}
+            values = drawn | ({"true", "false"} if isinstance(field.default, bool) else set())
+            default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+            runs += [(name, {field.name: value}) for value in sorted(values, key=str) if value != default]
+        runs.append((name, {"clock": "logical", "dedup_window_us": 0}))
+    return runs
 
 
-async def delivers(cluster: Processes, messages: int) -> None:
-    """Wait for so many more deliveries at every process."""
-    wanted = {p: peer.position + messages for p, peer in cluster.peers.items()}
-    await cluster.eventually(lambda: all(cluster.peers[p].position >= n for p, n in wanted.items()), "more deliveries")
-
-
-async def conforms(protocol: str, path: Path) -> list[Submission]:
-    """Run it and judge it."""
-    specification = registry.load(protocol).specification
-    tolerant = specification.fault_tolerant
-    topology = Topology.grid(2, 3 if tolerant else 1)
-    async with Processes(path, topology, protocol, options(specification)) as cluster:
-        await cluster.start(*topology.processes)
-        load = Load(cluster, protocol)
-        try:
-            await delivers(cluster, WARM_UP)
-            for group in topology.groups:
-                await kill_and_restart(cluster, load, group, tolerant)
-                await delivers(cluster, WARM_UP)
-            await kill_and_restart_all(cluster)
-            await delivers(cluster, WARM_UP)
-        finally:
-            await load.stop()
-        load.again()
-        await cluster.eventually(load.finished, "all that is owed, everywhere")
-        assert not any(peer.refused for peer in cluster.peers.values())
-        await cluster.stop()
-        histories = {p: journals.read(cluster.directory(p), CLUSTER, topology, p) for p in topology.processes}
-    assert journals.check(topology, histories, load.submissions) == []
-    assert {p: h.lives for p, h in histories.items()} == {p: peer.life for p, peer in cluster.peers.items()}
-    assert sum(h.lives for h in histories.values()) == 2 * len(topology.processes) + len(topology.groups)
-    assert all(h.stopped for h in histories.values())
-    assert any(topology.group_of[s.process] not in s.message.destinations for s in load.submissions)
-    return load.submissions
-
-
-@pytest.mark.parametrize("protocol", registry.names())
-async def test_a_protocol_conforms(protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("protocol", some_always(registry.names()))
+async def test_a_protocol_survives_kills(protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
-    submissions = await conforms(protocol, tmp_path)
+    submissions = await play(protocol, tmp_path, grid(protocol), kills)
     assert len(submissions) > 4 * WARM_UP
     with capsys.disabled():
         print(f"\n{protocol}: {len(submissions)} messages in {time.monotonic() - began:.1f} s", end=" ")
 
 
+@pytest.mark.parametrize("protocol", some_always(registry.names()))
+async def test_a_protocol_survives_a_bad_network(protocol: str, tmp_path: Path) -> None:
+    await play(protocol, tmp_path, grid(protocol), bad_network, proxied=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("protocol", TOLERANT)
+async def test_a_protocol_survives_two_of_five(protocol: str, tmp_path: Path) -> None:
+    await play(protocol, tmp_path, Topology.grid(3, 5), two_of_five)
+
+
+@pytest.mark.parametrize("protocol", some_always(TOLERANT))
+async def test_who_was_restarted_delivers_as_soon_as_the_others(protocol: str, tmp_path: Path) -> None:
+    await play(protocol, tmp_path, Topology.grid(2, 3), restarts)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("protocol", registry.names())
+async def test_payloads_of_a_megabyte(protocol: str, tmp_path: Path) -> None:
+    await play(protocol, tmp_path, grid(protocol), large, payload_bytes=(0, 200, 200, 200, 200, 200, 200, 1_000_000))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("protocol", "changed"), options_once())
+async def test_every_option_once(protocol: str, changed: dict[str, str | int], tmp_path: Path) -> None:
+    await play(protocol, tmp_path, grid(protocol), kill_leaders, changed)
+
+
 def test_every_file_is_enrolled() -> None:
     files = {path.stem for path in (ROOT / "multicast" / "protocols").glob("*.py")} - {"__init__"}
     assert set(registry.names()) == files
+    assert files.issuperset(ALWAYS)
 
 
 def test_nothing_is_left_running() -> None:
