@@ -31,6 +31,8 @@ from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
 
 CATCH_UP_RETRY_US = 1_000_000
 
+_ROUNDS_MAX = 1_000
+
 _MESSAGE, _SUBMIT, _REQUEST, _RESET = range(4)
 
 
@@ -97,6 +99,7 @@ class Engine:
         self._inputs: deque[tuple[int, Any, Any, Any]] = deque()
         self._out = Outbox()
         self._app_out = ApplicationOutbox()
+        self._ended = True
         self._batch = Batch(1)
         self._journal: list[bytes] = []
         self._held: dict[ProcessId, deque[tuple[int, bytes, Any]]] = {}
@@ -214,13 +217,18 @@ class Engine:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def run(self, now: int) -> Batch:
-        """Drain all inputs through protocol and application."""
+        """Drain all inputs through protocol and application.
+
+        Whatever the protocol does after its `end_batch`, on a timer or for the application, is followed by another one
+        in this batch: what `end_batch` saves agrees with everything else that the batch writes.
+        """
         out, app_out, inputs = self._out, self._app_out, self._inputs
         protocol, application = self.protocol, self.application
         if self._stable > self._stable_told:
             self._stable_told = self._stable
             protocol.on_stable(self._stable, now, out)
             self._drain(now)
+        rounds = 0
         while True:
             while inputs:
                 kind, a, b, c = inputs.popleft()
@@ -242,17 +250,26 @@ class Engine:
                     protocol.on_peer_reset(a, now, out)
                     application.on_peer_reset(a, now, app_out)
                 self._drain(now)
+            self._ended = True
             protocol.end_batch(now, out)
             self._drain(now)
             application.end_batch(now, app_out)
             self._drain(now)
+            self._collect_sends()
             wake_protocol = protocol.on_tick(now, out)
+            if not out.is_empty:
+                self._ended = False
             self._drain(now)
             wake_application = application.on_tick(now, app_out)
             self._drain(now)
             self._collect_sends()
-            if not inputs:
+            if inputs:
+                continue
+            if self._ended:
                 break
+            rounds += 1
+            if rounds > _ROUNDS_MAX:
+                raise AssertionError(f"process {self.self_id} does not come to rest in batch {self._batch.number}")
         wakes = [w for w in (wake_protocol, wake_application) if w is not None]
         batch = self._close(now)
         batch.wake_at = min(wakes) if wakes else None
@@ -326,6 +343,7 @@ class Engine:
         app_out.completions.clear()
         if app_out.submissions:
             submissions, app_out.submissions = app_out.submissions, []
+            self._ended = False
             for message in submissions:
                 try:
                     self.protocol.on_submit(message, now, self._out)

@@ -125,6 +125,11 @@ class Outbox:
         self.settlements: list[MessageId] = []
         self.catch_ups: list[ProcessId] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to carry out."""
+        return not (self.sends or self.changes or self.deliveries or self.settlements or self.catch_ups)
+
     def send(self, to: Sequence[ProcessId], message: Any) -> None:
         """Send to each of `to`, oneself allowed. Does not itself wait for the disk."""
         self.sends.append((tuple(to), message, False))
@@ -182,11 +187,13 @@ class MulticastProtocol:
         raise NotImplementedError
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        """Timers. Called at the end of every batch; returns the next instant that it wants, None for none."""
+        """Timers. Called at the end of every batch, after `end_batch`; returns the next instant that it wants, None for
+        none. If it does anything, both are called once more."""
         return None
 
     def end_batch(self, now: int, out: Outbox) -> None:
-        """The inputs at hand have been processed: merge and send what leaves together."""
+        """The inputs at hand have been processed: merge, save and send what leaves together. Called again in the same
+        batch after whatever comes later in it."""
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         """What was under way to or from `peer` may be lost: it restarted, or a queue overflowed."""

@@ -19,6 +19,7 @@ from multicast.protocol import MulticastProtocol
 from multicast.records import Completed, Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Script
+from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.runner import protocol_options
 from multicast.simulation.world import Node, World
 from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
@@ -90,6 +91,7 @@ class SimulatedCluster:
             on_lost_disk=self._on_lost_disk,
             name=name,
         )
+        self.world.recovery = RecoveryCheck(self._spare, seed)
 
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
@@ -111,6 +113,11 @@ class SimulatedCluster:
             digest_every=1,
         )
         return protocol, replica, store.checkpoint()
+
+    def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Checkpoint | None]:
+        """For `RecoveryCheck`: only what the protocol needs."""
+        store = self._store_class.open(self.backends[pid], self.world.cluster, pid)
+        return self.protocol(pid, self.topology, self.options, rng), store.checkpoint()
 
     def _on_lost_disk(self, node: Node) -> None:
         self.backends[node.pid] = MemoryBackend()

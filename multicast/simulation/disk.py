@@ -90,6 +90,14 @@ class SimulatedDisk:
             self._lose(name, file, rng, torn)
             file.synced = len(file.data)
 
+    def copy(self) -> SimulatedDisk:
+        """Another disk with the same content; of it, the same is synced."""
+        other = SimulatedDisk()
+        for name, file in self._files.items():
+            twin = other._files[name] = _File(file.small)
+            twin.data, twin.synced, twin.older = bytearray(file.data), file.synced, file.older
+        return other
+
     def _lose(self, name: str, file: _File, rng: random.Random, torn: bool) -> None:
         if file.small:
             if rng.random() < 0.5:

@@ -22,6 +22,7 @@ from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
+from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.world import EPOCH_US, World
 from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
 
@@ -127,6 +128,9 @@ class Run:
         name = settings.replay(self.specification.name, seed)
         self.world = World(
             self.topology, self._make_process, seed, conditions, segment_bytes_max=segment_bytes, name=name
+        )
+        self.world.recovery = RecoveryCheck(
+            lambda pid, rng: (self.protocol(pid, self.topology, self.options, rng), None), f"{protocol.__name__}/{seed}"
         )
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)

@@ -56,6 +56,7 @@ from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import FOREVER, Conditions, Link, Network, Script
 from multicast.simulation.observe import Observer, watch
+from multicast.simulation.recovery import RecoveryCheck
 from multicast.types import AppMessage, ProcessId, Topology
 
 EPOCH_US = 1_700_000_000_000_000
@@ -135,6 +136,7 @@ class World:
     name: tells worlds apart that have the same seed. cluster: the id in the journals, of name, seed and topology.
     violations: (checker, text) of everything that went wrong so far, in order.
     events: protocol messages that arrived, multicasts and final deliveries.
+    recovery: asks at flushes whether the process would come back.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class World:
         self.now = EPOCH_US
         self.observers = list(observers or [])
         self.violations: list[tuple[str, str]] = []
+        self.recovery: RecoveryCheck | None = None
         self.events = 0
         self.on_batch = on_batch
         self.on_flushed = on_flushed
@@ -457,6 +460,8 @@ class World:
         if node.paused:
             node.backlog.append((self._synced, (node, life, batches)))
             return
+        if self.recovery is not None:
+            self.recovery.at_flush(node)
         try:
             node.journal.sync()
         except OSError:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from multicast import records, wire
 from multicast.engine import Batch, Checkpoint, Engine
-from multicast.protocol import Options, Outbox, PeerError
+from multicast.protocol import ApplicationOutbox, Options, Outbox, PeerError
 from multicast.records import JournalError, decode_body, scan
 from multicast.types import AppMessage, Topology, new_message_id
 from tests.multicast.scripted import Keeper, Memo, Note, Order, Scripted
@@ -88,6 +88,66 @@ def bench() -> Bench:
     bench = Bench()
     bench.start()
     return bench
+
+
+# -- the end of a batch -----------------------------------------------------------------------------------------------
+
+
+class Marking(Scripted):
+    """Delivers what it was given on a timer; `end_batch` saves how many were delivered. It counts its timers."""
+
+    given: tuple[AppMessage, ...] = ()
+    ticks = 0
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        given, self.given = self.given, ()
+        for m in given:
+            self._deliver(Order(self.number + 1, m), out)
+        self.ticks += 1
+        return now + self.ticks
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        out.put(b"mark", b"%d" % self.number)
+
+
+def marks(batch: Batch) -> list[bytes]:
+    return [value for key, value in batch.changes if key == b"mark" and value is not None]
+
+
+def test_what_a_timer_delivers_is_followed_by_the_end_of_the_batch() -> None:
+    """Or a power failure after this batch would leave a journal that disagrees with what is saved beside it."""
+    protocol = Marking(0, TOPOLOGY)
+    engine = Engine(protocol, Keeper(), 1)
+    engine.recover(None, [], NOW)
+    protocol.given, protocol.ticks = (message(1), message(2)), 0
+    batch = engine.run(NOW)
+    assert engine.position == 2
+    assert marks(batch)[-1] == b"2"
+    assert (protocol.ticks, batch.wake_at) == (2, NOW + 2)  # it is asked again when it wants to wake up
+
+
+def test_what_the_application_submits_on_a_timer_is_followed_by_the_end_of_the_batch() -> None:
+    class Late(Keeper):
+        submitted = False
+
+        def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+            if not self.submitted:
+                self.submitted = True
+                out.submit(message(1))
+            return None
+
+    engine = Engine(Marking(0, TOPOLOGY), Late(), 1)
+    assert marks(engine.recover(None, [], NOW))[-1] == b"1"
+
+
+def test_timers_that_never_come_to_rest_are_a_bug() -> None:
+    class Restless(Scripted):
+        def on_tick(self, now: int, out: Outbox) -> int | None:
+            out.put(b"k", b"v")
+            return None
+
+    with pytest.raises(AssertionError, match="does not come to rest"):
+        Engine(Restless(0, TOPOLOGY), Keeper(), 1).recover(None, [], NOW)
 
 
 # -- lanes ------------------------------------------------------------------------------------------------------------

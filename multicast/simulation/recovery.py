@@ -1,0 +1,76 @@
+"""Would every process come back if the power failed now? Asked at drawn flushes, of a copy.
+
+Theory of operation. At a flush a part of what was written is durable, and the power may fail before the rest is. A copy
+of the process's disk goes through that, and a throw-away process recovers from what it leaves: the production journal,
+engine and protocol, as at a restart. It must not fail, and must have what was synced. Nobody else hears of it: the run
+goes on as if nothing had been asked.
+
+So a state on disk from which no process can recover is found when it is written, not only when a crash happens to hit
+it.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from multicast.engine import Checkpoint, Engine
+from multicast.journal import Journal
+from multicast.protocol import Application, MulticastProtocol
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import Node
+    from multicast.types import ProcessId
+
+Spare = Callable[["ProcessId", random.Random], tuple[MulticastProtocol, Checkpoint | None]]
+"""A protocol as at the start of a life, and a checkpoint of what is materialised beside the journal by now."""
+
+BYTES_PER_FLUSH = 200
+"""So much of a journal is read per flush, on the average: a recovery reads all of it."""
+
+
+class RecoveryCheck:
+    """Of one world; see `World.recovery`. chance: at how many of the flushes it asks, unless the journal is long; drawn
+    if not given. bytes_per_flush: what that may cost.
+    asked: how many recoveries were tried. failed: one of them was in vain; that is enough, the next ones would be."""
+
+    def __init__(
+        self, spare: Spare, seed: int | str, chance: float | None = None, bytes_per_flush: float = BYTES_PER_FLUSH
+    ):
+        self.asked = 0
+        self.failed = False
+        self._spare = spare
+        self._rng = random.Random(f"{seed}/recovery")
+        self._bytes = bytes_per_flush
+        self._chance = self._rng.choice((0.0, 0.002, 0.02, 0.1)) if chance is None else chance
+
+    def at_flush(self, node: Node) -> None:
+        """This process's writes are about to be synced."""
+        chance = min(self._chance, self._bytes / max(1, node.journal.end))
+        if self.failed or self._rng.random() >= chance:
+            return
+        self.asked += 1
+        failure = self._recover(node)
+        if failure:
+            self.failed = True
+            node.world.report("recovery", f"process {node.pid} could not come back at {node.world.now}: {failure}")
+
+    def _recover(self, node: Node) -> str:
+        """Why the process could not; empty if it could."""
+        world, pid, rng = node.world, node.pid, self._rng
+        disk = node.disk.copy()
+        disk.crash(rng, power=True)
+        try:
+            journal = Journal(disk, world.cluster, world.topology.group_of[pid], pid, world.segment_bytes_max)
+            protocol, checkpoint = self._spare(pid, random.Random(rng.random()))
+            engine = Engine(protocol, Application(), node.life + 1)
+            now = max(node.last_clock, world.now + node.offset_us)
+            engine.recover(checkpoint, journal.tail(checkpoint.offset if checkpoint else 0), now, node.lost)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            return f"{type(error).__name__}: {error} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"
+        if engine.position < node.flushed_position:
+            return f"it has {engine.position} deliveries; {node.flushed_position} were synced"
+        return ""
