@@ -2,18 +2,34 @@
 
 Theory of operation. Each process tells the others of a message's destination groups its *watermark*: the final
 timestamp up to which it durably holds all outcomes (`Stable`). A group's watermark is the highest that a quorum of it
-has reached. A message is *settled* when the watermark of every destination group has passed it: then every future
-leader of any of them either has delivered it or catches up past it before leading, so nobody will ask for it, and its
-payload and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored, until the
-watermark has passed the message's own timestamp (and its creation) by twice the deduplication window. Without a window
-ids are known for ever.
+has reached (and in one's own group oneself). A message is *settled* when the watermark of every destination group has
+passed it: then every future leader of any of them either has delivered it or catches up past it before leading, so
+nobody will ask for it, and its payload and timestamps may go. Its id is still *known*, so that a late copy is
+recognised and ignored, until the watermark has passed the message's own timestamp (and its creation) by twice the
+deduplication window. Without a window ids are known for ever.
 
 A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so if the message
 is delivered once more, it is delivered *expired*, without effect. Groups forget at slightly different times: one that
 still knows the message does not stamp it again but says so (`Known`); the other drops its new stamp and remembers the
-id for another two windows (`recall`). Should it have been delivered somewhere by then, in one group and not in
-another, that
-makes no difference: expired deliveries have no effect, and nothing waits for them.
+id for another two windows (`recall`). Should it have been delivered somewhere by then, in one group and not in another,
+that makes no difference: expired deliveries have no effect, and nothing waits for them.
+
+Lost disks. A process that loses its disk has told what it does not hold any more, and its group may go on without what
+it alone had delivered. Either it must have that again before it is a member again (parts.reminders), or, `by_quorum`, a
+watermark is told to other groups only once the group cannot lose it: a process r tells them what it holds itself and
+counts a quorum C of its group for. It forgets what a member has told it when that member says that its disk is gone
+(`forget_marks`), and who has lost its disk tells nothing until it is a member again.
+
+Why that is enough. Let r count C for m at time t, q a quorum's size. Then for ever at most n - q members of r's group
+lack m, and since 2q > n every quorum of members has one that holds it; so every later leader delivers it. At t it is
+so: who is in C holds m, or has lost its disk, and is no member: it has not had r's answer, without which it does not
+return (links are FIFO; parts.rejoin, step 2). Let x be the first of C, or of those who lose their disks after t, that
+returns without m.
+  - If it asked its last question before t, r answered later, having m: were r without memory by then, in a life that
+    began after t, x would have had to ask again (step 3).
+  - If it asked after t, q members answered, and at most n - q of them lacked m.
+In either case x was told of m, and had to fetch it (`Rejoin.reach`). That others count what is told by quorums again is
+more than is needed, and that they go on counting what a member told before its disk was lost does no harm.
 
 Durable: `d` + id -> timestamp and position of each known message; `D` -> the last delivery. Deliveries are delivered in
 the order of their timestamps, so a watermark speaks for everything below it.
@@ -62,9 +78,7 @@ class DeliveredLog:
     """One process's deliveries.
 
     period_us: how often watermarks are told. window_us: the deduplication window, 0 for none.
-    by_quorum: tell other groups a watermark only once a quorum of the own group has reached it. For protocols in which
-    any process may be the first of its group to deliver: it may lose its disk when it has told so, and other groups,
-    unlike its own, are not asked before it returns (parts.rejoin).
+    by_quorum: tell other groups a watermark only once a quorum of the own group has reached it: see the module.
     position, timestamp: of the last delivery; 0 and ZERO before the first.
     """
 
@@ -219,6 +233,8 @@ class DeliveredLog:
         group = self._topology.group_of[process]
         members = self._topology.groups[group]
         mark = sorted((self._marks[p] for p in members), reverse=True)[self._topology.quorum(group) - 1]
+        if self._self_id in members:
+            mark = min(mark, self.watermark)
         if mark <= self._group_marks[group]:
             return []
         self._group_marks[group] = mark
@@ -258,7 +274,7 @@ class DeliveredLog:
         self._told.pop(self._topology.group_of[peer], None)
 
     def forget_marks(self, peer: ProcessId) -> None:
-        """The peer lost its disk: what it told of its own watermark holds no more."""
+        """The peer lost its disk: what it told of its own watermark counts no more."""
         self._marks[peer] = ZERO
 
     def on_stable_message(self, sender: ProcessId, message: Stable, out: Outbox) -> list[MessageId]:
@@ -297,9 +313,7 @@ class DeliveredLog:
     def _told_to(self, group: GroupId) -> Timestamp:
         """What a process of this group may hear of the own watermark."""
         own_group = self._topology.group_of[self._self_id]
-        if group == own_group or not self._by_quorum:
-            return self.watermark
-        return min(self.watermark, self._group_marks[own_group])
+        return self._group_marks[own_group] if self._by_quorum and group != own_group else self.watermark
 
     def _send(self, group: GroupId, message: Stable, out: Outbox) -> None:
         peers = [p for p in self._topology.groups[group] if p != self._self_id]

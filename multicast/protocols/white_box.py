@@ -55,7 +55,8 @@ Deviations from the figures, with reasons:
 11. A process whose disk was lost (parts.rejoin) abstains from elections, acknowledges nothing and leads nothing until
     it has the NEW_STATE of a ballot above all for which it may have voted, and has delivered, from its peers' journals,
     all that the sender of that state had: entries that are settled are not in it, and by 7 others count on every
-    process of a quorum to have delivered those.
+    process of a quorum to have delivered those. What it alone had delivered the group may have to deliver anew: other
+    groups hear of a delivery once the group cannot lose it (parts.delivered, by_quorum).
 
 Easy to get wrong: line 11 compares the own group's ballot only; line 17 demands equal vectors, a quorum of every group
 and the leader's own acknowledgement (it is part of every quorum that counts, since only then has its clock passed what
@@ -279,7 +280,7 @@ class WhiteBox(MulticastProtocol):
         self.status = RECOVERING
         self.clock = Clock(self.options.clock)
         self.entries: dict[MessageId, _Entry] = {}
-        self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
+        self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
         first = Ballot(_FIRST_NUMBER, self.members[0])
         self.joined = first
         self.promised = first
@@ -365,6 +366,7 @@ class WhiteBox(MulticastProtocol):
         elif kind is Multicast:
             self._on_multicast(sender, message.message, now, out)
         elif kind is Stable:
+            message.ask = message.ask and not self.rejoin.amnesiac
             self._drop(self.log.on_stable_message(sender, message, out), out)
         elif kind is Known:
             self._on_known(message, out)
@@ -930,6 +932,7 @@ class WhiteBox(MulticastProtocol):
     # -- after the loss of a disk (deviation 11) ----------------------------------------------------------------------
 
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
+        self.log.forget_marks(sender)
         highest = max(self.promised, self._highest)
         bound = self.rejoin.on_returned(sender, returned, highest, self.log.position, out)
         if bound is None:
@@ -988,7 +991,7 @@ class WhiteBox(MulticastProtocol):
             self._wake = at
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        wake_log = self.log.tick(now, out)
+        wake_log = None if self.rejoin.amnesiac else self.log.tick(now, out)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
         return self._wake if wake_log is None else min(self._wake, wake_log)

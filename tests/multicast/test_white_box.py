@@ -307,8 +307,8 @@ def test_a_leader_asks_its_group_for_what_the_others_have_settled() -> None:
     while world.protocol(2).joined.leader != 2:
         world.advance(SECOND // 10)
     assert world.delivered(1) == [], "what it asked for is still under way"
-    world.cut -= {(0, 1)}
-    world.settle()
+    world.cut -= {(0, 1), (1, 0)}
+    world.advance(SECOND // 4)
     assert world.delivered(1) == [m]
     world.crash(0)
     world.advance(SECOND)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from multicast.protocols.white_box import WhiteBox
+from multicast.protocols.white_box import ACCEPTED, WhiteBox
 from multicast.types import Topology
 from tests.multicast.lockstep import Lockstep
-from tests.planted.white_box import AmnesiacJoinsBehind, AmnesiacWaitsForOne
+from tests.planted.white_box import AmnesiacJoinsBehind, AmnesiacWaitsForOne, MarksKept, MarksToldAlone
 
 SECOND = 1_000_000
 
@@ -144,3 +144,64 @@ def test_who_acknowledges_a_state_before_it_has_caught_up(protocol: type[WhiteBo
     world.advance(10 * SECOND)
     assert world.protocol(1).is_member() == (protocol is not WhiteBox)
     assert disagree(world) == (protocol is not WhiteBox)
+
+
+def leader(world: Lockstep) -> int:
+    (found,) = [p for p in world.topology.groups[0] if world.protocol(p).role() == "leader"]
+    return found
+
+
+def deliver_alone(world: Lockstep, alone: int, group_hears: bool) -> None:
+    """Group 0's leader gets the other group's stamps and all acknowledgements only now: its DELIVERs are lost, and it
+    tells its watermark, to its own group, too, if that hears."""
+    members, processes = world.topology.groups[0], world.topology.processes
+    world.cut = {(p, alone) for p in processes}
+    world.settle()
+    world.cut = {(alone, p) for p in members}
+    world.reading = False
+    world.settle()
+    for p in members:
+        if p != alone and group_hears:
+            world.lose_link(alone, p)
+            world.cut.discard((alone, p))
+    world.advance(SECOND // 5)
+    world.cut = {(p, q) for p in processes if p not in members for q in members}
+    world.reading = True
+
+
+@pytest.mark.parametrize("ends", ["crashes", "loses its disk"])
+@pytest.mark.parametrize("group_hears", [False, True])
+@pytest.mark.parametrize(("protocol", "losses"), [(WhiteBox, 1), (WhiteBox, 2), (MarksToldAlone, 1), (MarksKept, 2)])
+def test_others_do_not_drop_what_one_process_after_the_other_delivers_and_forgets(
+    protocol: type[WhiteBox], losses: int, group_hears: bool, ends: str
+) -> None:
+    """m to {A, B}. A's leader p delivers m alone (its DELIVERs are lost), tells B its watermark, loses its disk, and is
+    readmitted with m ACCEPTED. The new leader q delivers m alone and tells B; then it crashes or loses its disk. Should
+    B drop m, on the word of two who do not have it any more, nobody could bring A past it."""
+    world = Lockstep(Topology.grid(2, 3), protocol)
+    world.settle()
+    world.cut = {(p, 0) for p in range(1, 6)}
+    m = world.submit(0, 0, 1)
+    for _ in range(losses):
+        lost = leader(world)
+        deliver_alone(world, lost, group_hears)
+        assert [m in world.delivered(p) for p in range(6)] == [p == lost or p > 2 for p in range(6)]
+        world.lose_disk(lost)
+        world.advance(10 * SECOND)
+        assert world.protocol(lost).is_member() and world.protocol(lost).entries[m].phase == ACCEPTED
+        assert not any(world.delivered(p) for p in range(3))
+    last = leader(world)
+    deliver_alone(world, last, group_hears)
+    assert world.delivered(last) == [m]
+    if ends == "crashes":
+        world.crash(last)
+    else:
+        world.lose_disk(last)
+    world.cut = set()
+    world.advance(10 * SECOND)
+    world.submit(3, 0)
+    world.advance(10 * SECOND)
+    alive = [p for p in range(3) if p not in world.down]
+    dead = protocol is MarksToldAlone or (protocol is MarksKept and group_hears)
+    for p in alive:
+        assert len(world.delivered(p)) == (0 if dead else 2)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from multicast.parts.delivered import DeliveredLog
 from multicast.parts.rejoin import Returned
 from multicast.protocol import Outbox, Saved
 from multicast.protocols.white_box import ACCEPTED, NewLeaderAck, WhiteBox
@@ -153,6 +154,24 @@ class AmnesiacJoinsBehind(WhiteBox):
     def _rejoin_due(self, now: int, out: Outbox) -> int:
         self.rejoin.reach = 0
         return super()._rejoin_due(now, out)
+
+
+class MarksToldAlone(WhiteBox):
+    """A process tells other groups its own watermark at once, though its group may lose what it alone has. (Staged.)"""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        options = self.options
+        self.log = DeliveredLog(self.self_id, self.topology, options.stability_us, options.dedup_window_us)
+
+
+class MarksKept(WhiteBox):
+    """What a process told its group before it lost its disk counts for the group's watermark. (Staged.)"""
+
+    def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
+        told = self.log.mark_of(sender)
+        super()._on_returned(sender, returned, now, out)
+        self.log.report(sender, told, out)
 
 
 class StateActedOnTwice(WhiteBox):
