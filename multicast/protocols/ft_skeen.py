@@ -37,9 +37,9 @@ from typing import ClassVar
 
 from multicast.parts import paxos, replicated
 from multicast.parts.group_log import Entry
-from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen
+from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen, Stamp
 from multicast.protocol import Outbox, Specification
-from multicast.types import Timestamp
+from multicast.types import ProcessId, Timestamp
 
 
 class FtSkeenOptions(ReplicatedOptions, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +66,16 @@ class FtSkeen(ReplicatedSkeen):
     def _tell_stamp(self, entry: Entry, out: Outbox) -> None:
         leaders = tuple(self.leaders[g].leader for g in entry.message.destinations)
         out.send(leaders, self._stamp_of(entry, False))
+
+    def _on_stamp(self, sender: ProcessId, stamp: Stamp, now: int, out: Outbox) -> None:
+        """The first stamp of a new leader of another group: it has not got the stamps that went to the old one."""
+        group = self.topology.group_of[sender]
+        known = self.leaders[group]
+        super()._on_stamp(sender, stamp, now, out)
+        if self.leaders[group] != known and self.reign is not None:
+            for entry in self.entries.values():
+                if not entry.position and group in entry.message.destinations:
+                    out.send((sender,), self._stamp_of(entry, False))
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
         """Have the global timestamp decided."""

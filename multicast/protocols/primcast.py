@@ -411,6 +411,7 @@ class PrimCast(MulticastProtocol):
         else:
             self._save_epochs(out)
             self.status = PRIMARY if self.joined.leader == self.self_id else FOLLOWER
+        self.clocks.begin(self.joined, self.length, 0)
         for entry in self.entries.values():
             self._restore(entry, now)
 
