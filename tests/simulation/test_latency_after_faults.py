@@ -38,7 +38,9 @@ class Quiet:
         self.topology = Topology.grid(2, 3)
         settings = protocol.specification.options(**options)
 
-        def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application, None]:
+        def make(
+            pid: ProcessId, rng: random.Random, disk: SimulatedDisk
+        ) -> tuple[MulticastProtocol, Application, None]:
             return protocol(pid, self.topology, settings, rng), Application(), None
 
         self.world, self.clocked = World(self.topology, make, 0, Conditions.exact(DELTA)), Clocked()
