@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,7 @@ class Workload:
         self.accounts = [b"account/%03d" % i for i in range(ACCOUNTS)]
         self.keys = [b"key/%d" % i for i in range(KEYS)]
         self.running = 0
+        self.probes = 0
         self.repetitions = 0
         self._clients = clients
         self._seed = seed
@@ -156,6 +157,16 @@ class Workload:
 
         client = Client(self, random.Random(f"{self._seed}/closing {self._processes}"))
         client.operate("read_all", Transaction(success=tuple(Get(a) for a in self.accounts)), read)
+
+    def probe(self, replica: ProcessId, keys: Sequence[bytes]) -> None:
+        """Write these keys, which nobody else uses, through this replica, or another one if it does not answer."""
+
+        def done(operation: Operated) -> None:
+            self.probes -= 1
+
+        self.probes += 1
+        client = Prober(self, random.Random(f"{self._seed}/probe {self._processes}"), replica)
+        client.operate("put", Transaction(success=tuple(Put(key, b"1") for key in keys)), done)
 
 
 class Client:
@@ -265,3 +276,14 @@ class Client:
 
     def _scan(self) -> Transaction:
         return Transaction(success=(Range(b"key/", 4), Put(self._rng.choice(self._workload.keys), b"scanned")))
+
+
+class Prober(Client):
+    """A client that asks a certain replica first."""
+
+    def __init__(self, workload: Workload, rng: random.Random, replica: ProcessId):
+        super().__init__(workload, rng)
+        self._replica = replica
+
+    def entry(self, operation: Operated, attempt: int) -> ProcessId:
+        return self._replica if attempt == 1 else super().entry(operation, attempt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -155,11 +155,13 @@ class SimulatedCluster:
             found.append(Executed(d.position, d.timestamp, d.expired, m.id, m.destinations, m.payload, outcome, record))
         return found
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether some replica is behind another of its shard, or has something delivered and not completed."""
+    def unfinished(self, dead: Collection[ProcessId] = ()) -> bool:
+        """Whether some replica, but for the dead, is down, behind another of its shard, or not readmitted after the
+        loss of its disk, or has something delivered and not completed."""
         for members in self.topology.groups.values():
-            engines = [self.world.node(pid).engine for pid in members]
-            if any(e.completed < max(other.position for other in engines) for e in engines):
-                return True
+            longest = max(self.world.node(pid).engine.position for pid in members)
+            for pid in members:
+                node = self.world.node(pid)
+                if pid not in dead and not (node.up and node.protocol.is_member() and node.engine.completed == longest):
+                    return True
         return False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shlex
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,16 @@ from kvstore.storage.store import Store
 from multicast import registry
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import faults
+from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import changed_options, draw_options
 from multicast.simulation.trace import FrameTrace
 from multicast.simulation.world import EPOCH_US
-from multicast.types import Topology
+from multicast.types import GroupId, ProcessId, Topology
 
 PROFILES = ("faults", "calm", "chase")
 """calm: no faults. chase: no faults, but slow links, clocks that differ, and clients after anomalies."""
-
-LIVENESS_LIMIT_US = 60_000_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ def run_seed(
     counts: dict[str, int] = {}
     violations: list[str] = []
     try:
-        counts = _execute(cluster, workload, settings.profile, rng, span_us)
+        counts = _execute(cluster, workload, settings, rng, span_us, seed)
         violations += [f"{checker}: {text}" for checker, text in world.violations]
         violations += check(cluster, workload.history)
     except Exception as error:
@@ -229,10 +229,11 @@ def _conditions(rng: random.Random) -> Conditions:
 
 
 def _execute(
-    cluster: SimulatedCluster, workload: Workload, profile: str, rng: random.Random, span_us: int
+    cluster: SimulatedCluster, workload: Workload, settings: Settings, rng: random.Random, span_us: int, seed: int
 ) -> dict[str, int]:
-    """Faults while the clients work, then health until everybody has everything. Returns the faults by kind."""
-    world = cluster.world
+    """Faults while the clients work, then health until everybody has everything, however the run ends (`Endings`; a
+    chase has an end of its own). Returns the faults by kind."""
+    world, profile = cluster.world, settings.profile
     injector = None
     if profile == "faults":
         faults.skew(rng, world)
@@ -248,20 +249,66 @@ def _execute(
         # of theirs; so clocks stay within half of it.
         injector = faults.Injector(world, planned, cluster.options.dedup_window_us // 2)
     world.run_for(span_us)
-    if injector:
-        injector.stop()
-    world.heal()
-    if not world.run_while(lambda: workload.running > 0, LIVENESS_LIMIT_US):
-        world.report("liveness", f"{workload.running} clients still wait, a minute after everything was healed")
-    closing: list[Operated] = []
-    workload.read_everything(closing.append, world.now + LIVENESS_LIMIT_US - clients.LONGEST_US)
-    if not world.run_while(lambda: not closing or cluster.unfinished, LIVENESS_LIMIT_US):
-        logs = {pid: replica.status()["log_length"] for pid, replica in cluster.replicas.items()}
-        world.report("liveness", f"replicas are behind a minute after everything was healed; their logs: {logs}")
-    elif closing[0].result is None and not closing[0].refused:
-        world.report("liveness", "the last read of all accounts was not answered")
+    judge = _Judge(cluster, workload)
+    if injector is None:
+        world.heal()
+    if injector is None and profile == "chase":
+        judge.settle()
+        world.stop()
+        return {}
+    own = random.Random(f"{settings.protocol}/{seed}/store endings")
+    specification = cluster.protocol.specification
+    endings = Endings(world, specification, cluster.options, judge, own, injector)
+    endings.run()
     world.stop()
-    return dict(injector.counts) if injector else {}
+    return endings.counts
+
+
+class _Judge:
+    """What a store owes, for `Endings`: its clients get their answers, among them one for a last read of all accounts;
+    all replicas of a shard have completed the same."""
+
+    def __init__(self, cluster: SimulatedCluster, workload: Workload):
+        self._cluster = cluster
+        self._workload = workload
+        self._closing: list[Operated] = []
+        self._asked = False
+        self._keys: dict[GroupId, bytes] = {}
+        for number in itertools.count():
+            key = b"probe/%d" % number
+            self._keys.setdefault(cluster.shard_map.shard_of(key), key)
+            if len(self._keys) == len(cluster.topology.groups):
+                break
+
+    def unfinished(self, dead: Collection[ProcessId]) -> bool:
+        """See `multicast.simulation.endings.Judged`."""
+        world, workload = self._cluster.world, self._workload
+        if workload.running or workload.probes:
+            return True
+        if not self._asked:
+            self._asked = True
+            workload.read_everything(self._closing.append, world.now + LIVENESS_LIMIT_US - clients.LONGEST_US)
+        return not self._closing or self._cluster.unfinished(dead)
+
+    def finish(self, dead: Collection[ProcessId]) -> None:
+        """See `multicast.simulation.endings.Judged`."""
+        cluster, workload, world = self._cluster, self._workload, self._cluster.world
+        if workload.running:
+            world.report("liveness", f"{workload.running} clients still wait, a minute after everything was healed")
+        elif not self._closing or self._cluster.unfinished(dead):
+            logs = {pid: replica.status()["log_length"] for pid, replica in cluster.replicas.items() if pid not in dead}
+            world.report("liveness", f"replicas are behind a minute after everything was healed; their logs: {logs}")
+        elif self._closing[0].result is None and not self._closing[0].refused:
+            world.report("liveness", "the last read of all accounts was not answered")
+
+    def multicast(self, sender: ProcessId, destinations: tuple[GroupId, ...]) -> None:
+        """See `multicast.simulation.endings.Judged`."""
+        self._workload.probe(sender, [self._keys[shard] for shard in destinations])
+
+    def settle(self) -> None:
+        """Wait for it."""
+        self._cluster.world.run_while(lambda: self.unfinished(()), 2 * LIVENESS_LIMIT_US)
+        self.finish(())
 
 
 def write_run(cluster: SimulatedCluster, history: History, out: Path) -> None:

@@ -150,7 +150,7 @@ class _Player:
                 self._send(process, step, waiting, go_on)
 
         go_on()
-        world.run_while(lambda: bool(waiting) or self.cluster.unfinished, 10_000_000)
+        world.run_while(lambda: bool(waiting) or self.cluster.unfinished(), 10_000_000)
         if waiting:
             raise AssertionError(f"{', '.join(sorted(waiting))} did not end")
         world.stop()

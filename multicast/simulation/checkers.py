@@ -19,6 +19,7 @@ Housekeeping (`Specification.housekeeping`) and links inside a group are exempt 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from multicast.protocol import Specification
@@ -165,22 +166,27 @@ class Properties(Checker):
             nodes[pid].up and nodes[pid].life == life for pid, life in self.submitters[message_id]
         )
 
-    def unfinished(self) -> bool:
-        """Whether something that must be delivered is still missing somewhere."""
+    def unfinished(self, dead: Collection[ProcessId] = ()) -> bool:
+        """Whether something that must be delivered is still missing somewhere, but at the dead."""
         if self.world is None:
             raise AssertionError("attach the checker to a world first")
         for pid, node in self.world.nodes.items():
+            if pid in dead:
+                continue
             if not node.up or node.engine.position < len(self.logs[self.topology.group_of[pid]]):
                 return True
             if not node.protocol.is_member():
                 return True
         return any(self.required(message_id) for message_id in self.missing)
 
-    def finish(self) -> None:
-        """Liveness, agreement across groups and the graph. Call it when the healed world has had its time."""
+    def finish(self, dead: Collection[ProcessId] = ()) -> None:
+        """Liveness, agreement across groups and the graph. Call it when the healed world has had its time; dead: who
+        need not have finished."""
         if self.world is None:
             raise AssertionError("attach the checker to a world first")
         for pid, node in self.world.nodes.items():
+            if pid in dead:
+                continue
             expected = len(self.logs[self.topology.group_of[pid]])
             position = node.engine.position if node.up else 0
             if position < expected:

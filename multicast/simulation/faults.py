@@ -11,7 +11,7 @@ the run's second phase, or at its beginning.
 A part of the runs has faults of disks, too: `torn_tail` (power fails while a sync is under way, and a part of what was
 being written is left), `failing_fsync` (a sync fails, the process dies of it), and for protocols that survive it
 `lost_disk` (power fails, and the process comes back with an empty disk). A process without memory counts as down until
-it has been a member again for so long that this is durable; a group has at most one of them.
+that it is a member again is durable; a group has at most one of them.
 
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
@@ -40,8 +40,6 @@ DISK_KINDS = ("torn_tail", "failing_fsync", "lost_disk")
 _STORM = ("mid_sync", "pause", "partition", "one_sided", "delay", "slow_fsync", "swizzle")
 _STORM_LASTS_US = 300_000
 _SKEW_US = 50_000
-_READMITTED_US = 2_000_000
-"""So long a process has been a member again before it counts as one: longer than any sync takes."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -302,28 +300,28 @@ class Injector:
         topology = self._world.topology
         group = topology.group_of[pid]
         members = topology.groups[group]
-        missing = sum(p == pid or not self._world.nodes[p].up or self._is_amnesiac(p) for p in members)
+        missing = sum(p == pid or not self._world.nodes[p].up or self.is_forgetful(p) for p in members)
         return len(members) == 1 or len(members) - missing >= topology.quorum(group)
 
     def _may_lose_disk(self, pid: ProcessId) -> bool:
         """Whether all its group remembers, and a minority is down with it."""
         members = self._world.topology.groups[self._world.topology.group_of[pid]]
-        return len(members) > 1 and self._may_die(pid) and not any(self._is_amnesiac(p) for p in members)
+        return len(members) > 1 and self._may_die(pid) and not any(self.is_forgetful(p) for p in members)
 
-    def _is_amnesiac(self, pid: ProcessId) -> bool:
+    def is_forgetful(self, pid: ProcessId) -> bool:
         """Whether its disk was lost, and what it has learned since may not be on the new one."""
         known = self._amnesiacs.get(pid)
         if known is None:
             return False
-        node, now = self._world.nodes[pid], self._world.now
+        node = self._world.nodes[pid]
         if not node.up or not node.protocol.is_member():
             self._amnesiacs[pid] = (node.life, -1)
             return True
-        life, since = known
-        if life != node.life or since < 0:
-            self._amnesiacs[pid] = (node.life, now)
-            return True
-        if now - since < _READMITTED_US:
+        life, number = known
+        if life != node.life or number < 0:
+            number = node.ran
+            self._amnesiacs[pid] = (node.life, number)
+        if node.flushed < number:
             return True
         del self._amnesiacs[pid]
         return False

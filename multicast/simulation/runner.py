@@ -10,7 +10,7 @@ import random
 import shlex
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from multicast.protocol import Application, MulticastProtocol, Options
 from multicast.simulation import faults
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.endings import Endings
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
@@ -27,9 +28,6 @@ from multicast.simulation.world import EPOCH_US, World
 from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
 
 PROFILES = ("calm", "faults")
-LIVENESS_LIMIT_US = 60_000_000
-"""How long a healed world may take until everything owed is delivered everywhere."""
-_QUIET_US = 1_000_000
 _MESSAGES_MAX = 200
 """So many messages are drawn at most; if the user wants more the run becomes longer, not denser."""
 
@@ -141,6 +139,8 @@ class Run:
         if self.fifo is not None:
             attach(self.world, self.fifo)
         self.injector: faults.Injector | None = None
+        self.faults: dict[str, int] = {}
+        self._endings_rng = random.Random(f"{self.specification.name}/{seed}/endings")
         self._persistent: list[AppMessage] = []
         self._faults: list[faults.Fault] = []
 
@@ -264,7 +264,7 @@ class Run:
             deliveries=self.properties.deliveries,
             events=world.events,
             foreign=self.genuineness.foreign,
-            faults=dict(self.injector.counts) if self.injector else {},
+            faults=self.faults,
             violations=list(world.violations),
             options=changed_options(self.options),
         )
@@ -284,19 +284,30 @@ class Run:
         if faulty:
             self.injector = faults.Injector(world, self._faults)
         world.run_for(self.span_us)
-        if self.injector:
-            self.injector.stop()
-        world.heal()
+        endings = Endings(world, self.specification, self.options, self, self._endings_rng, self.injector)
+        self.faults = endings.counts
+        endings.run(self._insist_once_more)
+
+    def _insist_once_more(self) -> None:
         for message in self._persistent:
             self._insist(message, 4)
-        deadline = world.now + LIVENESS_LIMIT_US
-        while world.run_while(self.properties.unfinished, deadline - world.now):
-            world.run_for(_QUIET_US)
-            if not self.properties.unfinished():
-                break
-        self.properties.finish()
+
+    # -- as the endings see it ----------------------------------------------------------------------------------------
+
+    def unfinished(self, dead: Collection[ProcessId]) -> bool:
+        """See `endings.Judged`."""
+        return self.properties.unfinished(dead)
+
+    def finish(self, dead: Collection[ProcessId]) -> None:
+        """See `endings.Judged`."""
+        self.properties.finish(dead)
         if self.fifo is not None:
             self.fifo.finish()
+
+    def multicast(self, sender: ProcessId, destinations: tuple[GroupId, ...]) -> None:
+        """See `endings.Judged`."""
+        identity = new_message_id(self.world.now, self._endings_rng.getrandbits(62))
+        self.world.submit(sender, AppMessage(identity, destinations, b"probe", sender))
 
 
 def run_seed(

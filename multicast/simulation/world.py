@@ -26,7 +26,7 @@ Use:
     world.lose_disk(pid)                           # a crash; at the restart the disk is a new one, and so must be
                                                    # whatever else the process keeps: World(..., on_lost_disk=f)
     world.network.block([(a, b), ...]), .unblock([...]), .reset(a, b), .slow(a, b, extra_us)
-    world.heal()                                   # no faults any more, everybody up
+    world.heal()                                   # no faults any more, everybody up (but whom it names)
     world.node(pid).engine, .up, .clock()
     world.dump_journals(directory)                 # DIR/replicas/<pid>/journal/<segments>, as a live cluster has them
     world.digest()                                 # of everything that happened so far
@@ -43,7 +43,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from math import ceil
 from pathlib import Path
@@ -65,6 +65,8 @@ MakeProcess = Callable[
     [ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application, Checkpoint | None]
 ]
 
+Trap = Callable[[ProcessId, tuple[ProcessId, ...]], None]
+
 _DYING_US = 1_000
 """So long a process may go on after a sync has failed."""
 
@@ -81,9 +83,10 @@ class Node:
     """
 
     __slots__ = (
-        "application", "backlog", "busy_until", "disk", "due", "engine", "failed_sync", "flushed_position",
+        "application", "backlog", "busy_until", "disk", "due", "engine", "failed_sync", "flushed", "flushed_position",
         "fsync_extra_us", "in_sync", "inputs", "journal", "last_clock", "life", "links", "lost", "offset_us", "paused",
-        "pid", "protocol", "queue", "replaying", "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
+        "pid", "protocol", "queue", "ran", "replaying", "timer_at", "tokens", "touched", "up", "wake_at", "world",
+        "writing",
     )  # fmt: skip
 
     def __init__(self, world: World, pid: ProcessId):
@@ -116,6 +119,7 @@ class Node:
         self.timer_at = FOREVER
         self.busy_until = 0.0
         self.inputs = 0
+        self.ran = self.flushed = 0
 
     def clock(self) -> int:
         """This process's clock, microseconds since 1970. Within one life it never goes back."""
@@ -135,6 +139,8 @@ class World:
 
     name: tells worlds apart that have the same seed. cluster: the id in the journals, of name, seed and topology.
     violations: (checker, text) of everything that went wrong so far, in order.
+    traps: (process, whether it sends, tag of a protocol message) -> what to call when it next does, or is about to
+        receive one: with the process and the peers, before its batch is written. It is called once.
     events: protocol messages that arrived, multicasts and final deliveries.
     recovery: asks at flushes whether the process would come back.
     """
@@ -161,6 +167,7 @@ class World:
         self.observers = list(observers or [])
         self.violations: list[tuple[str, str]] = []
         self.recovery: RecoveryCheck | None = None
+        self.traps: dict[tuple[ProcessId, bool, int], Trap] = {}
         self.events = 0
         self.on_batch = on_batch
         self.on_flushed = on_flushed
@@ -348,6 +355,8 @@ class World:
         node.inputs += 1
         if frame[0] == wire.PROTOCOL:
             self.events += 1
+            if self.traps:
+                self._spring(node.pid, False, (sender,), frame)
         if not node.due:
             self._due(node)
 
@@ -407,11 +416,13 @@ class World:
         if self.on_batch is not None:
             self.on_batch(node, batch)
         acknowledge = list(touched.values())
+        node.ran = batch.number
         if batch.journal or node.writing:
             node.queue.append((batch.number, node.engine.position, batch.journal, acknowledge))
             if not node.writing:
                 self._write(node)
         else:
+            node.flushed = batch.number
             for link, memory, seen in acknowledge:
                 self.network.flushed(link, memory, seen)
         for peer, position in batch.reads:
@@ -428,10 +439,18 @@ class World:
         for to, frame in sends:
             if cpu is not None:
                 node.busy_until = max(self.now, node.busy_until) + len(to) * cpu.send_us
+            if self.traps and frame[0] == wire.PROTOCOL:
+                self._spring(node.pid, True, to, frame)
             for observer in self.observers:
                 observer.on_frame(node.pid, to, frame)
             for peer in to:
                 network.send(links[peer], frame)
+
+    def _spring(self, pid: ProcessId, sends: bool, peers: tuple[ProcessId, ...], frame: bytes) -> None:
+        """Call the trap that waits for this frame, if any does."""
+        trap = self.traps.pop((pid, sends, frame[2]), None)
+        if trap is not None:
+            trap(pid, peers)
 
     def _write(self, node: Node) -> None:
         """Append every batch that waits, and sync them as one."""
@@ -469,6 +488,7 @@ class World:
             return
         node.writing = False
         number, node.flushed_position = batches[-1][0], batches[-1][1]
+        node.flushed = number
         self._send(node, node.engine.flushed(number))
         for _, _, _, acknowledge in batches:
             for link, memory, seen in acknowledge:
@@ -557,8 +577,9 @@ class World:
             node.disk.failing = True
             node.failed_sync = then
 
-    def heal(self) -> None:
-        """Everybody is up and running, every link works and is as fast as usual. Clocks stay as they are."""
+    def heal(self, dead: Collection[ProcessId] = ()) -> None:
+        """Everybody is up and running, but for `dead`; every link works and is as fast as usual. Clocks stay as they
+        are."""
         self._trace("heal")
         for observer in self.observers:
             observer.on_heal()
@@ -568,10 +589,10 @@ class World:
             node.fsync_extra_us = 0
             node.in_sync = None
             node.disk.failing = False
-            if not node.up:
-                self.restart(node.pid)
-            elif node.paused:
+            if node.paused:
                 self._resume(node, node.life)
+            elif not node.up and node.pid not in dead:
+                self.restart(node.pid)
         self._run_ready()
 
     def report(self, checker: str, text: str) -> None:

@@ -105,10 +105,10 @@ def test_a_replica_whose_disk_was_lost_learns_everything_again():
         execute(cluster, i % 5, Transaction(success=(Put(low, b"%d" % i), Put(high, b"%d" % i))))
     world.restart(5)
     assert cluster.stores[5].get(high) is None
-    assert world.run_while(lambda: cluster.unfinished, 30_000_000)
+    assert world.run_while(cluster.unfinished, 30_000_000)
     execute(cluster, 5, Transaction(success=(Put(high, b"last"),)))
     world.run_for(3_000_000)
-    assert checks.agreement(cluster)[1] == [] and not cluster.unfinished
+    assert checks.agreement(cluster)[1] == [] and not cluster.unfinished()
     assert cluster.stores[5].state_digest() == cluster.stores[3].state_digest()
     _, again = execute(cluster, 5, transaction, message_id)
     assert again.repeated and again.result == first.result
@@ -138,7 +138,7 @@ def test_a_replica_that_was_away_until_everybody_forgot_still_completes_what_it_
     world.run_for(100_000)
     world.restart(0)
     world.restart(5)
-    assert world.run_while(lambda: cluster.unfinished, 20_000_000)
+    assert world.run_while(cluster.unfinished, 20_000_000)
     logs, violations = checks.agreement(cluster)
     assert violations == [] and logs[1][-1].outcome is not None
     assert cluster.stores[5].state_digest() == cluster.stores[3].state_digest()

@@ -1,0 +1,289 @@
+"""How a run ends once its faults are over, alike for bare protocols and for whole stores.
+
+1. *A minority dead for good*, in a part of the runs with faults: a minority of every group never comes back (in some
+   runs leaders, in some with their disks lost), and the rest must finish everything that is owed. Whoever is down when
+   the faults end may be among them; the others die then or a little later. In a part of these runs the dead come back
+   after all, and then everybody must be complete.
+2. *Latency*: on a quiet network with known delay, probes to each group, to all of them and to some are sent, each
+   twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not recovered:
+   it lives on being asked, on catching up, or on retries.
+3. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
+   what is durable, at once or one after the other, and must finish everything that is owed, and one more probe.
+
+Whatever is owed is decided by who watches the run (`Judged`); the invariants are checked all the while.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from multicast.protocol import Options, Specification
+from multicast.simulation.observe import Observer
+from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp
+
+if TYPE_CHECKING:
+    from multicast.simulation.faults import Injector
+    from multicast.simulation.world import Node, World
+
+LIVENESS_LIMIT_US = 60_000_000
+"""How long a healed world may take until everything owed is delivered everywhere."""
+DELTA_US = 100
+"""Of a message, while latency is judged: far below every timer, so that one who waits for a timer is seen."""
+FACTOR = 3
+"""A probe may take so many times the collision-free latency as published. Twice that is the worst of two messages that
+conflict (every protocol's failure-free latency); and a store's entry replica may have to forward its request."""
+_TOTO_DELAYS = 6
+"""ToTo publishes no latency in message delays: a cast, the receipts of all members, and their receipts."""
+_QUIET_US_MAX = 1_000_000
+
+
+class Judged(Protocol):
+    """What runs in the world, as its endings see it. dead: who is never going to come back."""
+
+    def unfinished(self, dead: Collection[ProcessId]) -> bool:
+        """Whether something that is owed is missing at one of the others."""
+
+    def finish(self, dead: Collection[ProcessId]) -> None:
+        """Report what is missing, and whatever can be judged only at the end."""
+
+    def multicast(self, sender: ProcessId, destinations: tuple[GroupId, ...]) -> None:
+        """Multicast something, by (or, in a store, through) this process, which is up."""
+
+
+def promised_us(specification: Specification, options: Options, clocks_apart_us: int) -> int:
+    """Within which time a message that meets no other must be delivered everywhere, when every message takes
+    `DELTA_US` and the disk nothing. clocks_apart_us: the greatest difference of two clocks.
+
+    An optimistic quasi-genuine group proposes a message `wait_us` after its stamp (w(p), Section 3.2), a periodic one
+    sends its barriers `barrier_threshold_us` apart, both by its own clock: what that is behind of the one that gave the
+    stamp, they are late.
+    """
+    delays = specification.latency[1] if specification.latency is not None else _TOTO_DELAYS
+    optimistic = getattr(options, "optimistic", False)
+    periodic = getattr(options, "liveness", "request") == "periodic"
+    waits = 2 * optimistic * getattr(options, "wait_us", 0) + 2 * periodic * getattr(options, "barrier_threshold_us", 0)
+    if optimistic or periodic:
+        waits += 2 * clocks_apart_us
+    return FACTOR * delays * DELTA_US + waits
+
+
+class _Probe(Observer):
+    """Who has delivered the latest probe, and when. Nothing else is under way, so its destinations tell it."""
+
+    def __init__(self) -> None:
+        self.destinations: tuple[GroupId, ...] = ()
+        self.sent = False
+        self.delivered: dict[ProcessId, int] = {}
+
+    def expect(self, destinations: tuple[GroupId, ...]) -> None:
+        self.destinations, self.sent, self.delivered = destinations, False, {}
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        self.sent = self.sent or message.destinations == self.destinations
+
+    def on_deliver(
+        self,
+        node: Node,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        replay: bool,
+    ) -> None:
+        if self.sent and stage == FINAL and not replay and message.destinations == self.destinations:
+            self.delivered.setdefault(node.pid, node.world.now)
+
+
+class Endings:
+    """Call `run` instead of `World.heal`. injector: of the faults that the run had, which end then; without faults
+    nobody dies for good.
+
+    counts: the faults that took place, and these endings, by kind. It stops at the first thing that is wrong.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        specification: Specification,
+        options: Options,
+        judged: Judged,
+        rng: random.Random,
+        injector: Injector | None,
+    ):
+        self._world = world
+        self._specification = specification
+        self._options = options
+        self._judged = judged
+        self._rng = rng
+        self._injector = injector
+        self.counts: dict[str, int] = {} if injector is None else injector.counts
+        self._probe = _Probe()
+        self._last_death = 0
+        self._timeout_us = max(
+            (getattr(options, name, 0) for name in ("election_timeout_us", "retry_us", "stability_us")), default=0
+        )
+        world.observers.append(self._probe)
+
+    def run(self, healed: Callable[[], None] = lambda: None) -> None:
+        """Everything above. healed: called as soon as the faults are over."""
+        rng, world, injector = self._rng, self._world, self._injector
+        dead: tuple[ProcessId, ...] = ()
+        if injector is not None:
+            injector.stop()
+            if self._specification.fault_tolerant and rng.random() < 0.4:
+                dead = self._bury(injector)
+        world.heal(dead)
+        healed()
+        world.run_until(max(world.now, self._last_death))
+        if not self._settle(dead):
+            return
+        if dead and rng.random() < 0.6:
+            self._come_back(dead)
+            dead = ()
+            if not self._settle(dead):
+                return
+        self._judge_latency(dead)
+        if not world.violations:
+            self._restart_everything()
+
+    # -- a minority dead for good -------------------------------------------------------------------------------------
+
+    def _bury(self, injector: Injector) -> tuple[ProcessId, ...]:
+        """Who stays dead, of every group as many as it may lose. Some of them die only when the rest is healed."""
+        rng, world, topology = self._rng, self._world, self._world.topology
+        aim, late_us = rng.choice((0.0, 0.6)), rng.choice((0, 0, self._timeout_us, 4 * self._timeout_us))
+        dead: list[ProcessId] = []
+        for group, members in topology.groups.items():
+            many = len(members) - topology.quorum(group)
+            forgetful = [p for p in members if injector.is_forgetful(p)]
+            leader = world.nodes[rng.choice(members)].protocol.leader_of(group)
+            chosen = forgetful[:many]
+            if leader in members and leader not in chosen and rng.random() < aim:
+                chosen.append(leader)
+            chosen += rng.sample([p for p in members if p not in chosen], max(0, many - len(chosen)))
+            chosen = chosen[:many]
+            loses = self._specification.survives_lost_disk and not forgetful and rng.random() < 0.3
+            for place, pid in enumerate(chosen):
+                at = world.now + (0 if pid in forgetful else rng.randint(0, late_us))
+                self._last_death = max(self._last_death, at)
+                world.schedule(at, self._die, pid, loses and place == 0)
+            dead += chosen
+        world.run_for(0)
+        self._count("minority_dead", bool(dead))
+        return tuple(dead)
+
+    def _die(self, pid: ProcessId, with_disk: bool) -> None:
+        if with_disk:
+            self._world.lose_disk(pid)
+        else:
+            self._world.crash(pid)
+
+    def _come_back(self, dead: tuple[ProcessId, ...]) -> None:
+        self._count("minority_back", True)
+        self._begin_again(dead, self._rng.choice((0, self._timeout_us)))
+
+    def _begin_again(self, processes: Collection[ProcessId], within_us: int) -> None:
+        world = self._world
+        for pid in processes:
+            world.schedule(world.now + self._rng.randint(0, within_us), world.restart, pid)
+        world.run_for(within_us)
+
+    # -- latency ------------------------------------------------------------------------------------------------------
+
+    def _judge_latency(self, dead: Collection[ProcessId]) -> None:
+        world, rng = self._world, self._rng
+        kept = world.conditions
+        world.conditions = world.network.conditions = msgspec.structs.replace(
+            kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0)
+        )
+        world.run_for(self._quiet_us)
+        alive = [p for p in world.topology.processes if p not in dead]
+        for destinations in self._shapes():
+            sender = rng.choice(alive)
+            for warm in (False, True):
+                self._probe.expect(destinations)
+                begun = world.now
+                self._judged.multicast(sender, destinations)
+                world.run_for(self._promised_us())
+                if not self._settle(dead, quiet=False):
+                    return
+                if warm and self._probe.sent:
+                    self._judge(begun, sender, [p for p in world.topology.members(destinations) if p not in dead])
+                world.run_for(20 * DELTA_US)
+        world.conditions = world.network.conditions = kept
+
+    def _shapes(self) -> list[tuple[GroupId, ...]]:
+        """Each group, all of them, and another part of them."""
+        groups = list(self._world.topology.groups)
+        shapes = {(g,) for g in groups} | {tuple(groups)}
+        shapes.add(tuple(sorted(self._rng.sample(groups, self._rng.randint(1, len(groups))))))
+        return sorted(shapes)
+
+    def _judge(self, begun: int, sender: ProcessId, members: list[ProcessId]) -> None:
+        world, probe, most = self._world, self._probe, self._promised_us()
+        for pid in members:
+            took = probe.delivered.get(pid, world.now) - begun
+            if took > most:
+                role = world.nodes[pid].protocol.role()
+                world.report(
+                    "latency",
+                    f"process {pid} ({role}) delivers what process {sender} multicasts to groups {probe.destinations}"
+                    f" after {took / 1000:.1f} ms, when everything has long been healed; {most / 1000:.1f} ms is enough"
+                    f" with {DELTA_US / 1000} ms per message",
+                )
+
+    def _promised_us(self) -> int:
+        offsets = [node.offset_us for node in self._world.nodes.values()]
+        return promised_us(self._specification, self._options, max(offsets) - min(offsets))
+
+    # -- everything restarts ------------------------------------------------------------------------------------------
+
+    def _restart_everything(self) -> None:
+        rng, world = self._rng, self._world
+        processes = world.topology.processes
+        groups = tuple(world.topology.groups)
+        for _ in range(rng.choice((0, 1, 3))):
+            up = [p for p in processes if world.nodes[p].up]
+            self._judged.multicast(rng.choice(up), groups)
+            world.run_for(rng.choice((0, 200, 2_000)))
+        for pid in processes:
+            world.crash(pid)
+        staggered = rng.random() < 0.4
+        self._count("all_restarted", True)
+        self._count("all_staggered", staggered)
+        self._begin_again(processes, rng.choice((1_000, 3 * self._timeout_us)) if staggered else 0)
+        if self._settle(()):
+            self._judged.multicast(rng.choice(processes), groups)
+            self._settle(())
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _quiet_us(self) -> int:
+        """After which time whatever is still going to happen by itself has begun."""
+        return min(_QUIET_US_MAX, 4 * self._timeout_us) if self._timeout_us else _QUIET_US_MAX
+
+    def _settle(self, dead: Collection[ProcessId], quiet: bool = True) -> bool:
+        """Everything owed is there, and so it stays; False: not in time, or something else is wrong."""
+        world, judged = self._world, self._judged
+        deadline = world.now + LIVENESS_LIMIT_US
+        while world.run_while(lambda: judged.unfinished(dead), deadline - world.now):
+            if quiet:
+                world.run_for(self._quiet_us)
+            if not judged.unfinished(dead):
+                break
+        before = len(world.violations)
+        judged.finish(dead)
+        if dead and len(world.violations) > before:
+            checker, text = world.violations[before]
+            world.violations[before] = (checker, f"{text} (with processes {list(dead)} dead for good)")
+        return not world.violations
+
+    def _count(self, kind: str, took_place: bool) -> None:
+        if took_place:
+            self.counts[kind] = self.counts.get(kind, 0) + 1
