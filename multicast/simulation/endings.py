@@ -8,7 +8,8 @@
    twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not recovered:
    it lives on being asked, on catching up, or on retries.
 3. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
-   what is durable, at once or one after the other, and must finish everything that is owed, and one more probe.
+   what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
+   a calm run.)
 
 Whatever is owed is decided by who watches the run (`Judged`); the invariants are checked all the while.
 """
@@ -22,11 +23,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from multicast.protocol import Options, Specification
+from multicast.simulation.faults import Fault, Injector
 from multicast.simulation.observe import Observer
 from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp
 
 if TYPE_CHECKING:
-    from multicast.simulation.faults import Injector
     from multicast.simulation.world import Node, World
 
 LIVENESS_LIMIT_US = 60_000_000
@@ -148,7 +149,7 @@ class Endings:
             if not self._settle(dead):
                 return
         self._judge_latency(dead)
-        if not world.violations:
+        if injector is not None and not world.violations:
             self._restart_everything()
 
     # -- a minority dead for good -------------------------------------------------------------------------------------
@@ -174,7 +175,8 @@ class Endings:
                 world.schedule(at, self._die, pid, loses and place == 0)
             dead += chosen
         world.run_for(0)
-        self._count("minority_dead", bool(dead))
+        if dead:
+            self._tell("minority_dead", dead)
         return tuple(dead)
 
     def _die(self, pid: ProcessId, with_disk: bool) -> None:
@@ -184,7 +186,7 @@ class Endings:
             self._world.crash(pid)
 
     def _come_back(self, dead: tuple[ProcessId, ...]) -> None:
-        self._count("minority_back", True)
+        self._tell("minority_back", dead)
         self._begin_again(dead, self._rng.choice((0, self._timeout_us)))
 
     def _begin_again(self, processes: Collection[ProcessId], within_us: int) -> None:
@@ -254,8 +256,7 @@ class Endings:
         for pid in processes:
             world.crash(pid)
         staggered = rng.random() < 0.4
-        self._count("all_restarted", True)
-        self._count("all_staggered", staggered)
+        self._tell("all_staggered" if staggered else "all_restarted", processes)
         self._begin_again(processes, rng.choice((1_000, 3 * self._timeout_us)) if staggered else 0)
         if self._settle(()):
             self._judged.multicast(rng.choice(processes), groups)
@@ -284,6 +285,8 @@ class Endings:
             world.violations[before] = (checker, f"{text} (with processes {list(dead)} dead for good)")
         return not world.violations
 
-    def _count(self, kind: str, took_place: bool) -> None:
-        if took_place:
-            self.counts[kind] = self.counts.get(kind, 0) + 1
+    def _tell(self, kind: str, processes: tuple[ProcessId, ...]) -> None:
+        """It takes place."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        for observer in self._world.observers:
+            observer.on_fault(Fault(kind, 0, 0, processes), True)

@@ -85,8 +85,10 @@ def test_a_process_that_is_readmitted_counts_again_when_that_is_on_disk() -> Non
     protocol = world.node(1).protocol
     assert isinstance(protocol, Forgetful)
     protocol.readmitted = True
+    world.slow_disk(1, 2_000_000)
+    world.submit(0, AppMessage(new_message_id(world.now, 1), (0,), b"", 0))
     world.run_for(1_000_000)
-    assert injector.counts == {"lost_disk": 1}, "only just readmitted"
+    assert injector.counts == {"lost_disk": 1}, "what it did as a member is not on its disk"
     world.run_for(4_000_000)
     assert injector.counts == {"lost_disk": 2}
 
