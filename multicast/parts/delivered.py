@@ -215,7 +215,8 @@ class DeliveredLog:
         return self._marks[process]
 
     def stable(self, position: int, out: Outbox) -> list[MessageId]:
-        """The host durably holds the outcomes up to `position`. Returns newly settled messages."""
+        """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for
+        those of which a later copy has been delivered."""
         mark = ZERO
         queue = self._not_stable
         while queue and queue[0][0] <= position:
@@ -253,17 +254,19 @@ class DeliveredLog:
         if settled:
             self._unsettled_count -= len(settled)
             self._ask_at = 0
+        latest = []
         for timestamp, message_id in settled:
             out.settled(message_id)
             known = self._known.get(message_id)
-            if known is None or known[0] != timestamp:
+            if known is not None and known[0] != timestamp:
                 continue  # a later copy of it has been delivered since
+            latest.append(message_id)
             if message_id in self._overdue:
                 self._overdue.discard(message_id)
                 self._forget(message_id, out)
-            elif self._window_us:
+            elif self._window_us and known is not None:
                 self._settled_known.add(message_id)
-        return [message_id for _, message_id in settled]
+        return latest
 
     def is_settled(self, groups: tuple[GroupId, ...], timestamp: Timestamp) -> bool:
         """Whether what was delivered at `timestamp` in these groups is."""

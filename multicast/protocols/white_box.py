@@ -622,7 +622,8 @@ class WhiteBox(MulticastProtocol):
         local = Timestamp.decode(note)
         if self.status is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
             self._step_down(now)
-        if entry.phase != COMMITTED:
+        if entry.phase != COMMITTED or entry.final != timestamp:
+            self._reset_delivered(entry)  # should it hold an earlier copy
             entry.message, entry.phase = message, COMMITTED
             entry.local, entry.final = local, timestamp
             self._save_entry(entry, out)

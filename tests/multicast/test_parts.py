@@ -108,6 +108,16 @@ def test_a_message_is_settled_exactly_when_quorums_of_all_destinations_passed_it
     assert set(out.settlements) == settled
 
 
+def test_a_message_is_settled_once_its_latest_copy_is() -> None:
+    log, out = DeliveredLog(0, Topology.grid(1, 3), 100, 1_000_000), Outbox()
+    for n in (1, 10_000_000):
+        log.add(b"m" * 16, (0,), Timestamp(n, 0), out)
+    log.stable(2, out)
+    assert log.report(1, Timestamp(1, 0), out) == []
+    assert log.unsettled == 1
+    assert log.report(1, Timestamp(10_000_000, 0), out) == [b"m" * 16]
+
+
 def test_what_was_delivered_is_restored_from_what_was_put() -> None:
     topology = Topology.grid(1, 3)
     log, out = DeliveredLog(0, topology, 100, 0), Outbox()

@@ -1,0 +1,42 @@
+"""Copies of a message that come after its id was forgotten: they are delivered again, expired."""
+
+from __future__ import annotations
+
+import pytest
+
+from multicast import registry
+from multicast.types import Topology
+from tests.multicast.lockstep import Lockstep
+
+SECOND = 1_000_000
+REPLICATED = [n for n in registry.names() if registry.load(n).specification.fault_tolerant]
+
+
+@pytest.mark.parametrize("missed", [1, 2])
+@pytest.mark.parametrize("name", REPLICATED)
+def test_a_replica_catches_up_over_a_journal_that_holds_one_id_twice(name: str, missed: int) -> None:
+    """missed: how many of the two deliveries it gets from a peer's journal."""
+    world = Lockstep(Topology.grid(1, 3), name, clock="hybrid", dedup_window_us=SECOND)
+    world.advance(SECOND)
+    m, behind = world.message(0), 2
+    cut = {(p, behind) for p in (0, 1)} | {(behind, p) for p in (0, 1)}
+    world.cut = cut if missed == 2 else set()
+    world.engines[0].submit(m)
+    world._run(0)
+    world.advance(SECOND)
+    world.cut = cut
+    for _ in range(8):
+        world.submit(0, 0)
+        world.advance(SECOND)
+    world.engines[1].submit(m)
+    world._run(1)
+    world.advance(3 * SECOND)
+    assert world.delivered(0).count(m.id) == world.delivered(1).count(m.id) == 2, "the second time it is expired"
+    for p in (0, 1):
+        world.lose_link(behind, p)
+        world.lose_link(p, behind)
+    world.cut = set()
+    world.submit(0, 0)
+    world.advance(10 * SECOND)
+    assert world.delivered(behind) == world.delivered(0) == world.delivered(1)
+    assert len(world.delivered(0)) == 11
