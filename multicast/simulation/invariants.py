@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Vector = tuple[Any, ...]
 _START = 0
 _STATES = ("NewLeaderAck", "NewState", "NewStateAck")
-"""Messages at which a process may change any stamp; otherwise it gives a message its stamp with an ACCEPT."""
+"""Messages at which a process may change any stamp; otherwise a message gets its stamp with an ACCEPT or a delivery."""
 _ACCEPTED_MAX = 1_000
 """So many of a group's latest accepted messages are checked when a process joins a ballot."""
 
@@ -119,6 +119,7 @@ class WhiteBoxInvariants(Checker):
     ) -> None:
         if stage == FINAL:
             self._positions.setdefault((self.topology.group_of[node.pid], message.id), position)
+            self._note(node, message.id)
 
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
@@ -128,6 +129,8 @@ class WhiteBoxInvariants(Checker):
         newly = self._joined.get(node.pid) != joined
         if newly or received in _STATES:
             self._on_joined(node, joined)
+        if received == "Accept":
+            self._note(node, args[1].id)
         if sends:
             self._on_sends(node, sends)
         if received == "AcceptAck":
@@ -138,10 +141,14 @@ class WhiteBoxInvariants(Checker):
 
     def _on_joined(self, node: Node, joined: Any) -> None:
         self._joined[node.pid] = joined
-        known = self._known[node.pid]
-        for entry in node.protocol.entries.values():  # type: ignore[attr-defined]
-            if entry.phase != _START and entry.local is not None:
-                known.change(entry.id, entry.local)
+        for message_id in node.protocol.entries:  # type: ignore[attr-defined]
+            self._note(node, message_id)
+
+    def _note(self, node: Node, message_id: MessageId) -> None:
+        """This message's stamp may have changed."""
+        entry = node.protocol.entries.get(message_id)  # type: ignore[attr-defined]
+        if entry is not None and entry.phase != _START and entry.local is not None:
+            self._known[node.pid].change(message_id, entry.local)
 
     def _on_sends(self, node: Node, sends: list[tuple[tuple[ProcessId, ...], Any, bool]]) -> None:
         acks = []
