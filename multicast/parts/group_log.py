@@ -182,7 +182,7 @@ class GroupLog(MulticastProtocol):
         self.others = tuple(p for p in self.members if p != self_id)
         self.log = DeliveredLog(self_id, topology, o.stability_us, o.dedup_window_us)
         self.paxos = self.paxos_class(
-            self_id, self.members, rng, o.heartbeat_us, o.election_timeout_us, o.instances_max
+            self_id, self.members, rng, o.heartbeat_us, o.election_timeout_us, o.instances_max, o.values_max
         )
         self.clock = 0
         self.instance = 0

@@ -157,6 +157,7 @@ class Paxos:
     """One member.
 
     instances_max: how many instances a leader keeps under way at once (1: the next begins when the last is decided).
+    values_max: how many values it puts into one; 0: all that wait.
     promised: the highest ballot promised; its leader is whom this member follows.
     decided: all instances up to here are decided and were or will be taken. low: the lowest instance that is kept.
     stranded_below: 0, or some member has dropped all instances below this one and this process lacks some of them.
@@ -175,11 +176,13 @@ class Paxos:
         heartbeat_us: int = 100_000,
         election_timeout_us: int = 1_000_000,
         instances_max: int = 1,
+        values_max: int = 0,
     ):
         self.self_id = self_id
         self.members = members
         self.heartbeat_us = heartbeat_us
         self.instances_max = instances_max
+        self.values_max = values_max
         self.quorum = len(members) // 2 + 1
         self.status = FOLLOWER
         self.promised = Ballot(_FIRST_NUMBER, members[0])
@@ -384,7 +387,9 @@ class Paxos:
         while self._queue and self._next - self.decided <= self.instances_max:
             values: Values = []
             size = 0
-            while self._queue and (not values or size + len(self._queue[0]) <= _BATCH_BYTES):
+            while self._queue and (
+                not values or (len(values) != self.values_max and size + len(self._queue[0]) <= _BATCH_BYTES)
+            ):
                 size += len(self._queue[0])
                 values.append(self._queue.popleft())
             self._send_accept(self._next, values, out)

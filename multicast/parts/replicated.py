@@ -101,15 +101,17 @@ class ReplicatedOptions(Options, kw_only=True, forbid_unknown_fields=True):
     """Times in microseconds.
 
     early_clock: the leader's stamping clock moves when an Advance is proposed, not when it is decided; then followers
-    need no word of the leader. instances_max: consensus instances under way at once in a group. heartbeat_us: between a
-    leader's heartbeats. election_timeout_us: silence after which a member stands for election, up to twice that.
+    need no word of the leader. instances_max: consensus instances under way at once in a group. values_max: commands in
+    one instance; 0: all that wait (1: as published, with a large instances_max). heartbeat_us: between a leader's
+    heartbeats. election_timeout_us: silence after which a member stands for election, up to twice that.
     retry_us: after which time what seems lost is repeated. stability_us: how often watermarks are told.
     """
 
-    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"early_clock": (False, True)}
+    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"early_clock": (False, True), "values_max": (0, 0, 1, 3)}
 
     early_clock: bool = False
     instances_max: int = 100
+    values_max: int = 0
     heartbeat_us: int = 100_000
     election_timeout_us: int = 1_000_000
     retry_us: int = 500_000
@@ -119,6 +121,8 @@ class ReplicatedOptions(Options, kw_only=True, forbid_unknown_fields=True):
         super().__post_init__()
         if min(self.heartbeat_us, self.retry_us, self.stability_us, self.instances_max) < 1:
             raise ValueError("heartbeat_us, retry_us, stability_us and instances_max must be at least 1")
+        if self.values_max < 0:
+            raise ValueError("values_max must be at least 0")
         if self.election_timeout_us < 2 * self.heartbeat_us:
             raise ValueError("election_timeout_us must be at least twice heartbeat_us")
 

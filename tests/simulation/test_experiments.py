@@ -155,7 +155,8 @@ def small(quick: bool) -> list[Figure]:
 
 
 def run(out: Path, **arguments: Any) -> None:
-    values: dict[str, Any] = {"quick": True, "figure": None, "seed": 1, "cpu": None, "calibrating": False, **arguments}
+    usual = {"quick": True, "figure": None, "seed": 1, "jobs": 1, "cpu": None, "calibrating": False}
+    values: dict[str, Any] = {**usual, **arguments}
     experiments.command(out=out, **values)
 
 
@@ -176,6 +177,8 @@ def test_figures_and_claims_are_written(tmp_path: Path, monkeypatch: pytest.Monk
     claims = read(tmp_path / "out" / "claims.csv")
     assert {row["agrees"] for row in claims} <= {"yes", "no", "not measured"}
     assert any(row["agrees"] == "yes" and "15 ms" in row["claim"] for row in claims)
+    run(tmp_path / "beside", jobs=2)
+    assert read(tmp_path / "beside" / "claims.csv") == claims
 
 
 def test_an_interrupted_run_writes_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

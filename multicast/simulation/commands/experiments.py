@@ -11,7 +11,8 @@ import typer
 from rich.box import SIMPLE
 from rich.table import Table
 
-from multicast.simulation.cli import BadUsage, console, progress
+from multicast.simulation.beside import each
+from multicast.simulation.cli import BadUsage, bounded, console, progress
 from multicast.simulation.experiments import output
 from multicast.simulation.experiments.calibrate import RECORDED, RECORDED_ON, calibrate, machine
 from multicast.simulation.experiments.claims import CLAIMS, Judged, judge
@@ -21,6 +22,7 @@ from multicast.simulation.experiments.recovery import Recovered, recover
 from multicast.simulation.network import Cpu
 
 SEED_MAX = 1 << 63
+JOBS_MAX = 64
 COST_MAX = 1_000_000.0
 _WIDTH = 200
 
@@ -32,6 +34,7 @@ def command(
         list[str] | None, typer.Option(metavar="NAME", help="Only this figure; may be repeated. See the table.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of delays, clocks and clients.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes that measure at once.")] = 1,
     cpu: Annotated[
         str | None,
         typer.Option(metavar="BATCH,INPUT,SEND", help="What computing costs, in microseconds; see --calibrate."),
@@ -52,7 +55,8 @@ def command(
         raise BadUsage(f"--seed is from 0 to {SEED_MAX}, not {seed}")
     cost = _cost(cpu)
     _check_out(out)
-    session = _Session(chosen, cost, seed)
+    bounded("jobs", jobs, JOBS_MAX)
+    session = _Session(chosen, cost, seed, jobs)
     interrupted = False
     try:
         session.run()
@@ -69,7 +73,8 @@ def command(
 class _Session:
     """The figures, and what was measured for them so far. A point is measured once."""
 
-    def __init__(self, chosen: list[Figure], cpu: Cpu, seed: int):
+    def __init__(self, chosen: list[Figure], cpu: Cpu, seed: int, jobs: int):
+        self.jobs = jobs
         self.chosen = chosen
         self.cpu = cpu
         self.seed = seed
@@ -87,6 +92,9 @@ class _Session:
                     todo.append((figure.kind, figure.name, point))
         with progress() as bar:
             task = bar.add_task("", total=sum(_weight(point) for _, _, point in todo))
+            if self.jobs > 1:
+                self._run_beside(todo, lambda weight: bar.advance(task, weight))
+                return
             done = 0
             for kind, name, point in todo:
                 weight = _weight(point)
@@ -99,6 +107,16 @@ class _Session:
                 self._one(kind, point, advance)
                 done += weight
                 bar.update(task, completed=done)
+
+    def _run_beside(self, todo: list[tuple[str, str, Point]], advance: Callable[[int], None]) -> None:
+        """In `jobs` processes, the dearest points first."""
+        dearest = sorted(((kind, point) for kind, _, point in todo), key=lambda one: -_weight(one[1]))
+        for (_, point), found in each(_measured, dearest, self.jobs):
+            if isinstance(found, Recovered):
+                self.recovered[point] = found
+            else:
+                self.measured[point] = found
+            advance(_weight(point))
 
     def _one(self, kind: str, point: Point, advance: Callable[[float], None]) -> None:
         if kind == "recovery":
@@ -129,6 +147,11 @@ class _Session:
         except OSError as error:
             raise BadUsage(f"--out {out}: {error.strerror or error}") from None
         return judged
+
+
+def _measured(what: tuple[str, Point]) -> Measured | Recovered:
+    kind, point = what
+    return recover(point) if kind == "recovery" else measure(point)
 
 
 def _weight(point: Point) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from multicast import registry
-from multicast.simulation.experiments.deployments import COLOCATED, DISTRIBUTED, LAN, Deployment
+from multicast.simulation.experiments.deployments import COLOCATED, DATA_CENTRES, DISTRIBUTED, LAN, Deployment
 from multicast.simulation.experiments.load import ALONE, Measured, Point, Variant
 from multicast.simulation.experiments.recovery import Recovered
 from multicast.simulation.network import Cpu
@@ -18,10 +18,14 @@ HYBRID = Variant(title="PrimCast HC", protocol="primcast", options=(("clock", "h
 FASTCAST = Variant(title="FastCast", protocol="fastcast")
 EARLY = Variant(title="FastCast, early clock", protocol="fastcast", options=(("early_clock", "true"),))
 SKEEN = Variant(title="fault-tolerant Skeen", protocol="ft_skeen")
+_SINGLE = (("instances_max", "10000"), ("values_max", "1"))
+FASTCAST_SINGLE = Variant(title="FastCast, not merged", protocol="fastcast", options=_SINGLE)
+SKEEN_SINGLE = Variant(title="fault-tolerant Skeen, not merged", protocol="ft_skeen", options=_SINGLE)
+"""One consensus instance for each command, as published; ours otherwise merges all that wait into one."""
 VARIANTS = (PRIMCAST, HYBRID, WHITE_BOX, FASTCAST, EARLY, SKEEN)
 
 SLOW = 50
-"""Processors of `wan-saturation` are so many times slower, or saturating a WAN would need too many messages."""
+"""Processors of figures that saturate a WAN are so many times slower, or that would need too many messages."""
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +122,8 @@ def figures(quick: bool) -> list[Figure]:
         if quick
         else {2: (ALONE, 1, low, 4, 8, 16, 32, 64), 4: (ALONE, 1, 2, 4, 8, 16, 32)}
     )
-    whitebox_papers = (WHITE_BOX, FASTCAST, EARLY, SKEEN)
+    saturating = {1: (4, 16, 64), 2: (1, 4, 16, 32), 4: (1, 4, 16), 8: (1, 4, 8)}
+    whitebox_papers = (WHITE_BOX, FASTCAST, SKEEN, FASTCAST_SINGLE, SKEEN_SINGLE)
     found = [
         Figure(
             name="lan", title="LAN, 2 destinations", source="PrimCast paper, Figure 2", kind="curves",
@@ -127,23 +132,32 @@ def figures(quick: bool) -> list[Figure]:
         Figure(
             name="lan-destinations", title="LAN, 10 groups", source="White-Box paper, Figure 7", kind="curves",
             panels=panels(
-                LAN, 10, dict.fromkeys((1, 4), (1, 8)) if quick else dict.fromkeys((1, 2, 4, 8), (1, 2, 4, 8, 16)),
-                variants=tuple(v for v in whitebox_papers if not (quick and v is EARLY)),
+                LAN, 10,
+                {1: (1, 8), 4: (1, 8)} if quick else {1: (1, 4, 16, 32), 2: (1, 4, 16), 4: (1, 4, 16), 8: (1, 4, 8)},
+                variants=whitebox_papers,
+            ), latency="mean",
+        ),
+        Figure(
+            name="wan-destinations", title=f"WAN, 10 groups in three data centres, processors {SLOW} times slower",
+            source="White-Box paper, Figure 8", kind="curves",
+            panels=panels(
+                DATA_CENTRES, 10, saturating, variants=whitebox_papers,
+                slower=SLOW,
             ), latency="mean",
         ),
         Figure(
             name="wan-colocated", title="WAN, colocated leaders", source="PrimCast paper, Figure 3", kind="curves",
             panels=panels(
                 COLOCATED, 8,
-                dict.fromkeys((1, 2), (ALONE, 2)) if quick else dict.fromkeys((1, 2, 4, 8), (ALONE, 1, 4, 16)),
+                dict.fromkeys((1, 2), (ALONE, 2)) if quick else dict.fromkeys((1, 2, 4, 8), (ALONE, 1, 8)),
             ),
         ),
         Figure(
             name="wan-saturation", title=f"WAN, colocated leaders, processors {SLOW} times slower",
             source="PrimCast paper, Figure 3", kind="curves",
             panels=panels(
-                COLOCATED, 8, dict.fromkeys((1, 2, 4), (4, 16, 64, 128)), variants=(PRIMCAST, WHITE_BOX, FASTCAST),
-                slower=SLOW,
+                COLOCATED, 8, saturating,
+                variants=(PRIMCAST, WHITE_BOX, FASTCAST, FASTCAST_SINGLE), slower=SLOW,
             ),
         ),
         Figure(
@@ -159,14 +173,14 @@ def figures(quick: bool) -> list[Figure]:
             source="PrimCast paper, Section 7.5", kind="convoy", panels=panels(DISTRIBUTED, 8, {2: distributed[2]}),
         ),
         Figure(
-            name="recovery", title="A leader crashes, WAN, colocated leaders", source="White-Box paper, Section VI",
-            kind="recovery",
+            name="recovery", title="A leader crashes, WAN, 10 groups in three data centres",
+            source="White-Box paper, Section VI", kind="recovery",
             panels=panels(
-                COLOCATED, 10, {4: (4 if quick else 100,)}, variants=(WHITE_BOX,) if quick else (WHITE_BOX, PRIMCAST)
+                DATA_CENTRES, 10, {4: (4 if quick else 200,)}, variants=(WHITE_BOX,) if quick else (WHITE_BOX, PRIMCAST)
             ),
         ),
     ]  # fmt: skip
-    return [figure for figure in found if not (quick and figure.name == "wan-saturation")]
+    return [figure for figure in found if not (quick and figure.panels[0].slower > 1)]
 
 
 def names() -> list[str]:

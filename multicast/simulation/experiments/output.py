@@ -18,6 +18,7 @@ Table = tuple[list[str], list[list[object]]]
 _COLOURS = {
     "PrimCast": "#1f77b4", "PrimCast HC": "#17becf", "White-Box": "#d62728", "FastCast": "#2ca02c",
     "FastCast, early clock": "#98df8a", "fault-tolerant Skeen": "#9467bd",
+    "FastCast, not merged": "#006400", "fault-tolerant Skeen, not merged": "#4b0082",
 }  # fmt: skip
 _MARKERS = "osDv^x"
 
