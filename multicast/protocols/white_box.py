@@ -14,6 +14,9 @@ everything committed that any of a quorum knows, and what was accepted in the la
     Multicast      sender -> leaders of the destinations        -
     Accept         leader -> all processes of destinations      -  (a restarted leader never leads in that ballot again)
     AcceptAck      process -> leaders of destinations           the accepted message, its stamp, the clock
+    Stamps         leader -> all processes of destinations      -  (many ACCEPTs again, without payloads)
+    Asked          sender -> destinations                       -  (parts.submissions; answered by Lacked)
+    Lacked         process -> leader or sender                  -  (what it should send again)
     Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
     NewLeader      candidate -> own group                       the candidate's promise
     NewLeaderAck   process -> candidate                         the promised ballot
@@ -35,8 +38,11 @@ Deviations from the figures, with reasons:
 3. Phase and timestamps of a DELIVER are stored even if its delivery is filtered as a duplicate (line 25).
 4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack. A leader or candidate
    that hears of a higher ballot and sees no new leader soon starts a still higher one.
-5. Leaders retry messages that stay uncommitted, by a Multicast to all processes of the destinations; a sender retries
-   too until it knows of the delivery.
+5. Lines 32-34 have a leader repeat what stays uncommitted as a whole to everybody. Under load that repeats what merely
+   waits, and makes it wait longer. Here a leader tells its stamps again, many in a message and not too often
+   (parts.retries), to those whose acknowledgements it lacks and to the leaders, and asks for theirs; leaders answer with
+   their own stamps to all who need them, and who lacks a payload asks for it. The sender asks too (parts.submissions),
+   until it knows of the delivery. A Multicast that repeats what its leader holds changes nothing.
 6. DELIVER and heartbeats carry the group's dense position. A process that finds a gap fetches the missing deliveries
    from a peer's journal (the host's catch-up) instead of skipping them, and a candidate delivers all that any of its
    quorum has delivered before it computes its state.
@@ -70,16 +76,18 @@ heartbeats in order of their positions); a loss is found by position.
 from __future__ import annotations
 
 import random
-from collections import deque
 from typing import Any
 
 import msgspec
 
+from multicast.parts import submissions
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Rejoin, Returned
+from multicast.parts.retries import Retries, chunks, resendable
+from multicast.parts.submissions import Asked, Lacked, Submissions
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
@@ -198,11 +206,20 @@ class LeaderIs(msgspec.Struct, array_like=True, tag=11, gc=False):
     ballot: Ballot
 
 
+class Stamps(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """ACCEPT again, of many messages, without their payloads. ask: they wait for you; a leader tells its own stamps."""
+
+    group: GroupId
+    ballot: Ballot
+    stamps: list[tuple[MessageId, Timestamp]]
+    ask: bool
+
+
 class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
     """Times in microseconds.
 
     heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a follower stands for
-    election, up to twice that. retry_us: after which time an uncommitted message is sent again. stability_us: how often
+    election, up to twice that. retry_us: after which time an uncommitted message is asked after. stability_us: how often
     watermarks are told. leaders_in_quorum: the leader of every destination group must be among those that acknowledged,
     as line 17 demands of the own leader; then delivery alone is strictly serializable with two groups. Same latency.
     """
@@ -262,10 +279,11 @@ class WhiteBox(MulticastProtocol):
         options=WhiteBoxOptions,
         messages=(
             Multicast, Accept, AcceptAck, Deliver, NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat,
-            LeaderIs, Known, Stable, Returned, Highest,
+            LeaderIs, Stamps, *submissions.MESSAGES, Known, Stable, Returned, Highest,
         ),
         housekeeping=(
-            NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat, LeaderIs, Known, Stable, Returned, Highest,
+            NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat, LeaderIs, *submissions.MESSAGES, Known,
+            Stable, Returned, Highest,
         ),
         fault_tolerant=True,
         survives_lost_disk=True,
@@ -297,9 +315,8 @@ class WhiteBox(MulticastProtocol):
         self._queue = PendingQueue()
         self._announced = 0
         self._next_heartbeat = 0
-        self._retries: deque[tuple[int, MessageId]] = deque()
-        self._submitted: dict[MessageId, AppMessage] = {}
-        self._submission_retries: deque[tuple[int, MessageId]] = deque()
+        self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
+        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
         self._early: dict[int, Deliver] = {}
         self._saved_clock = 0
@@ -371,7 +388,13 @@ class WhiteBox(MulticastProtocol):
         elif kind is Known:
             self._on_known(message, out)
         elif kind is LeaderIs:
-            self._on_leader_is(self.topology.group_of[sender], message.ballot, out)
+            self._on_leader_is(self.topology.group_of[sender], message.ballot, now)
+        elif kind is Stamps:
+            self._on_stamps(sender, message, now, out)
+        elif kind is Asked:
+            self._on_asked(sender, message, out)
+        elif kind is Lacked:
+            self._on_lacked(sender, message, out)
         elif self.topology.group_of[sender] != self.group:
             raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
         elif kind is Deliver:
@@ -397,16 +420,17 @@ class WhiteBox(MulticastProtocol):
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
         """Line 1."""
-        pending = max(len(self._queue), len(self._submitted))
+        pending = max(len(self._queue), len(self._submissions))
         if pending >= self.options.pending_max:
             raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
         if self.log.known(message.id):
             return
-        if message.id not in self._submitted:
-            self._submitted[message.id] = message
-            self._submission_retries.append((now, message.id))
-            self._wake_by(now + self.options.retry_us)
-        out.send([self.leaders[g].leader for g in message.destinations], Multicast(message))
+        self._submissions.add(message, now)
+        self._wake_by(now + self.options.retry_us)
+        out.send(self._entry_points(message), Multicast(message))
+
+    def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
+        return tuple(self.leaders[g].leader for g in message.destinations)
 
     def _on_multicast(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """Lines 3-9."""
@@ -414,29 +438,31 @@ class WhiteBox(MulticastProtocol):
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         if self.status is not LEADER:
-            if self.joined.leader != self.self_id and not self.rejoin.amnesiac:
-                out.send((sender,), LeaderIs(self.joined))
+            self._refer(sender, out)
             return
         entry = self.entries.get(message.id)
         known = self.log.known(message.id)
-        if known is not None and entry is None:
+        if known is not None and (entry is None or entry.position):
             out.send((sender,), Known(message.id, known[0]))
             return
         if entry is None:
             entry = self.entries[message.id] = _Entry(message.id, now)
-        if entry.phase == START:
-            entry.message = message
-            entry.local = Timestamp(self.clock.stamp(now), self.group)
-            entry.phase = PROPOSED
-            self._queue.propose(message.id, entry.local)
-            self._retry_later(entry, now)
-        if entry.local is None:
-            raise AssertionError("a pending message has no stamp at its leader")
-        local = entry.local
+        if entry.phase != START:
+            return
+        entry.message = message
+        entry.local = local = Timestamp(self.clock.stamp(now), self.group)
+        entry.phase = PROPOSED
+        self._queue.propose(message.id, local)
+        self._retry_later(entry, now)
         others = [g for g in groups if g != self.group]
         out.send(self.members, Accept(message.id, self.group, self.joined, local, message))
         if others:
             out.send(self.topology.members(others), Accept(message.id, self.group, self.joined, local, None))
+
+    def _refer(self, sender: ProcessId, out: Outbox) -> None:
+        """This process does not lead; somebody else does, as far as it knows."""
+        if self.joined.leader != self.self_id and not self.rejoin.amnesiac:
+            out.send((sender,), LeaderIs(self.joined))
 
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Lines 10-16."""
@@ -525,6 +551,7 @@ class WhiteBox(MulticastProtocol):
                 entry.final = max(stamp for _, stamp in entry.accepts.values())
                 entry.phase = COMMITTED
                 entry.acks.clear()
+                self._retries.discard(message_id)
                 self._queue.commit(message_id, entry.final)
                 committed = True
         if committed:
@@ -609,7 +636,8 @@ class WhiteBox(MulticastProtocol):
         entry.position = self.log.add(entry.id, message.destinations, final, out)
         entry.accepts.clear()
         entry.acks.clear()
-        self._submitted.pop(entry.id, None)
+        self._submissions.remove(entry.id)
+        self._retries.discard(entry.id)
         if self.status is LEADER and self.topology.group_of.get(message.origin) not in message.destinations:
             out.send((message.origin,), Known(entry.id, final))
 
@@ -652,21 +680,109 @@ class WhiteBox(MulticastProtocol):
     # -- retries and late copies --------------------------------------------------------------------------------------
 
     def _retry_later(self, entry: _Entry, now: int) -> None:
-        self._retries.append((now, entry.id))
+        self._retries.add(entry.id, now)
         self._wake_by(now + self.options.retry_us)
 
-    def _retry(self, entry: _Entry, out: Outbox) -> None:
-        """Lines 32-34, to all processes of the destinations, since who leads may be what is wrong."""
-        message = entry.message
-        assert message is not None
-        others = self.topology.members([g for g in message.destinations if g != self.group])
-        out.send((*others, self.self_id), Multicast(message))
+    def _retry_due(self, now: int, out: Outbox) -> int:
+        """Deviation 5."""
+        asked: dict[tuple[ProcessId, ...], list[tuple[MessageId, Timestamp]]] = {}
+        for message_id in self._retries.due(now):
+            entry = self.entries.get(message_id)
+            if self.status is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
+                assert entry.local is not None
+                to = self._silent(entry, self._retries.times(message_id) > 1)
+                asked.setdefault(to, []).append((message_id, entry.local))
+            else:
+                self._retries.discard(message_id)
+        for to, stamps in asked.items():
+            for some in chunks(stamps):
+                out.send(to, Stamps(self.group, self.joined, some, True))
+        return self._retries.wake(now)
+
+    def _silent(self, entry: _Entry, again: bool) -> tuple[ProcessId, ...]:
+        """Whose word this leader lacks for a message, and the other leaders. again: of a group without a word, all
+        processes, since who leads may be what is wrong."""
+        assert entry.message is not None
+        groups = entry.message.destinations
+        ballots = {g: held[0] for g, held in entry.accepts.items()}
+        vector = tuple(ballots[g] for g in groups) if len(ballots) == len(groups) else None
+        acknowledged = entry.acks.get(self._ack_key(vector), set()) if vector is not None else set()
+        silent: set[ProcessId] = set()
+        for group in groups:
+            members = self.topology.groups[group]
+            if group != self.group:
+                silent.add(self.leaders[group].leader)
+            needed = again or group in ballots
+            if needed and sum(p in acknowledged for p in members) < self.topology.quorum(group):
+                silent.update(p for p in members if p not in acknowledged)
+        if self.self_id not in acknowledged:
+            silent.add(self.self_id)
+        return tuple(sorted(silent))
+
+    def _on_stamps(self, sender: ProcessId, message: Stamps, now: int, out: Outbox) -> None:
+        """Deviation 5."""
+        own = message.group == self.group
+        lacked: list[MessageId] = []
+        answers: dict[tuple[GroupId, ...], list[tuple[MessageId, Timestamp]]] = {}
+        for message_id, local in message.stamps:
+            entry = self.entries.get(message_id)
+            if self._lacks(entry, message_id) and (own or self.status is LEADER):
+                lacked.append(message_id)
+                if own:
+                    continue
+            if entry is not None and entry.message is not None and self.group not in entry.message.destinations:
+                raise PeerError("a stamp of a message that is not for this group")
+            self._on_accept(sender, Accept(message_id, message.group, message.ballot, local, None), now, out)
+            if entry is not None and entry.message is not None and entry.phase != START and entry.local is not None:
+                answers.setdefault(entry.message.destinations, []).append((message_id, entry.local))
+        if lacked:
+            out.send((sender,), Lacked(lacked))
+        if message.ask and not own:
+            if self.status is LEADER:
+                for groups, stamps in answers.items():
+                    out.send(self.topology.members(groups), Stamps(self.group, self.joined, stamps, False))
+            else:
+                self._refer(sender, out)
+
+    def _lacks(self, entry: _Entry | None, message_id: MessageId) -> bool:
+        """Whether this process needs the payload of a message."""
+        return entry.message is None if entry is not None else self.log.known(message_id) is None
+
+    def _on_asked(self, sender: ProcessId, asked: Asked, out: Outbox) -> None:
+        """Deviation 5: which of these does this process, if it leads, not know?"""
+        if self.status is not LEADER:
+            self._refer(sender, out)
+            return
+        lacked = []
+        for message_id in asked.ids:
+            entry, known = self.entries.get(message_id), self.log.known(message_id)
+            if known is not None and (entry is None or entry.position):
+                out.send((sender,), Known(message_id, known[0]))
+            elif entry is None or entry.phase == START:
+                lacked.append(message_id)
+        if lacked:
+            out.send((sender,), Lacked(lacked))
+
+    def _on_lacked(self, sender: ProcessId, lacked: Lacked, out: Outbox) -> None:
+        """What a follower, or the leader of another group, needs of a message that this process leads or has sent."""
+        found = []
+        for message_id in lacked.ids:
+            entry = self.entries.get(message_id)
+            message = (entry.message if entry is not None else None) or self._submissions.get(message_id)
+            if message is not None and self.topology.group_of[sender] in message.destinations:
+                found.append(message)
+        for message in resendable(found):
+            entry = self.entries.get(message.id)
+            if sender not in self.members or self.status is not LEADER or entry is None or entry.local is None:
+                out.send((sender,), Multicast(message))
+            elif entry.phase != START:
+                out.send((sender,), Accept(message.id, self.group, self.joined, entry.local, message))
 
     def _on_known(self, known: Known, out: Outbox) -> None:
         """Deviation 7: the sender of a message need not repeat it, and a leader that has forgotten a message and
         stamped a late copy of it drops that. A leader that has not delivered so far yet asks its own group: one that
         voted for it may have delivered m since, from a peer's journal, and other groups have settled m by now."""
-        self._submitted.pop(known.id, None)
+        self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
         if self.status is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
             return
@@ -680,13 +796,11 @@ class WhiteBox(MulticastProtocol):
             self.log.recall(known.id, known.final, out)
             self._deliver_ready(out)
 
-    def _on_leader_is(self, group: GroupId, ballot: Ballot, out: Outbox) -> None:
+    def _on_leader_is(self, group: GroupId, ballot: Ballot, now: int) -> None:
         known = self.leaders[group]
         self._learn_leader(group, ballot)
-        if self.leaders[group] != known:
-            for message in self._submitted.values():
-                if group in message.destinations:
-                    out.send((ballot.leader,), Multicast(message))
+        if self.leaders[group] != known and self._submissions.new_leader(group):
+            self._wake_by(now)
 
     def _learn_leader(self, group: GroupId, ballot: Ballot) -> None:
         if ballot.leader not in self.topology.groups[group]:
@@ -898,11 +1012,11 @@ class WhiteBox(MulticastProtocol):
             if entry.phase == ACCEPTED:
                 assert entry.local is not None
                 self._queue.propose(entry.id, entry.local)
-                self._retry(entry, out)
-                self._retry_later(entry, now)
+                self._retries.add(entry.id, now)
             elif entry.phase == COMMITTED and not entry.position:
                 assert entry.final is not None
                 self._queue.commit(entry.id, entry.final)
+        self._retries.hurry()
         self._deliver_ready(out)
 
     def _on_nack(self, ballot: Ballot, now: int) -> None:
@@ -998,7 +1112,7 @@ class WhiteBox(MulticastProtocol):
         return self._wake if wake_log is None else min(self._wake, wake_log)
 
     def _run_timers(self, now: int, out: Outbox) -> int:
-        wakes = [self._retry_due(now, out)]
+        wakes = [self._retry_due(now, out), self._submissions.tick(now, out)]
         if self.status is LEADER:
             if now >= self._next_heartbeat:
                 self._next_heartbeat = now + self.options.heartbeat_us
@@ -1023,23 +1137,6 @@ class WhiteBox(MulticastProtocol):
             self._sweep_at = now + _ABANDONED_RETRIES * self.options.retry_us
             self._sweep(now, out)
         return min(wakes)
-
-    def _retry_due(self, now: int, out: Outbox) -> int:
-        due = now - self.options.retry_us
-        retries = self._retries
-        while retries and retries[0][0] <= due:
-            entry = self.entries.get(retries.popleft()[1])
-            if self.status is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
-                self._retry(entry, out)
-                retries.append((now, entry.id))
-        submissions = self._submission_retries
-        while submissions and submissions[0][0] <= due:
-            message = self._submitted.get(submissions.popleft()[1])
-            if message is not None:
-                out.send(self.topology.members(message.destinations), Multicast(message))
-                submissions.append((now, message.id))
-        period: int = self.options.retry_us
-        return min((queue[0][0] + period for queue in (retries, submissions) if queue), default=now + 20 * period)
 
     def _sweep(self, now: int, out: Outbox) -> None:
         """Forget remote ACCEPTs of messages that the own group never took up (their leaders send them again) and late
@@ -1068,7 +1165,7 @@ class WhiteBox(MulticastProtocol):
             "ballot": f"{self.joined.number}/{self.joined.leader}",
             "clock": self.clock.value,
             "pending": len(self._queue),
-            "submitted": len(self._submitted),
+            "submitted": len(self._submissions),
             "entries": len(self.entries),
             "unsettled": self.log.unsettled,
         }

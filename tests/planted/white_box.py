@@ -295,7 +295,7 @@ class NoNegativeAnswer(WaitsForItsCandidate):
 class ClientRetryOnly(WhiteBox):
     """Lines 32-34 left out: only the sender repeats a message, and it may have crashed. (Staged.)"""
 
-    def _retry(self, entry: Any, out: Outbox) -> None:
+    def _retry_later(self, entry: Any, now: int) -> None:
         pass
 
 
