@@ -40,9 +40,9 @@ Deviations from the figures, with reasons:
    that hears of a higher ballot and sees no new leader soon starts a still higher one.
 5. Lines 32-34 have a leader repeat what stays uncommitted as a whole to everybody. Under load that repeats what merely
    waits, and makes it wait longer. Here a leader tells its stamps again, many in a message and not too often
-   (parts.retries), to those whose acknowledgements it lacks and to the leaders, and asks for theirs; leaders answer with
-   their own stamps to all who need them, and who lacks a payload asks for it. The sender asks too (parts.submissions),
-   until it knows of the delivery. A Multicast that repeats what its leader holds changes nothing.
+   (parts.retries), to those whose acknowledgements it lacks and to the leaders, and asks for theirs; leaders answer
+   with their own stamps to all who need them, and who lacks a payload asks for it. The sender asks too
+   (parts.submissions), until it knows of the delivery. A Multicast that repeats what its leader holds changes nothing.
 6. DELIVER and heartbeats carry the group's dense position. A process that finds a gap fetches the missing deliveries
    from a peer's journal (the host's catch-up) instead of skipping them, and a candidate delivers all that any of its
    quorum has delivered before it computes its state.
@@ -219,9 +219,10 @@ class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
     """Times in microseconds.
 
     heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a follower stands for
-    election, up to twice that. retry_us: after which time an uncommitted message is asked after. stability_us: how often
-    watermarks are told. leaders_in_quorum: the leader of every destination group must be among those that acknowledged,
-    as line 17 demands of the own leader; then delivery alone is strictly serializable with two groups. Same latency.
+    election, up to twice that. retry_us: after which time an uncommitted message is asked after. stability_us: how
+    often watermarks are told. leaders_in_quorum: the leader of every destination group must be among those that
+    acknowledged, as line 17 demands of the own leader; then delivery alone is strictly serializable with two groups.
+    Same latency.
     """
 
     heartbeat_us: int = 100_000
@@ -666,6 +667,8 @@ class WhiteBox(MulticastProtocol):
         while (early := self._early.pop(self.log.position + 1, None)) is not None:
             if not self._deliver_next(early, out):
                 break
+        if self.status is LEADER:
+            self._deliver_ready(out)  # this message may have been what others waited for
         if self._votes is not None:
             self._compute_state(now, out)
         self._rejoin_if_caught_up(now, out)

@@ -15,7 +15,6 @@ what its processors do: of a pause that stops everything, load / (1 - load) paus
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import msgspec
