@@ -34,7 +34,7 @@ Deviations from the figures, with reasons:
 1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it
    again.
 2. A candidate acts on the first quorum of NEWLEADER_ACKs only; a process that votes later gets the leader's present
-   state.
+   state. Who hears of a leader by its heartbeat votes once, without its own state, and again if the link was reset.
 3. Phase and timestamps of a DELIVER are stored even if its delivery is filtered as a duplicate (line 25).
 4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack. A leader or candidate
    that hears of a higher ballot and sees no new leader soon starts a still higher one.
@@ -313,6 +313,7 @@ class WhiteBox(MulticastProtocol):
         self._votes: dict[ProcessId, NewLeaderAck] | None = None
         self._portions: dict[ProcessId, list[EntryState]] = {}
         self._state_acks: set[ProcessId] = set()
+        self._vote_again_at = 0
         self._queue = PendingQueue()
         self._announced = 0
         self._next_heartbeat = 0
@@ -830,8 +831,11 @@ class WhiteBox(MulticastProtocol):
             return
         self._promise(ballot, now, out)
 
-    def _promise(self, ballot: Ballot, now: int, out: Outbox) -> None:
+    def _promise(self, ballot: Ballot, now: int, out: Outbox, late: bool = False) -> None:
+        """late: the ballot has begun, so that this vote is only a request for its state. A vote is repeated if the link
+        has lost its memory, or after a very long time."""
         self.status = RECOVERING
+        self._vote_again_at = now + _ABANDONED_RETRIES * self.options.retry_us
         self.promised = ballot
         self._highest = max(self._highest, ballot)
         self._timer.restart(now)
@@ -839,7 +843,7 @@ class WhiteBox(MulticastProtocol):
         self._state_acks = set()
         self._portions.clear()
         self._save_ballots(out)
-        portions = self._state_portions()
+        portions = [[]] if late else self._state_portions()
         for part, entries in enumerate(portions):
             vote = NewLeaderAck(
                 ballot, self.joined, self.clock.value, self.log.position, entries, part, len(portions)
@@ -1045,7 +1049,9 @@ class WhiteBox(MulticastProtocol):
                 out.catch_up(sender)
         elif ballot.leader != self.self_id:
             # A leader that this process missed the election of, or whose NEW_STATE was lost: vote late, get its state.
-            self._promise(ballot, now, out)
+            self._timer.heard(now)
+            if ballot > self.promised or now >= self._vote_again_at:
+                self._promise(ballot, now, out, late=True)
 
     # -- after the loss of a disk (deviation 11) ----------------------------------------------------------------------
 
@@ -1100,6 +1106,8 @@ class WhiteBox(MulticastProtocol):
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
         self._portions.pop(peer, None)
+        if peer == self.promised.leader:
+            self._vote_again_at = now
         if self.status is LEADER:
             self._next_heartbeat = min(self._next_heartbeat, now)
             self._wake_by(now)

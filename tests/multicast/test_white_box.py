@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from multicast.protocol import Outbox, Overloaded
-from multicast.protocols.white_box import ACCEPTED, Deliver, Multicast, WhiteBox
+from multicast.protocols.white_box import ACCEPTED, Deliver, Heartbeat, Multicast, NewLeaderAck, WhiteBox
 from multicast.records import Delivered
-from multicast.types import FINAL, Timestamp, Topology
+from multicast.types import FINAL, Ballot, Timestamp, Topology
 from tests.conformance.journals import History, Submission, check
 from tests.multicast.lockstep import Lockstep
 from tests.planted.white_box import (
@@ -143,6 +143,30 @@ def test_ids_are_forgotten_after_twice_the_window() -> None:
     world.submit(0, 0, 1)
     world.advance(SECOND)
     assert all(len(world.protocol(p).log._known) <= 40 for p in range(6))
+
+
+def test_who_waits_for_a_new_state_votes_once_per_link_and_without_its_own_state() -> None:
+    world = cluster(groups=1)
+    world.cut = {(1, 0), (2, 0), (2, 1)}
+    m = world.submit(0, 0)
+    world.settle()
+    assert world.protocol(2).entries[m].phase == ACCEPTED
+
+    def beat() -> list[NewLeaderAck]:
+        engine = world.engines[2]
+        engine.receive(1, engine.codec.encode(0, Heartbeat(Ballot(2, 1), 0)))
+        world._run(2)
+        return [engine.codec.decode(data)[1] for data in world.links[2, 1]]
+
+    for _ in range(10):
+        votes = beat()
+        world.now += SECOND // 10
+    assert [(v.ballot, v.entries) for v in votes] == [((2, 1), [])]
+    world.lose_link(2, 1)
+    assert len(beat()) == len(beat()) == 1
+    world.cut = set()
+    world.advance(10 * SECOND)
+    assert [world.delivered(p) for p in range(3)] == [[m]] * 3
 
 
 def test_a_follower_that_lost_deliveries_fetches_them() -> None:
