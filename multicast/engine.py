@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from multicast import records, wire
+from multicast.discipline import Discipline
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
@@ -75,6 +76,7 @@ class Engine:
 
     incarnation: differs from that of every other life of this process. durability: for the journal's `Started`.
     copy_to_self: encode and decode messages to oneself too (the simulator does, to catch aliasing).
+    discipline: of the wall clock; None where nothing is stamped with it.
     """
 
     def __init__(
@@ -94,6 +96,12 @@ class Engine:
         self.position = 0
         self.completed = 0
         self.offset = 0
+        self.discipline: Discipline | None = None
+        if protocol.reads_real_clock() and protocol.options.clock_skew_us_max:
+            processes, options = protocol.topology.processes, protocol.options
+            limit, period = options.clock_skew_us_max, options.clock_probe_us
+            self.discipline = Discipline(self.self_id, processes, limit, period)
+        self._ahead_us = 0
         self._window = protocol.options.dedup_window_us
         self._copy_to_self = copy_to_self
         self._inputs: deque[tuple[int, Any, Any, Any]] = deque()
@@ -170,6 +178,7 @@ class Engine:
                 now,
             )
         )
+        self._read_clock(now, 0)
         self.protocol.on_start(Saved(values, self.position, first and not lost, first and lost), now, self._out)
         self._drain(now)
         self.application.on_start(now, self._app_out)
@@ -216,14 +225,16 @@ class Engine:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def run(self, now: int) -> Batch:
-        """Drain all inputs through protocol and application.
+    def run(self, now: int, wall: int | None = None) -> Batch:
+        """Drain all inputs through protocol and application. now: runs steadily in a life, from what the wall clock
+        showed at its begin. wall: what it shows; by default `now`, plus what it was ahead of that before.
 
         Whatever the protocol does after its `end_batch`, on a timer or for the application, is followed by another one
         in this batch: what `end_batch` saves agrees with everything else that the batch writes.
         """
         out, app_out, inputs = self._out, self._app_out, self._inputs
         protocol, application = self.protocol, self.application
+        self._read_clock(now, self._ahead_us if wall is None else wall - now)
         if self._stable > self._stable_told:
             self._stable_told = self._stable
             protocol.on_stable(self._stable, now, out)
@@ -247,9 +258,12 @@ class Engine:
                 elif kind == _SUBMIT:
                     app_out.submissions.append(a)
                 else:
+                    if self.discipline is not None:
+                        self.discipline.on_peer_reset(a)
                     protocol.on_peer_reset(a, now, out)
                     application.on_peer_reset(a, now, app_out)
                 self._drain(now)
+            self._use_clock(now)
             self._ended = True
             protocol.end_batch(now, out)
             self._drain(now)
@@ -270,7 +284,8 @@ class Engine:
             rounds += 1
             if rounds > _ROUNDS_MAX:
                 raise AssertionError(f"process {self.self_id} does not come to rest in batch {self._batch.number}")
-        wakes = [w for w in (wake_protocol, wake_application) if w is not None]
+        wake_clock = self.discipline.wake_at if self.discipline else None
+        wakes = [w for w in (wake_protocol, wake_application, wake_clock) if w is not None]
         batch = self._close(now)
         batch.wake_at = min(wakes) if wakes else None
         return batch
@@ -303,6 +318,23 @@ class Engine:
         return offsets[0][1] if offsets else self.offset
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _read_clock(self, now: int, ahead_us: int) -> None:
+        self._ahead_us = ahead_us
+        if self.discipline is not None:
+            self.discipline.read(now, ahead_us)
+            self._use_clock(now)
+
+    def _use_clock(self, now: int) -> None:
+        """Ask what the peers' clocks show, if it is time, and tell the protocol what they have said."""
+        clock = self.discipline
+        if clock is None:
+            return
+        if peers := clock.probe(now):
+            self._send(peers, wire.HOST, wire.ClockProbe(now), False, self._batch.sends)
+        self.protocol.clock_correction = clock.correction
+        if clock.off != self.protocol.clock_off:
+            self.protocol.on_clock(clock.off, now)
 
     def _drain(self, now: int) -> None:
         """Carry out what a handler asked for, except sends."""
@@ -460,6 +492,14 @@ class Engine:
         self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False, self._batch.sends)
 
     def _on_host_message(self, peer: ProcessId, message: Any, now: int) -> None:
+        if type(message) is wire.ClockProbe:
+            answer = wire.ClockReading(message.sent, now + self._ahead_us)
+            self._send((peer,), wire.HOST, answer, False, self._batch.sends)
+            return
+        if type(message) is wire.ClockReading:
+            if self.discipline is not None:
+                self.discipline.on_reading(peer, message.sent, message.wall, now)
+            return
         if self.protocol.topology.group_of.get(peer) != self.protocol.group:
             raise PeerError("catch-up is a matter inside a group")
         if type(message) is wire.CatchUpRequest:

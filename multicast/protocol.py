@@ -1,7 +1,8 @@
 """The interface between a multicast protocol and whatever runs it, and between that and the application.
 
 A protocol is a state machine without IO: inputs come in as method calls, effects go out through an `Outbox`. `now` is
-an integer count of microseconds, `rng` a seeded `random.Random`; there is no other clock and no other randomness. The
+an integer count of microseconds, steady in a life, for timers; `real_clock(now)` is for stamps; `rng` a seeded
+`random.Random`. There is no other clock and no other randomness. The
 same object runs in the simulator (`multicast.simulation`) and over TCP (`multicast.runtime`); both drive it through
 `multicast.engine.Engine`, which is the host's side of this contract:
 
@@ -37,7 +38,9 @@ class Overloaded(Exception):
 class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What every protocol can be told; a protocol adds its own by subclassing.
 
-    clock: "logical" counts events, "hybrid" is max(clock + 1, now) (PrimCast, Section 5; Kulkarni et al. 2014).
+    clock: "logical" counts events, "hybrid" is max(clock + 1, real time) (PrimCast, Section 5; Kulkarni et al. 2014).
+    clock_skew_us_max: how far a wall clock may be off from what most show and still give stamps and fit a leader; 0:
+        every clock is believed. clock_probe_us: how often processes compare their clocks. See `multicast.discipline`.
     dedup_window_us: how long after its creation an id may be delivered with effect, microseconds; 0: for ever, and
         then ids are remembered for ever too. Needs UUIDv7 ids and the hybrid clock.
     pending_max: undelivered messages at one process beyond which `on_submit` raises Overloaded.
@@ -48,12 +51,16 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
     clock: str = "logical"
+    clock_skew_us_max: int = 500_000
+    clock_probe_us: int = 1_000_000
     dedup_window_us: int = 0
     pending_max: int = 100_000
 
     def __post_init__(self) -> None:
         if self.clock not in ("logical", "hybrid"):
             raise ValueError(f"clock is 'logical' or 'hybrid', not {self.clock!r}")
+        if self.clock_skew_us_max < 0 or self.clock_probe_us < 1:
+            raise ValueError("clock_skew_us_max must be at least 0 and clock_probe_us at least 1")
         if self.dedup_window_us < 0 or self.pending_max < 1:
             raise ValueError("dedup_window_us must be at least 0 and pending_max at least 1")
         if self.dedup_window_us and self.clock != "hybrid":
@@ -164,6 +171,7 @@ class MulticastProtocol:
     """One process's side of a protocol. Subclasses override what they need.
 
     Handlers are called one at a time; none blocks. Assertions of a paper's per-process invariants stay on.
+    clock_correction, clock_off: the host's, see `real_clock` and `on_clock`.
     """
 
     specification: ClassVar[Specification]
@@ -174,6 +182,8 @@ class MulticastProtocol:
         self.options: Any = options
         self.rng = rng
         self.group: GroupId = topology.group_of[self_id]
+        self.clock_correction: int | None = 0
+        self.clock_off = False
 
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
         """The first call of a life."""
@@ -206,6 +216,20 @@ class MulticastProtocol:
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
         """The host durably holds the outcomes of the first `position` final deliveries."""
+
+    def real_clock(self, now: int) -> int:
+        """What stamps may take for the time: microseconds since 1970 that no minority of clocks can push, and that may
+        jump; 0: not known. For timers there is `now`."""
+        return 0 if self.clock_correction is None else now + self.clock_correction
+
+    def reads_real_clock(self) -> bool:
+        """Whether `real_clock` matters under these options; then the host compares clocks."""
+        return bool(self.options.clock == "hybrid")
+
+    def on_clock(self, off: bool, now: int) -> None:
+        """This process's wall clock is off from what most show by more than `clock_skew_us_max`, or no longer: so long
+        it should not lead, if anybody else can."""
+        self.clock_off = off
 
     def strict_groups_max(self) -> int | None:
         """With how many groups delivery alone is strictly serializable under these options; None: with any number."""

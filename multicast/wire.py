@@ -16,7 +16,7 @@ from multicast.protocol import PeerError
 from multicast.records import Delivered
 from multicast.types import ProcessId
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 PROTOCOL = 0
@@ -59,7 +59,20 @@ class CatchUpReply(msgspec.Struct, array_like=True, tag=2, gc=False):
     more: bool
 
 
-HOST_MESSAGES = (CatchUpRequest, CatchUpReply)
+class ClockProbe(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """What does your wall clock show? sent: the asker's own time, for its own use. See `multicast.discipline`."""
+
+    sent: int
+
+
+class ClockReading(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """This, in microseconds since 1970. sent: from the probe."""
+
+    sent: int
+    wall: int
+
+
+HOST_MESSAGES = (CatchUpRequest, CatchUpReply, ClockProbe, ClockReading)
 
 
 def tagged_union(types: Sequence[type]) -> Any:

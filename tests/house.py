@@ -13,16 +13,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("multicast", "kvstore", "client_sdk", "workloads", "spark_etl", "tests")
 FILE_LINES_MAX = 700
-PROTOCOL_LINES_MAX = 1300
+PROTOCOL_LINES_MAX = 1320
 """A protocol is one file, messages, options, leader change and all."""
 
-LIBRARY_PURE = ("types", "protocol", "wire", "session", "engine", "records")
+LIBRARY_PURE = ("types", "protocol", "wire", "session", "discipline", "engine", "records")
 ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
     ("multicast.types", ()),
     ("multicast.protocol", ("multicast.types",)),
     ("multicast.records", ("multicast.types",)),
     ("multicast.session", ("multicast.protocol", "multicast.types")),
+    ("multicast.discipline", ("multicast.types",)),
     ("multicast.wire", ("multicast.protocol", "multicast.records", "multicast.types")),
     ("multicast.engine", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),
     ("multicast.parts", ("multicast.types", "multicast.protocol")),

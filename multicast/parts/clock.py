@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Clock:
-    """Only rises. Logical: counts stamps. Hybrid: `max(clock + 1, now)`, so it stays near real time in microseconds."""
+    """Only rises. Logical: counts stamps. Hybrid: `max(clock + 1, real time)`, so it stays near that, in
+    microseconds."""
 
     __slots__ = ("hybrid", "value")
 
@@ -12,11 +13,11 @@ class Clock:
         self.hybrid = kind == "hybrid"
         self.value = 0
 
-    def stamp(self, now: int) -> int:
-        """A value above every earlier one."""
+    def stamp(self, real: int) -> int:
+        """A value above every earlier one. real: `MulticastProtocol.real_clock`, 0 where it is not known."""
         value = self.value + 1
-        if self.hybrid and now > value:
-            value = now
+        if self.hybrid and real > value:
+            value = real
         self.value = value
         return value
 

@@ -551,6 +551,10 @@ class GroupLog(MulticastProtocol):
 
     # -- a process that has lost its disk -----------------------------------------------------------------------------
 
+    def on_clock(self, off: bool, now: int) -> None:
+        super().on_clock(off, now)
+        self.paxos.on_clock(off, now)
+
     def is_member(self) -> bool:
         return not self.paxos.amnesiac
 

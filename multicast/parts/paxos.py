@@ -112,10 +112,11 @@ class Nack(msgspec.Struct, array_like=True, tag=114, gc=False):
 
 
 class Heartbeat(msgspec.Struct, array_like=True, tag=115, gc=False):
-    """The leader lives, and knows all decisions up to `decided`."""
+    """The leader lives, and knows all decisions up to `decided`. resigning: its clock is off, who can should lead."""
 
     ballot: Ballot
     decided: int
+    resigning: bool = False
 
 
 class Fetch(msgspec.Struct, array_like=True, tag=116, gc=False):
@@ -426,14 +427,18 @@ class Paxos:
             self._decide_next()
         self._see(accept.decided, now)
 
-    def _follow(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> bool:
+    def _follow(
+        self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool = False
+    ) -> bool:
         """Whether a leader with this ballot is to be obeyed; one with a higher ballot than promised always is."""
         if ballot < self.promised:
             out.send((sender,), Nack(self.promised))
             return False
         if ballot > self.promised:
             self._promise(ballot, now, out)
-        self._timer.heard(now)
+        self._timer.heard(now, resigning)
+        if resigning:
+            self._wake = min(self._wake, self._timer.deadline)
         return True
 
     def _on_accepted(self, sender: ProcessId, accepted: Accepted) -> None:
@@ -622,7 +627,7 @@ class Paxos:
     def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
         if heartbeat.ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
-        if self._follow(sender, heartbeat.ballot, now, out):
+        if self._follow(sender, heartbeat.ballot, now, out, heartbeat.resigning):
             self._see(heartbeat.decided, now)
 
     # -- timers -------------------------------------------------------------------------------------------------------
@@ -632,6 +637,11 @@ class Paxos:
         self._assembly.forget(peer)
         if self.status is LEADER:
             self._next_heartbeat = self._wake = now
+
+    def on_clock(self, off: bool, now: int) -> None:
+        """See `MulticastProtocol.on_clock`."""
+        self._timer.reluctant = off
+        self._next_heartbeat = self._wake = now
 
     def tick(self, now: int, out: Outbox) -> int:
         """Heartbeats, elections, fetches, and Accepts that may have been lost. Returns when to be called again."""
@@ -661,7 +671,7 @@ class Paxos:
         who have not acknowledged it; not more than `_BATCH_BYTES` at once."""
         self._next_heartbeat = now + self.heartbeat_us
         if self._others:
-            out.send(self._others, Heartbeat(self.promised, self.decided))
+            out.send(self._others, Heartbeat(self.promised, self.decided, self._timer.reluctant))
         decided, proposed = self._beaten
         self._beaten = (self.decided, self._next)
         size = 0

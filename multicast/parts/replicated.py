@@ -232,7 +232,7 @@ class ReplicatedSkeen(GroupLog):
         if known is not None and (entry is None or entry.position):
             out.send((sender,), Known(message.id, known[0]))
         elif entry is None:
-            entry = Entry(message, Timestamp(self.stamping.stamp(now), self.group), True)
+            entry = Entry(message, Timestamp(self.stamping.stamp(self.real_clock(now)), self.group), True)
             self.in_flight[message.id] = entry
             self._block(entry)
             self._propose(Assign(self.reign, entry.local, message))

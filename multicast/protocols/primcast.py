@@ -213,12 +213,13 @@ class Nack(msgspec.Struct, array_like=True, tag=9, gc=False):
 
 
 class Heartbeat(msgspec.Struct, array_like=True, tag=10, gc=False):
-    """The primary lives. clock, length, position: as in Ack."""
+    """The primary lives. clock, length, position: as in Ack. resigning: its wall clock is off, who can should lead."""
 
     epoch: Ballot
     clock: int
     length: int
     position: int
+    resigning: bool = False
 
 
 class Fetch(msgspec.Struct, array_like=True, tag=11, gc=False):
@@ -514,7 +515,7 @@ class PrimCast(MulticastProtocol):
                 continue
             if self.log.known(message_id) is not None:
                 continue  # what is known as delivered is never stamped (deviation 9)
-            vote = Vote(message_id, self.length, self.clock.stamp(now), self.joined)
+            vote = Vote(message_id, self.length, self.clock.stamp(self.real_clock(now)), self.joined)
             self._place(entry, vote, now, out)
             self._extend(self.length + 1, vote.ts)
             self._acknowledge(entry)
@@ -1063,7 +1064,9 @@ class PrimCast(MulticastProtocol):
         elif epoch < self.promised:
             out.send((sender,), Nack(self.promised))
         elif epoch == self.joined:
-            self._timer.heard(now)
+            self._timer.heard(now, heartbeat.resigning)
+            if heartbeat.resigning:
+                self._wake_by(self._timer.deadline)
             self._confirm(now)
             self._on_report(sender, epoch, heartbeat.clock, heartbeat.length)
             length, position = self._leader_before
@@ -1176,6 +1179,11 @@ class PrimCast(MulticastProtocol):
     def _wake_by(self, at: int) -> None:
         self._wake = min(self._wake, at)
 
+    def on_clock(self, off: bool, now: int) -> None:
+        super().on_clock(off, now)
+        self._timer.reluctant = off
+        self._next_heartbeat = self._wake = now
+
     def on_tick(self, now: int, out: Outbox) -> int | None:
         if self.rejoin.amnesiac:
             return min(self._rejoin_due(now, out), self._resubmit_due(now, out))
@@ -1190,7 +1198,7 @@ class PrimCast(MulticastProtocol):
             if now >= self._next_heartbeat:
                 self._next_heartbeat = now + self.options.heartbeat_us
                 if self._peers:
-                    beat = Heartbeat(self.joined, self._told_clock, self.length, self.log.position)
+                    beat = Heartbeat(self.joined, self._told_clock, self.length, self.log.position, self.clock_off)
                     out.send_durable(tuple(self._peers), beat)
             wakes.append(self._next_heartbeat)
         elif self._votes is not None:

@@ -59,7 +59,9 @@ Deviations from the algorithms, with reasons:
    once the last stamp has reached it, nothing needs deciding: the barrier is sent at once.
 5. A barrier is a maximum and names how many messages for this destination precede it; it counts once those are there.
    So a lost message cannot be passed over, and any member of the source group may repeat a barrier.
-6. A leader bounds a stamp to `stamp_ahead_us_max` beyond its own clock: a fast clock would hold everybody up.
+6. A leader bounds a stamp to `stamp_ahead_us_max` beyond its own clock: a fast clock would hold everybody up. The
+   clocks of senders and leaders are those of `MulticastProtocol.real_clock`, so that no minority of clocks is fast. A
+   destination that is blocked nevertheless asks for the barrier that it lacks, with Algorithm 2, too.
 7. Algorithm 2 begins at the present time, and its null is never older than one threshold: after a pause one null
    suffices.
 8. The leader alone forwards. It repeats the barrier until a quorum of the destination has everything; a destination
@@ -482,7 +484,7 @@ class QuasiGenuine(MulticastProtocol):
                 raise Overloaded(f"group {self.group} may not send to group {group}: see the option 'senders'")
         if self.log.known(message.id) or message.id in self._cast_ids or message.id in self.waiting:
             return
-        self._stamp = max(now, self._stamp + 1)
+        self._stamp = max(self.real_clock(now), self._stamp + 1)
         self._cast_number += 1
         cast = Cast(self.self_id, self._epoch, self._cast_number, self._stamp, message)
         if not self._casts:
@@ -512,7 +514,8 @@ class QuasiGenuine(MulticastProtocol):
         expected = self.base.casts if self.paxos.idle and not self._due else self._expected
         if self._follows(expected.get(sender), cast):
             self._expected[sender] = (cast.epoch, cast.number)
-            rtc = min(cast.rtc, now + self.options.stamp_ahead_us_max)
+            real = self.real_clock(now)
+            rtc = min(cast.rtc, real + self.options.stamp_ahead_us_max) if real else cast.rtc
             value = Cast(sender, cast.epoch, cast.number, rtc, cast.message)
             self._propose(((rtc, 0), 0, sender, cast.epoch, cast.number, _encode(value)))
 
@@ -524,8 +527,10 @@ class QuasiGenuine(MulticastProtocol):
             self.paxos.propose(due[-1])
 
     def _propose_due(self, now: int) -> None:
-        due = self._due
-        while due and due[0][0][0] + self._wait_us <= now:
+        """Without a clock to go by, and far beyond it, A2 does not hold: nothing is waited for."""
+        due, real = self._due, self.real_clock(now)
+        ahead_max = self.options.stamp_ahead_us_max
+        while due and not (real and real < due[0][0][0] + self._wait_us <= real + self._wait_us + ahead_max):
             stamp, kind, *_, value = heappop(due)
             if kind == 1:
                 self._due_nulls.discard(stamp)
@@ -554,11 +559,12 @@ class QuasiGenuine(MulticastProtocol):
         if message is not None and self.options.optimistic and self.log.known(message.id) is None:
             place = (early.rtc, group, sender, early.epoch, early.number)
             self.early.expect(place, message)
-        if early.rtc <= now + self.options.stamp_ahead_us_max:
+        real = self.real_clock(now)
+        if not real or early.rtc <= real + self.options.stamp_ahead_us_max:
             self._on_wants(early.wants, now, out)
 
     def _deliver_early(self, now: int, out: Outbox) -> None:
-        for (rtc, group, *_), message in self.early.due(now):
+        for (rtc, group, *_), message in self.early.due(self.real_clock(now)):
             out.deliver(message, timestamp_of((rtc, 0), group), OPTIMISTIC)
 
     # -- the group's log ----------------------------------------------------------------------------------------------
@@ -594,7 +600,7 @@ class QuasiGenuine(MulticastProtocol):
         if self.options.direct_learners:
             self._ahead_base = self.base.copy()
             self._announced.clear()
-        self._told = dict.fromkeys((self.group, *self._receivers), self._silent_at_first(now))
+        self._told = dict.fromkeys((self.group, *self._receivers), self._silent_at_first(self.real_clock(now)))
         for group in self._receivers:
             if self._quorum_has(group) < self.base.numbers.get(group, 0):
                 self._send_barrier(group, self.topology.groups[group], out)
@@ -753,7 +759,7 @@ class QuasiGenuine(MulticastProtocol):
 
     def _on_wants(self, wants: list[tuple[GroupId, Stamp]], now: int, out: Outbox) -> None:
         """Lines 15-20, at the leader."""
-        if not self.paxos.leading or self.options.liveness != "request":
+        if not self.paxos.leading:
             return
         for group, stamp in wants:
             if group != self.group and group not in self._receivers:
@@ -783,15 +789,17 @@ class QuasiGenuine(MulticastProtocol):
     def _nulls_due(self, now: int, out: Outbox) -> int:
         """Algorithm 2, lines 6-11, at the leader. Returns when to look again."""
         threshold: int = self.options.barrier_threshold_us
-        wake = now + threshold
+        wake, real = now + threshold, self.real_clock(now)
+        if not real:
+            return wake
         for group, told in list(self._told.items()):
             told = max(told, self.base.last[0]) if group == self.group else told
             if group in self._wanted:
                 continue
-            if now - told >= threshold:
-                self._want(group, self._silent_since(told, now))
+            if real - told >= threshold:
+                self._want(group, self._silent_since(told, real))
             else:
-                wake = min(wake, told + threshold)
+                wake = min(wake, now + told + threshold - real)
         self._answer_wants(out)
         return wake
 
@@ -1194,6 +1202,10 @@ class QuasiGenuine(MulticastProtocol):
         if at < self._wake:
             self._wake = at
 
+    def on_clock(self, off: bool, now: int) -> None:
+        super().on_clock(off, now)
+        self.paxos.on_clock(off, now)
+
     def on_tick(self, now: int, out: Outbox) -> int | None:
         if self._blocked is None and self.waiting:
             self._wake_by(now)
@@ -1207,21 +1219,21 @@ class QuasiGenuine(MulticastProtocol):
             self._wake = self._run_timers(now, out)
             self._end_paxos_batch(now, out)
         wakes.append(self._wake)
-        if self._due:
-            wakes.append(self._due[0][0][0] + self._wait_us)
-        if (early := self.early.wake_at) is not None:
-            if early <= now:
+        if real := self.real_clock(now):
+            if self._due:
+                wakes.append(now + max(1, self._due[0][0][0] + self._wait_us - real))
+            if (early := self.early.wake_at) is not None and early <= real:
                 self._deliver_early(now, out)
                 early = self.early.wake_at
             if early is not None:
-                wakes.append(early)
+                wakes.append(now + early - real)
         return min(wakes)
 
     def _run_timers(self, now: int, out: Outbox) -> int:
         period: int = self.options.retry_us
         wakes: list[int | None] = [now + 20 * period]
         wakes += [self._ask_if_blocked(now, out), self._catch_up_if_behind(now, out)]
-        self.early.forget(now - 20 * period)
+        self.early.forget(self.real_clock(now) - 20 * period)
         if self._casts:
             if now - self._cast_at >= period:
                 self._send_casts(list(islice(self._casts, _RESENT_MAX)), now, out)
@@ -1248,6 +1260,9 @@ class QuasiGenuine(MulticastProtocol):
         return min(w for w in wakes if w is not None)
 
     # -- for people ---------------------------------------------------------------------------------------------------
+
+    def reads_real_clock(self) -> bool:
+        return True
 
     def strict_groups_max(self) -> int | None:
         return None if barriers.all_promise(self.senders_to) else 1

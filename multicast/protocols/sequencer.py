@@ -108,7 +108,7 @@ class Sequencer(MulticastProtocol):
         if any(group not in self._logs for group in message.destinations):
             raise PeerError(f"a message for groups {message.destinations}")
         if message.id not in self._known:
-            timestamp = Timestamp(self._clock.stamp(now), 0)
+            timestamp = Timestamp(self._clock.stamp(self.real_clock(now)), 0)
             out.put(timestamp.encode(), msgspec.msgpack.encode(message))
             self._append(message, timestamp)
             for group in message.destinations:

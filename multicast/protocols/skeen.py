@@ -174,7 +174,7 @@ class Skeen(MulticastProtocol):
         entry = self._entries.get(message.id)
         if entry is not None or self._log.known(message.id):
             return entry
-        local = Timestamp(self._clock.stamp(now), self.group)
+        local = Timestamp(self._clock.stamp(self.real_clock(now)), self.group)
         entry = self._entries[message.id] = _Entry(message, {self.group: local})
         self._queue.propose(message.id, local)
         self._retries.append((now, message.id))

@@ -52,7 +52,7 @@ Deviations from the paper, with reasons:
 4. The threshold is bounded to what is safe for the number of members of a view.
 5. A message may be multicast again through another process. All copies are ordered; the first one in the order is
    delivered, others are dropped. With a deduplication window an id is remembered for two windows after its delivery; a
-   copy that is ordered later than that is delivered again, expired. (A stamp is never below its messages' creation.)
+   copy that is ordered later than that is delivered again, expired.
 6. Casts are dropped when all members hold them and they are ordered here; how far the order has come is saved with
    that.
 
@@ -80,7 +80,7 @@ from multicast.parts.paxos import Paxos
 from multicast.parts.portions import PORTION_BYTES
 from multicast.parts.views import Cast, Flushed, Gathering, NewView, Span
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _VIEW_KEY, _ORDER_KEY = b"v", b"o"
 _CAST_PREFIX, _DELIVERED_PREFIX = b"c", b"m"
@@ -393,11 +393,7 @@ class Toto(MulticastProtocol):
         return messages
 
     def _cast(self, messages: list[AppMessage], now: int, out: Outbox) -> None:
-        stamp = 0
-        if self.options.clock == "hybrid":
-            stamp = now
-            if self.options.dedup_window_us:
-                stamp = max([now, *(created_us(m.id) for m in messages)])
+        stamp = self.real_clock(now) if self.options.clock == "hybrid" else 0
         cast = self.view.next_cast(stamp, messages)
         self._save_cast(cast, out)
         self._told = list(self.view.held)

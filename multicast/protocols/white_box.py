@@ -194,10 +194,12 @@ class Nack(msgspec.Struct, array_like=True, tag=9, gc=False):
 
 
 class Heartbeat(msgspec.Struct, array_like=True, tag=10, gc=False):
-    """The leader lives; it has sent the deliveries up to `position`."""
+    """The leader lives; it has sent the deliveries up to `position`. resigning: its clock is off, who can should
+    lead."""
 
     ballot: Ballot
     position: int
+    resigning: bool = False
 
 
 class LeaderIs(msgspec.Struct, array_like=True, tag=11, gc=False):
@@ -452,7 +454,7 @@ class WhiteBox(MulticastProtocol):
         if entry.phase != START:
             return
         entry.message = message
-        entry.local = local = Timestamp(self.clock.stamp(now), self.group)
+        entry.local = local = Timestamp(self.clock.stamp(self.real_clock(now)), self.group)
         entry.phase = PROPOSED
         self._queue.propose(message.id, local)
         self._retry_later(entry, now)
@@ -1044,7 +1046,9 @@ class WhiteBox(MulticastProtocol):
         elif ballot < self.promised:
             out.send((sender,), Nack(self.promised))
         elif self.status is FOLLOWER and ballot == self.joined:
-            self._timer.heard(now)
+            self._timer.heard(now, heartbeat.resigning)
+            if heartbeat.resigning:
+                self._wake_by(self._timer.deadline)
             if heartbeat.position > self.log.position:
                 out.catch_up(sender)
         elif ballot.leader != self.self_id:
@@ -1116,6 +1120,11 @@ class WhiteBox(MulticastProtocol):
         if at < self._wake:
             self._wake = at
 
+    def on_clock(self, off: bool, now: int) -> None:
+        super().on_clock(off, now)
+        self._timer.reluctant = off
+        self._next_heartbeat = self._wake = now
+
     def on_tick(self, now: int, out: Outbox) -> int | None:
         wake_log = None if self.rejoin.amnesiac else self.log.tick(now, out)
         if now >= self._wake:
@@ -1129,7 +1138,7 @@ class WhiteBox(MulticastProtocol):
                 self._next_heartbeat = now + self.options.heartbeat_us
                 peers = [p for p in self.members if p != self.self_id]
                 if peers:
-                    out.send(peers, Heartbeat(self.joined, self._announced))
+                    out.send(peers, Heartbeat(self.joined, self._announced, self.clock_off))
             wakes.append(self._next_heartbeat)
             if self._highest > self.promised:
                 if self._timer.due(now):

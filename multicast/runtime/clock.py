@@ -1,26 +1,29 @@
-"""The live host's clock."""
+"""The live host's two clocks: a steady one for timers, and the wall clock, which may be wrong and may be set."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+# On Linux one that goes on while the machine sleeps: what peers were heard to show then stays comparable.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def wall_us() -> int:
+    """What the machine's clock shows: microseconds since 1970."""
+    return time.time_ns() // 1000
 
 
 class Clock:
-    """Microseconds since 1970 that never go back.
+    """wall: the wall clock. now(): begins at what it shows, then runs at real rate and never goes back."""
 
-    It follows the wall clock forward at once. When the wall clock is set back, this one runs at half speed until the
-    other has caught up: timers go on, and no instant comes twice.
-    """
+    __slots__ = ("_begun", "_last", "wall")
 
-    __slots__ = ("_last", "_steady_last")
-
-    def __init__(self) -> None:
-        self._last = time.time_ns() // 1000
-        self._steady_last = time.monotonic_ns() // 1000
+    def __init__(self, wall: Callable[[], int] = wall_us) -> None:
+        self.wall = wall
+        self._begun = wall() - time.clock_gettime_ns(_STEADY) // 1000
+        self._last = 0
 
     def now(self) -> int:
-        wall = time.time_ns() // 1000
-        steady = time.monotonic_ns() // 1000
-        self._last = max(wall, self._last + (steady - self._steady_last) // 2)
-        self._steady_last = steady
+        self._last = max(self._last, self._begun + time.clock_gettime_ns(_STEADY) // 1000)
         return self._last

@@ -22,7 +22,7 @@ import structlog
 from multicast.engine import Batch, Checkpoint, Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol, Overloaded
-from multicast.runtime.clock import Clock
+from multicast.runtime.clock import Clock, wall_us
 from multicast.runtime.links import Links
 from multicast.runtime.writer import Writer
 from multicast.types import AppMessage, ProcessId
@@ -47,6 +47,7 @@ class Host:
     process, not of the machine. checkpoint: what lies materialised beside the journal.
     on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
     on_error(error): once, when the host fails. lost: the disk that this process had before is gone (`Saved.lost`).
+    wall(): the wall clock, microseconds since 1970.
     """
 
     def __init__(
@@ -64,13 +65,15 @@ class Host:
         on_flushed: Callable[[int], None] | None = None,
         on_error: Callable[[BaseException], None] | None = None,
         lost: bool = False,
+        wall: Callable[[], int] = wall_us,
     ):
         if durability not in ("fsync", "os"):
             raise ValueError(f"durability is 'fsync' or 'os', not {durability!r}")
         missing = [p for p in protocol.topology.processes if p not in addresses]
         if missing:
             raise ValueError(f"no address for processes {missing}")
-        self._clock = Clock()
+        self._clock = Clock(wall)
+        self._clock_off = False
         self.now: Callable[[], int] = self._clock.now
         self.journal = journal
         self.engine = Engine(
@@ -149,7 +152,7 @@ class Host:
     async def _stop(self) -> None:
         if self._state == "running":
             try:
-                self._carry_out(self.engine.run(self.now()))
+                self._carry_out(self.engine.run(self.now(), self._clock.wall()))
                 self._carry_out(self.engine.stop(self.now()))
             except Exception as error:
                 self._fail(error)
@@ -239,7 +242,7 @@ class Host:
         if self._state != "running":
             return
         try:
-            self._carry_out(self.engine.run(self.now()))
+            self._carry_out(self.engine.run(self.now(), self._clock.wall()))
         except Exception as error:  # our own bug, or the application's: going on could break a promise
             self._fail(error)
 
@@ -266,6 +269,8 @@ class Host:
             links.close_faulty(peer, reason)
         self._wake_at = batch.wake_at
         self._set_timer()
+        if self.engine.protocol.clock_off != self._clock_off:
+            self._tell_clock()
         if self._on_batch is not None:
             self._on_batch(batch)
 
@@ -286,6 +291,21 @@ class Host:
         except Exception as error:
             self._fail(error)
         self._schedule()
+
+    def _tell_clock(self) -> None:
+        """In the log: the wall clock is off, or no longer."""
+        engine, self._clock_off = self.engine, self.engine.protocol.clock_off
+        assert engine.discipline is not None
+        ahead_ms, role = (engine.discipline.status()["ahead_us"] or 0) // 1000, engine.protocol.role()
+        if self._clock_off:
+            what = "the wall clock is off from what most replicas show: not used, and this replica should not lead"
+            log.warning(what, process=engine.self_id, ahead_ms=ahead_ms, role=role)
+        else:
+            log.info("the wall clock is right again", process=engine.self_id, ahead_ms=ahead_ms, role=role)
+
+    def real_time(self) -> int:
+        """The best guess of the time, microseconds since 1970: the wall clock's, unless most others show another."""
+        return self.engine.protocol.real_clock(self.now()) or self._clock.wall()
 
     # -- timer --------------------------------------------------------------------------------------------------------
 
@@ -348,6 +368,7 @@ class Host:
             "journal_bytes": engine.offset,
             "unwritten_bytes": self._writer.pending_bytes,
             "requests": len(self._requests),
+            "clock": engine.discipline.status() if engine.discipline else None,
             "peers": self._links.status(),
             "fdatasync_us": self._writer.sync_percentiles_us(),
             "details": protocol.describe(),

@@ -76,17 +76,17 @@ _ARRIVAL = struct.Struct(">QII")
 class Node:
     """One process and its host, over all its lives.
 
-    life: 1 for the first, also the incarnation. lost: its first disk is gone. offset_us: its clock against the
-    world's. touched: frames taken since the last batch, link -> sequence number. wake_at: the instant, of its own
-    clock, at which it wants to run. busy_until: when its processor is done with what it has begun; inputs: taken since
-    the last batch (`Cpu`).
+    life: 1 for the first, also the incarnation. lost: its first disk is gone. offset_us: its wall clock against the
+    world's; begun_us: what that was when this life began. touched: frames taken since the last batch, link -> sequence
+    number. wake_at: the instant, of its own time, at which it wants to run. busy_until: when its processor is done with
+    what it has begun; inputs: taken since the last batch (`Cpu`).
     """
 
     __slots__ = (
-        "application", "backlog", "busy_until", "disk", "due", "engine", "failed_sync", "flushed", "flushed_position",
-        "fsync_extra_us", "in_sync", "inputs", "journal", "last_clock", "life", "links", "lost", "offset_us", "paused",
-        "pid", "protocol", "queue", "ran", "replaying", "timer_at", "tokens", "touched", "up", "wake_at", "world",
-        "writing",
+        "application", "backlog", "begun_us", "busy_until", "disk", "due", "engine", "failed_sync", "flushed",
+        "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "life", "links", "lost", "offset_us",
+        "paused", "pid", "protocol", "queue", "ran", "replaying", "timer_at", "tokens", "touched", "up", "wake_at",
+        "world", "writing",
     )  # fmt: skip
 
     def __init__(self, world: World, pid: ProcessId):
@@ -95,8 +95,7 @@ class Node:
         self.disk = SimulatedDisk()
         self.life = 0
         self.up = self.paused = self.due = self.writing = self.replaying = self.lost = False
-        self.offset_us = 0
-        self.last_clock = 0
+        self.offset_us = self.begun_us = 0
         self.fsync_extra_us = 0
         self.in_sync: Callable[[], None] | None = None
         self.failed_sync: Callable[[], None] | None = None
@@ -122,12 +121,13 @@ class Node:
         self.ran = self.flushed = 0
 
     def clock(self) -> int:
-        """This process's clock, microseconds since 1970. Within one life it never goes back."""
-        value = self.world.now + self.offset_us
-        if value < self.last_clock:
-            return self.last_clock
-        self.last_clock = value
-        return value
+        """The `now` of this process, steady in a life: microseconds since 1970, if its wall clock was right when this
+        life began."""
+        return self.world.now + self.begun_us
+
+    def wall(self) -> int:
+        """What its wall clock shows."""
+        return self.world.now + self.offset_us
 
     def decode(self, frame: bytes) -> Any:
         """The message in an encoded frame."""
@@ -244,7 +244,7 @@ class World:
     def _begin(self, node: Node) -> None:
         node.life += 1
         node.up = node.replaying = True
-        node.last_clock = 0
+        node.begun_us = node.offset_us
         group = self.topology.group_of[node.pid]
         node.journal = Journal(node.disk, self.cluster, group, node.pid, self.segment_bytes_max)
         rng = random.Random(f"{self.seed}/process {node.pid}/{node.life}")
@@ -401,7 +401,7 @@ class World:
             touched = node.touched
             if touched:
                 node.touched = {}
-            batch = engine.run(node.clock())
+            batch = engine.run(node.clock(), node.wall())
             self._carry_out(node, batch, touched)
             if engine.idle:
                 break
@@ -512,11 +512,11 @@ class World:
                 then()
 
     def _set_timer(self, node: Node) -> None:
-        """Wake the process when its own clock shows `wake_at`; at most one timer per process is pending."""
+        """Wake the process at `wake_at` of its own time; at most one timer per process is pending."""
         wake_at = node.wake_at
         if wake_at is None:
             return
-        time = max(self.now + 1, wake_at - node.offset_us)
+        time = max(self.now + 1, wake_at - node.begun_us)
         if time < node.timer_at:
             node.timer_at = time
             self.schedule(time, self._timer, node, node.life, time)
@@ -553,13 +553,9 @@ class World:
         self._due(node)
 
     def jump_clock(self, pid: ProcessId, us: int) -> None:
-        """The process's clock moves by so much. Backwards, it stands still instead until a restart."""
-        node = self.nodes[pid]
+        """The process's wall clock is set, by so much; it notices when it next does something."""
         self._trace(f"clock {pid} {us}")
-        node.offset_us += us
-        if node.up:
-            node.timer_at = FOREVER
-            self._set_timer(node)
+        self.nodes[pid].offset_us += us
 
     def slow_disk(self, pid: ProcessId, extra_us: int) -> None:
         """Every sync of this process takes so much longer; 0 ends it."""

@@ -403,7 +403,7 @@ async def test_a_journal_of_another_cluster_does_not_start(clusters: Any, tmp_pa
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 2}, "wire version 2 is newer than this program's 1; use a newer release"),
+        ({"version": 3}, "wire version 3 is newer than this program's 2; use a newer release"),
         ({"cluster": b"d" * 16}, f"this process is of cluster {CLUSTER.hex()}, not of {(b'd' * 16).hex()}"),
         ({"receiver": 1}, "this is process 0, not 1"),
         ({"sender": 77}, "process 77 is not a member of this cluster"),
@@ -593,18 +593,18 @@ async def test_stopping_twice_and_without_ever_starting_is_harmless(clusters: An
 # -- the clock --------------------------------------------------------------------------------------------------------
 
 
-def test_the_clock_follows_the_wall_clock_forward_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_begins_at_the_wall_clock_and_then_runs_steadily_whatever_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wall, steady = 1_000_000_000, 5_000_000
-    monkeypatch.setattr("multicast.runtime.clock.time.time_ns", lambda: wall * 1000)
-    monkeypatch.setattr("multicast.runtime.clock.time.monotonic_ns", lambda: steady * 1000)
-    clock = Clock()
+    monkeypatch.setattr("multicast.runtime.clock.time.clock_gettime_ns", lambda _: steady * 1000)
+    clock = Clock(lambda: wall)
     assert clock.now() == 1_000_000_000
-    wall, steady = wall + 100, steady + 100
-    assert clock.now() == 1_000_000_100
-    wall -= 1_000_000
-    steady += 1000
-    assert clock.now() == 1_000_000_600, "half speed while the wall clock is behind"
-    wall += 50_000_000
-    assert clock.now() == wall
+    wall, steady = wall + 300_000_000, steady + 100
+    assert (clock.now(), clock.wall()) == (1_000_000_100, 1_300_000_000)
+    wall, steady = wall - 400_000_000, steady + 1000
+    assert (clock.now(), clock.wall()) == (1_000_001_100, 900_000_000)
+    steady -= 500
+    assert clock.now() == 1_000_001_100, "never back"
 
 

@@ -178,5 +178,5 @@ def test_greetings_come_back() -> None:
 
 
 def test_a_newer_version_is_refused_before_its_body_is_read() -> None:
-    with pytest.raises(NewerVersion, match="wire version 2 is newer than this program's 1; use a newer release"):
-        decode_greeting(b"AMCL\0\2\xff\xff", Hello)
+    with pytest.raises(NewerVersion, match="wire version 3 is newer than this program's 2; use a newer release"):
+        decode_greeting(b"AMCL\0\3\xff\xff", Hello)
