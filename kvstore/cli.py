@@ -175,21 +175,23 @@ def cluster_up(
 
 @cluster_app.command("status")
 def cluster_status(directory: Directory, output: OutputOption = Output.text) -> None:
-    """Per replica: id, shard, url, pid, state, role, position."""
+    """Per replica: id, shard, url, pid, state, role, position, clock (by how much it is off, if it is)."""
     from kvstore import cluster
 
     replicas = cluster.status(directory)
     if output is Output.json:
         _print_json(replicas)
         return
-    rows = [("ID", "SHARD", "URL", "PID", "STATE", "ROLE", "POSITION"), *map(_status_row, replicas)]
+    rows = [("ID", "SHARD", "URL", "PID", "STATE", "ROLE", "POSITION", "CLOCK"), *map(_status_row, replicas)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         _say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _status_row(replica: ReplicaStatus) -> tuple[str, ...]:
-    values = (replica.id, replica.shard, replica.url, replica.pid, replica.state, replica.role, replica.position)
+    clock = replica.details.get("clock") or {}
+    off = f"{clock['ahead_us'] / 1e6:+.1f} s" if clock.get("off") else "ok" if clock else None
+    values = (replica.id, replica.shard, replica.url, replica.pid, replica.state, replica.role, replica.position, off)
     return tuple("-" if value in (None, "") else str(value) for value in values)
 
 

@@ -79,6 +79,7 @@ class LiveReplica:
             signals=self._protocol.strict_groups_max() is not None,
             dedup_window_us=options.dedup_window_us,
             leader_of=self._protocol.leader_of,
+            real_clock=self._protocol.real_clock,
         )
         self._addresses = {r.id: (r.host, r.peer_port) for r in config.replicas}
         self._host: Host | None = None
@@ -152,7 +153,7 @@ class LiveReplica:
     def new_message_id(self) -> MessageId:
         if self._host is None:
             return bytes(16)  # nothing is ordered before the start: see `unready`
-        return new_message_id(self._host.now(), self._random.getrandbits(62))
+        return new_message_id(self._host.real_time(), self._random.getrandbits(62))
 
     def unready(self) -> str:
         if self._host is None:

@@ -102,7 +102,8 @@ class Replica(Application):
     dedup_window_us: the protocol's option of that name; 0: ids never expire and are remembered for ever.
     leader_of: the protocol's. digest_every: the state digest goes into every so manieth outcome; 0: never.
     part_retry_us: how long to wait for parts before pulling them. clock_ahead_us_max: how far ahead of this replica's
-        clock the creation of an id may be.
+        clock the creation of an id may be. real_clock: the protocol's; what ids are compared with, and `now` where it
+        knows nothing.
     """
 
     messages = MESSAGES
@@ -121,6 +122,7 @@ class Replica(Application):
         digest_every: int = DIGEST_EVERY,
         part_retry_us: int = PART_RETRY_US,
         clock_ahead_us_max: int = CLOCK_AHEAD_US_MAX,
+        real_clock: Callable[[int], int] = int,
     ):
         if signals not in (True, False, "rule", "delivery", "off"):
             raise ValueError(f"signals is 'rule', 'delivery' or 'off', not {signals!r}")
@@ -134,6 +136,7 @@ class Replica(Application):
         self.digest_every = digest_every
         self.part_retry_us = part_retry_us
         self.clock_ahead_us_max = clock_ahead_us_max
+        self.real_clock = real_clock
         self._votes_only = signals in (False, "off")
         self.log = Log(signal_at_delivery=signals not in (True, "rule"))
         self.requests = Requests()
@@ -210,7 +213,7 @@ class Replica(Application):
         entry = self._delivered.get(waiting.id)
         if entry is None:
             out.submit(AppMessage(waiting.id, waiting.destinations, payload, self.self_id))
-            if now - created_us(waiting.id) > REPETITION_AFTER_US:
+            if (self.real_clock(now) or now) - created_us(waiting.id) > REPETITION_AFTER_US:
                 self._ask_for_results(waiting, out)
         elif entry.digest != waiting.digest:
             self._finish(waiting, id_reused(), out)
@@ -227,6 +230,7 @@ class Replica(Application):
             return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
         if not self.window_us:
             return None
+        now = self.real_clock(now) or now
         age = now - created_us(message_id)
         if age > self.window_us and self.store.remembered(message_id) is None:
             return Refused(

@@ -110,6 +110,7 @@ class SimulatedCluster:
             signals=signals,
             dedup_window_us=self.options.dedup_window_us,
             leader_of=protocol.leader_of,
+            real_clock=protocol.real_clock,
             digest_every=1,
         )
         return protocol, replica, store.checkpoint()

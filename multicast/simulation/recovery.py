@@ -66,8 +66,8 @@ class RecoveryCheck:
             journal = Journal(disk, world.cluster, world.topology.group_of[pid], pid, world.segment_bytes_max)
             protocol, checkpoint = self._spare(pid, random.Random(rng.random()))
             engine = Engine(protocol, Application(), node.life + 1)
-            now = max(node.last_clock, world.now + node.offset_us)
-            engine.recover(checkpoint, journal.tail(checkpoint.offset if checkpoint else 0), now, node.lost)
+            tail = journal.tail(checkpoint.offset if checkpoint else 0)
+            engine.recover(checkpoint, tail, node.wall(), node.lost)
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             return f"{type(error).__name__}: {error} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"

@@ -175,6 +175,10 @@ class Processes:
     def submit(self, process: ProcessId, message: AppMessage) -> None:
         self.peers[process].command(Command(message))
 
+    def set_clock(self, process: ProcessId, ahead_us: int) -> None:
+        """From now on, in this life, its wall clock is so far ahead of the machine's."""
+        self.peers[process].command(Command(ahead_us=ahead_us))
+
     async def kill(self, process: ProcessId) -> None:
         """SIGKILL."""
         await self.peers[process].end(kill=True)

@@ -17,6 +17,7 @@ from multicast import registry
 from multicast.journal import Journal
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.runtime import FileDisk, Host
+from multicast.runtime.clock import wall_us
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 CLUSTER = b"conformance-run."
@@ -34,9 +35,10 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, omit_defaults=True):
-    """submit: multicast this. Without it: tell the status."""
+    """submit: multicast this. ahead_us: from now on the wall clock is so far ahead. Without either: tell the status."""
 
     submit: AppMessage | None = None
+    ahead_us: int | None = None
 
 
 class Event(msgspec.Struct, omit_defaults=True):
@@ -83,12 +85,14 @@ async def run(spec: Spec) -> int:
     cls = registry.load(spec.protocol)
     options = msgspec.convert(spec.options, cls.specification.options, strict=False)
     protocol = cls(spec.process, topology, options, random.Random())
+    ahead_us = 0
     host = Host(
         protocol=protocol,
         application=Teller(),
         journal=Journal(FileDisk(spec.directory), CLUSTER, protocol.group, spec.process),
         addresses={process: ("127.0.0.1", port) for process, port in spec.ports.items()},
         cluster=CLUSTER,
+        wall=lambda: wall_us() + ahead_us,
     )
     lines = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -98,6 +102,8 @@ async def run(spec: Spec) -> int:
         command = msgspec.json.decode(line, type=Command)
         if command.submit is not None:
             host.submit(command.submit)
+        elif command.ahead_us is not None:
+            ahead_us = command.ahead_us
         else:
             status = host.status()
             connected = sum(peer["connected"] for peer in status["peers"].values())

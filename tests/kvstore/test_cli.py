@@ -128,7 +128,7 @@ def test_transactions(shell: Shell, tmp_path: Path) -> None:
 def test_status_shows_every_replica(shell: Shell) -> None:
     ran = shell("cluster", "status", str(shell.directory))
     head, line = ran.out.splitlines()
-    assert head.split() == ["ID", "SHARD", "URL", "PID", "STATE", "ROLE", "POSITION"]
+    assert head.split() == ["ID", "SHARD", "URL", "PID", "STATE", "ROLE", "POSITION", "CLOCK"]
     url = config.load(shell.directory).replicas[0].url
     assert line.split()[:3] == ["0", "0", url] and line.split()[4:6] == ["ready", "member"]
     (replica,) = json.loads(shell("cluster", "status", str(shell.directory), "-o", "json").out)
