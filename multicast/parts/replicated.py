@@ -11,13 +11,15 @@ groups is the global timestamp. To whom stamps go, and what a leader proposes wh
     PositionAsk    new leader -> members                        -
     Position       member -> new leader                         its deliveries up to that position
     LeaderIs       member -> sender of a Multicast              -
+    Stamps         leader -> processes of a destination         -  (they are decided; tell me yours)
+    Asked, Lacked  sender or leader <-> destinations            -  (parts.submissions)
     Known          leader -> who repeats m                      -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
     the rest                                                    parts.group_log
 
-Retries. A leader repeats a message that waits for stamps to all processes of the groups whose stamps it lacks, with its
-own stamp and the request for theirs. A sender repeats its message to all processes of all destinations until it knows
-of the delivery.
+Retries (parts.retries). A leader tells the leaders of groups whose stamps it lacks its own stamps again, many in one
+message, and asks for theirs; later all processes of those groups, since who leads may be what is wrong. Who does not
+have the messages says so (Lacked) and gets them. A sender asks until it knows of the delivery (parts.submissions).
 
 Copies. A leader does not assign a message that it knows, but says so (Known), which is as good as a stamp. The stamps
 of other groups are kept by id: those of a message and of a copy that came after the id was forgotten may be confused,
@@ -33,7 +35,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from multicast.parts import paxos, reminders
+from multicast.parts import paxos, reminders, submissions
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import Known, Stable
 from multicast.parts.group_log import (
@@ -50,6 +52,8 @@ from multicast.parts.group_log import (
 )
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.reminders import Forgot, Reminder
+from multicast.parts.retries import IDLE_PERIODS, Retries, chunks, resendable
+from multicast.parts.submissions import Asked, Lacked, Submissions
 from multicast.protocol import Options, Outbox, Overloaded, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -65,12 +69,19 @@ class Multicast(msgspec.Struct, array_like=True, tag=1, gc=False):
 
 
 class Stamp(msgspec.Struct, array_like=True, tag=2, gc=False):
-    """My group's local timestamp of m, decided. ballot: in which I lead. again: I lack yours; tell me."""
+    """My group's local timestamp of m, decided. ballot: in which I lead."""
 
     id: MessageId
     ballot: Ballot
     local: Timestamp
-    again: bool
+
+
+class Stamps(msgspec.Struct, array_like=True, tag=10, gc=False):
+    """My group's local timestamps, decided. ballot: in which I lead. ask: I lack yours; tell me."""
+
+    ballot: Ballot
+    stamps: list[tuple[MessageId, Timestamp]]
+    ask: bool
 
 
 class LeaderIs(msgspec.Struct, array_like=True, tag=3, gc=False):
@@ -93,7 +104,10 @@ class Position(msgspec.Struct, array_like=True, tag=7, gc=False):
 
 
 ORDERING = (Multicast, Stamp, Deliver)
-HOUSEKEEPING = (LeaderIs, Applied, PositionAsk, Position, StateAsk, State, Known, Stable, *reminders.MESSAGES)
+HOUSEKEEPING = (
+    LeaderIs, Stamps, Applied, PositionAsk, Position, StateAsk, State, Known, Stable, *submissions.MESSAGES,
+    *reminders.MESSAGES,
+)  # fmt: skip
 PAXOS = paxos.MESSAGES
 
 
@@ -146,10 +160,9 @@ class ReplicatedSkeen(GroupLog):
         self._positions: dict[ProcessId, int] | None = None
         self._ask_at = 0
         self._held: list[tuple[ProcessId, AppMessage]] = []
-        self._retries: deque[tuple[int, Timestamp]] = deque()
+        self._retries: Retries[Timestamp] = Retries(self.options.retry_us, rng)
         self._strays: deque[tuple[int, MessageId]] = deque()
-        self._submitted: dict[MessageId, AppMessage] = {}
-        self._submission_retries: deque[tuple[int, MessageId]] = deque()
+        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
 
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
         super().on_start(saved, now, out)
@@ -174,7 +187,13 @@ class ReplicatedSkeen(GroupLog):
         elif kind is Known:
             self._on_known(message, now, out)
         elif kind is LeaderIs:
-            self._on_leader_is(self.topology.group_of[sender], message.ballot, out)
+            self._on_leader_is(self.topology.group_of[sender], message.ballot, now)
+        elif kind is Stamps:
+            self._on_stamps(sender, message, now, out)
+        elif kind is Asked:
+            self._on_asked(sender, message, out)
+        elif kind is Lacked:
+            self._on_lacked(sender, message, out)
         elif kind is Forgot:
             self._on_forgot(sender, message, out)
         elif kind is Reminder:
@@ -202,15 +221,13 @@ class ReplicatedSkeen(GroupLog):
     # -- multicast ----------------------------------------------------------------------------------------------------
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        pending = max(len(self._queue), len(self._submitted))
+        pending = max(len(self._queue), len(self._submissions))
         if pending >= self.options.pending_max:
             raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
         if self.log.known(message.id):
             return
-        if message.id not in self._submitted:
-            self._submitted[message.id] = message
-            self._submission_retries.append((now, message.id))
-            self._wake_by(now + self.options.retry_us)
+        self._submissions.add(message, now)
+        self._wake_by(now + self.options.retry_us)
         out.send(self._entry_points(message), Multicast(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
@@ -240,6 +257,33 @@ class ReplicatedSkeen(GroupLog):
 
     def _refer(self, sender: ProcessId, out: Outbox) -> None:
         out.send((sender,), LeaderIs(self.paxos.promised))
+
+    def _on_asked(self, sender: ProcessId, asked: Asked, out: Outbox) -> None:
+        """Which of these does this process, if it leads, not know?"""
+        if self.reign is None:
+            if self.paxos.promised.leader != self.self_id:
+                self._refer(sender, out)
+            return
+        lacked = []
+        for message_id in asked.ids:
+            entry, known = self._entry_of(message_id), self.log.known(message_id)
+            if known is not None and (entry is None or entry.position):
+                out.send((sender,), Known(message_id, known[0]))
+            elif entry is None:
+                lacked.append(message_id)
+        if lacked:
+            out.send((sender,), Lacked(lacked))
+
+    def _on_lacked(self, sender: ProcessId, lacked: Lacked, out: Outbox) -> None:
+        """A leader needs messages that this process has sent or assigned."""
+        found = []
+        for message_id in lacked.ids:
+            entry = self._entry_of(message_id)
+            message = self._submissions.get(message_id) if entry is None else entry.message
+            if message is not None and self.topology.group_of[sender] in message.destinations:
+                found.append(message)
+        for message in resendable(found):
+            out.send((sender,), Multicast(message))
 
     def _block(self, entry: Entry) -> None:
         """Nothing above this stamp is delivered here, although it is not in the log yet."""
@@ -315,7 +359,8 @@ class ReplicatedSkeen(GroupLog):
     def _on_delivered(self, entry: Entry, out: Outbox) -> None:
         message = entry.message
         self._forget(message.id)
-        self._submitted.pop(message.id, None)
+        self._submissions.remove(message.id)
+        self._retries.discard(entry.local)
         if self.reign is not None and self.topology.group_of.get(message.origin) not in message.destinations:
             assert entry.final is not None
             out.send((message.origin,), Known(message.id, entry.final))
@@ -330,8 +375,12 @@ class ReplicatedSkeen(GroupLog):
         """The stamps of all destination groups are known; `final` is their maximum."""
         raise NotImplementedError
 
-    def _stamp_of(self, entry: Entry, again: bool) -> Stamp:
-        return Stamp(entry.message.id, self._ballot, entry.local, again)
+    def _stamp_of(self, entry: Entry) -> Stamp:
+        return Stamp(entry.message.id, self._ballot, entry.local)
+
+    def _tell_stamps(self, to: tuple[ProcessId, ...], entries: list[Entry], ask: bool, out: Outbox) -> None:
+        for some in chunks(entries):
+            out.send(to, Stamps(self._ballot, [(entry.message.id, entry.local) for entry in some], ask))
 
     def _on_stamp(self, sender: ProcessId, stamp: Stamp, now: int, out: Outbox) -> None:
         group = self.topology.group_of[sender]
@@ -339,11 +388,6 @@ class ReplicatedSkeen(GroupLog):
             raise PeerError("a stamp of somebody else's ballot")
         self._learn_leader(group, stamp.ballot)
         entry, known = self._entry_of(stamp.id), self.log.known(stamp.id)
-        if stamp.again and self.reign is not None and sender != self.self_id:
-            if entry is not None and self._is_decided(entry):
-                out.send((sender,), self._stamp_of(entry, False))
-            elif entry is None and known is not None:
-                out.send((sender,), Known(stamp.id, known[0]))
         if group == self.group or (known is not None and (entry is None or entry.position)):
             return
         if entry is not None and group not in entry.message.destinations:
@@ -374,12 +418,13 @@ class ReplicatedSkeen(GroupLog):
     def _consider(self, entry: Entry) -> None:
         stamps = self.stamps.get(entry.message.id, {})
         if not entry.position and len(stamps) == len(entry.message.destinations):
+            self._retries.discard(entry.local)
             self._conclude(entry, max(*stamps.values(), entry.local))
 
     def _on_known(self, known: Known, now: int, out: Outbox) -> None:
         """A group has delivered the message; to a leader that still waits for its stamp that is as good as the stamp.
         (If this process had forgotten the message and assigned a late copy, that copy is delivered expired.)"""
-        self._submitted.pop(known.id, None)
+        self._submissions.remove(known.id)
         entry = self._entry_of(known.id)
         if self.reign is not None and entry is not None and self._is_decided(entry) and not entry.position:
             self._conclude(entry, max(known.final, entry.local))
@@ -393,13 +438,11 @@ class ReplicatedSkeen(GroupLog):
         if ballot > self.leaders[group]:
             self.leaders[group] = ballot
 
-    def _on_leader_is(self, group: GroupId, ballot: Ballot, out: Outbox) -> None:
+    def _on_leader_is(self, group: GroupId, ballot: Ballot, now: int) -> None:
         known = self.leaders[group]
         self._learn_leader(group, ballot)
-        if self.leaders[group] != known:
-            for message in self._submitted.values():
-                if group in message.destinations:
-                    out.send((ballot.leader,), Multicast(message))
+        if self.leaders[group] != known and self._submissions.new_leader(group):
+            self._wake_by(now)
 
     def _begin_if_ready(self, now: int, out: Outbox) -> None:
         """Act as the leader once the log is known, and with it what the group has delivered. (Before the first ballot
@@ -430,13 +473,13 @@ class ReplicatedSkeen(GroupLog):
             entry = self.entries[local]
             if not entry.position:
                 entry.raised = entry.concluded = False
-                groups = tuple(g for g in entry.message.destinations if g != self.group)
-                out.send(self.topology.members(groups), self._stamp_of(entry, True))
                 self._retry_later(entry, now)
                 if entry.final is not None:
                     self._conclude(entry, entry.final)
                 else:
                     self._consider(entry)
+        self._retries.hurry()
+        self._wake_by(now)
         held, self._held = self._held, []
         for sender, message in held:
             self._on_multicast(sender, message, now, out)
@@ -452,15 +495,48 @@ class ReplicatedSkeen(GroupLog):
             self._rebuild_queue()
 
     def _retry_later(self, entry: Entry, now: int) -> None:
-        self._retries.append((now, entry.local))
+        self._retries.add(entry.local, now)
         self._wake_by(now + self.options.retry_us)
 
-    def _repeat(self, entry: Entry, out: Outbox) -> None:
-        """To all processes of the groups whose stamps are missing, since who leads may be what is wrong."""
-        held = self.stamps.get(entry.message.id, {})
-        missing = self.topology.members(tuple(g for g in entry.message.destinations if g not in held))
-        out.send(missing, Multicast(entry.message))
-        out.send(missing, self._stamp_of(entry, True))
+    def _retry_due(self, now: int, out: Outbox) -> int:
+        """Ask for the stamps that are missing."""
+        asked: dict[tuple[ProcessId, ...], list[Entry]] = {}
+        for local in self._retries.due(now):
+            entry = self.entries.get(local)
+            if self.reign is None or entry is None or entry.position or entry.final is not None:
+                self._retries.discard(local)
+                continue
+            held = self.stamps.get(entry.message.id, {})
+            missing = tuple(g for g in entry.message.destinations if g not in held)
+            if not missing:
+                self._retries.discard(local)
+                continue
+            again = self._retries.times(local) > 1
+            to = self.topology.members(missing) if again else tuple(self.leaders[g].leader for g in missing)
+            asked.setdefault(to, []).append(entry)
+        for to, entries in asked.items():
+            self._tell_stamps(to, entries, True, out)
+        return self._retries.wake(now)
+
+    def _on_stamps(self, sender: ProcessId, message: Stamps, now: int, out: Outbox) -> None:
+        """Stamps again, and perhaps the question for the own ones."""
+        if message.ask and self.reign is None and self.paxos.promised.leader != self.self_id:
+            self._refer(sender, out)
+        lacked: list[MessageId] = []
+        decided: list[Entry] = []
+        for message_id, local in message.stamps:
+            if message.ask and self.reign is not None:
+                entry, known = self._entry_of(message_id), self.log.known(message_id)
+                if entry is not None and self._is_decided(entry):
+                    decided.append(entry)
+                elif entry is None and known is not None:
+                    out.send((sender,), Known(message_id, known[0]))
+                elif entry is None:
+                    lacked.append(message_id)
+            self._on_stamp(sender, Stamp(message_id, message.ballot, local), now, out)
+        self._tell_stamps((sender,), decided, False, out)
+        if lacked:
+            out.send((sender,), Lacked(lacked))
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -484,7 +560,8 @@ class ReplicatedSkeen(GroupLog):
 
     def _run_timers(self, now: int, out: Outbox) -> int:
         period: int = self.options.retry_us
-        wakes = [now + 20 * period, self._retry_due(now, out), self._catch_up_if_behind(now, out)]
+        wakes: list[int | None] = [now + IDLE_PERIODS * period, self._catch_up_if_behind(now, out)]
+        wakes += [self._retry_due(now, out), self._submissions.tick(now, out)]
         if self._tell_at:
             if now >= self._tell_at:
                 self._tell_at = 0
@@ -509,22 +586,6 @@ class ReplicatedSkeen(GroupLog):
                 self._forget(message_id)
         return min(w for w in wakes if w is not None)
 
-    def _retry_due(self, now: int, out: Outbox) -> int | None:
-        period: int = self.options.retry_us
-        retries = self._retries
-        while retries and retries[0][0] <= now - period:
-            entry = self.entries.get(retries.popleft()[1])
-            if self.reign is not None and entry is not None and not entry.position and entry.final is None:
-                self._repeat(entry, out)
-                retries.append((now, entry.local))
-        submissions = self._submission_retries
-        while submissions and submissions[0][0] <= now - period:
-            message = self._submitted.get(submissions.popleft()[1])
-            if message is not None:
-                out.send(self.topology.members(message.destinations), Multicast(message))
-                submissions.append((now, message.id))
-        return min((queue[0][0] + period for queue in (retries, submissions) if queue), default=None)
-
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
@@ -540,7 +601,7 @@ class ReplicatedSkeen(GroupLog):
             **self.paxos.describe(),
             "clock": self.clock,
             "pending": len(self._queue),
-            "submitted": len(self._submitted),
+            "submitted": len(self._submissions),
             "entries": len(self.entries),
             "unsettled": self.log.unsettled,
         }

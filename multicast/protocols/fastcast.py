@@ -129,7 +129,7 @@ class FastCast(ReplicatedSkeen):
 
     def _tell_stamp(self, entry: Entry, out: Outbox) -> None:
         """SND-HARD."""
-        out.send(self.topology.members(entry.message.destinations), self._stamp_of(entry, False))
+        out.send(self.topology.members(entry.message.destinations), self._stamp_of(entry))
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
         """Commit, if the clock's move to the global timestamp is decided; else it will be, or the slow path."""

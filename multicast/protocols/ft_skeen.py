@@ -65,7 +65,7 @@ class FtSkeen(ReplicatedSkeen):
 
     def _tell_stamp(self, entry: Entry, out: Outbox) -> None:
         leaders = tuple(self.leaders[g].leader for g in entry.message.destinations)
-        out.send(leaders, self._stamp_of(entry, False))
+        out.send(leaders, self._stamp_of(entry))
 
     def _on_stamp(self, sender: ProcessId, stamp: Stamp, now: int, out: Outbox) -> None:
         """The first stamp of a new leader of another group: it has not got the stamps that went to the old one."""
@@ -73,9 +73,8 @@ class FtSkeen(ReplicatedSkeen):
         known = self.leaders[group]
         super()._on_stamp(sender, stamp, now, out)
         if self.leaders[group] != known and self.reign is not None:
-            for entry in self.entries.values():
-                if not entry.position and group in entry.message.destinations:
-                    out.send((sender,), self._stamp_of(entry, False))
+            pending = [e for e in self.entries.values() if not e.position and group in e.message.destinations]
+            self._tell_stamps((sender,), pending, False, out)
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
         """Have the global timestamp decided."""

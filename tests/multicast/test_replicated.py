@@ -287,7 +287,7 @@ def test_stamps_in_somebody_elses_name_are_refused() -> None:
     world = cluster(FastCast)
     member = world.protocol(0)
     ballot, local = Ballot(1, 3), Timestamp(1, 1)
-    for forged in (Soft(bytes(16), ballot, local), Stamp(bytes(16), ballot, local, False)):
+    for forged in (Soft(bytes(16), ballot, local), Stamp(bytes(16), ballot, local)):
         with pytest.raises(PeerError, match="somebody else's ballot"):
             member.on_message(4, forged, world.now, Outbox())
 
