@@ -44,8 +44,12 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dedup_window_us: how long after its creation an id may be delivered with effect, microseconds; 0: for ever, and
         then ids are remembered for ever too. Needs UUIDv7 ids and the hybrid clock.
     pending_max: undelivered messages at one process beyond which `on_submit` raises Overloaded.
-    drawn: (no option) the values from which the simulator draws an option for a random run. It draws the clock, the
-        window and the pace of every `*_us` by itself.
+    portion_bytes: about how much one message carries of what may be large: a state, a log, a repair, a batch of values.
+        The rest follows in further ones.
+    early_max: how many messages, votes or instances a process keeps that came before their turn. It drops what exceeds
+        that, and asks for it when it is due.
+    drawn: (no option) the values from which the simulator draws an option for a random run. It draws what is above, and
+        the pace of every `*_us`, by itself.
     """
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {}
@@ -55,14 +59,18 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     clock_probe_us: int = 1_000_000
     dedup_window_us: int = 0
     pending_max: int = 100_000
+    portion_bytes: int = 4 * 1024 * 1024
+    early_max: int = 100_000
 
     def __post_init__(self) -> None:
         if self.clock not in ("logical", "hybrid"):
             raise ValueError(f"clock is 'logical' or 'hybrid', not {self.clock!r}")
         if self.clock_skew_us_max < 0 or self.clock_probe_us < 1:
             raise ValueError("clock_skew_us_max must be at least 0 and clock_probe_us at least 1")
-        if self.dedup_window_us < 0 or self.pending_max < 1:
-            raise ValueError("dedup_window_us must be at least 0 and pending_max at least 1")
+        if self.dedup_window_us < 0:
+            raise ValueError("dedup_window_us must be at least 0")
+        if min(self.pending_max, self.portion_bytes, self.early_max) < 1:
+            raise ValueError("pending_max, portion_bytes and early_max must be at least 1")
         if self.dedup_window_us and self.clock != "hybrid":
             raise ValueError("dedup_window_us needs clock 'hybrid': ids carry wall-clock times")
 

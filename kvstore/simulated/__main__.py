@@ -18,7 +18,7 @@ from kvstore.simulated import schedules, strictness
 from kvstore.simulated.runner import Settings, Summary, run_seed
 from multicast import registry
 from multicast.simulation.cli import BadUsage, option_pairs, seed_range
-from multicast.simulation.runner import protocol_options
+from multicast.simulation.drawing import protocol_options
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Whole replicas in the simulated world.")
 _console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -39,6 +39,13 @@ class Profile(StrEnum):
     faults = "faults"
     calm = "calm"
     chase = "chase"
+
+
+class Size(StrEnum):
+    """See `multicast.simulation.drawing`."""
+
+    small = "small"
+    large = "large"
 
 
 class ScheduleName(StrEnum):
@@ -111,6 +118,7 @@ def run(
     seeds: Seeds = "0:20",
     signals: Signals = Signals.store,
     profile: Profile = Profile.faults,
+    size: Annotated[Size | None, typer.Option(help="Default: drawn from the seed, mostly small.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, max=16, help="Default: drawn from the seed.")] = None,
     replicas: Annotated[int | None, typer.Option(min=1, max=7, help="Of a shard, if the protocol allows it.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, max=100, help="Default: drawn from the seed.")] = None,
@@ -133,6 +141,7 @@ def run(
             protocol=name,
             signals=signals.value,
             profile=profile.value,
+            size=size and size.value,
             shards=shards,
             replicas=replicas,
             clients=clients,

@@ -28,6 +28,7 @@ class StoreWorld:
         chosen = runner.Settings(
             protocol=name,
             profile=settings.profile,
+            size=settings.size,
             shards=settings.groups,
             replicas=settings.replicas,
             options=settings.options,

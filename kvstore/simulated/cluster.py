@@ -18,9 +18,9 @@ from multicast.engine import Batch, Checkpoint
 from multicast.protocol import MulticastProtocol
 from multicast.records import Completed, Delivered
 from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.drawing import protocol_options
 from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
-from multicast.simulation.runner import protocol_options
 from multicast.simulation.world import Node, World
 from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
 

@@ -21,11 +21,9 @@ from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.protocol import MulticastProtocol
-from multicast.simulation import faults
+from multicast.simulation import drawing, faults
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
-from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
-from multicast.simulation.runner import changed_options, draw_options
 from multicast.simulation.trace import FrameTrace
 from multicast.simulation.world import EPOCH_US
 from multicast.types import GroupId, ProcessId, Topology
@@ -33,14 +31,19 @@ from multicast.types import GroupId, ProcessId, Topology
 PROFILES = ("faults", "calm", "chase")
 """calm: no faults. chase: no faults, but slow links, clocks that differ, and clients after anomalies."""
 
+_SECONDS, _SECONDS_SMALL = (2, 4, 8), (0.3, 0.6, 1.0)
+_CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. signals: see `SimulatedCluster`. options: the protocol's."""
+    """What the user fixes; None: drawn from the seed. size: one of `drawing.SIZES`. signals: see `SimulatedCluster`.
+    options: the protocol's."""
 
     protocol: str
     signals: str = "store"
     profile: str = "faults"
     options: dict[str, str] = {}
+    size: str | None = None
     shards: int | None = None
     replicas: int | None = None
     clients: int | None = None
@@ -50,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--signals", self.signals, "--profile", self.profile]
-        for name in ("shards", "replicas", "clients", "seconds"):
+        for name in ("size", "shards", "replicas", "clients", "seconds"):
             value = getattr(self, name)
             if value is not None:
                 words += [f"--{name}", str(value)]
@@ -138,10 +141,12 @@ def run_seed(
     started = time.process_time()
     rng = random.Random(f"{settings.protocol}/{seed}/store")
     kind = protocol or registry.load(settings.protocol)
-    replicas = (settings.replicas or 3) if kind.specification.fault_tolerant else 1
-    shards = settings.shards or rng.choice((2, 2, 3, 4))
     chasing = settings.profile == "chase"
-    options = _draw_options(kind, settings, seed, Topology.grid(shards, replicas))
+    size = drawing.size(settings.protocol, seed, settings.size)
+    topology = drawing.topology(rng, size, kind, settings.shards, 3 if chasing else settings.replicas)
+    shards, replicas = len(topology.groups), len(topology.groups[0])
+    options = _draw_options(kind, settings, seed, size, topology)
+    small = size is drawing.SMALL
     cluster = SimulatedCluster(
         kind,
         shards,
@@ -149,7 +154,7 @@ def run_seed(
         seed,
         signals=settings.signals,
         options=options,
-        conditions=chase.conditions() if chasing else _conditions(rng),
+        conditions=chase.conditions() if chasing else drawing.conditions(rng, size, kind.specification.fault_tolerant),
         replica=replica,
         store=store,
         name=settings.replay(seed),
@@ -160,12 +165,13 @@ def run_seed(
         span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
         workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)
     else:
-        span_us = int((settings.seconds or rng.choice((2, 4, 8))) * 1e6)
-        workload = Workload(cluster, seed, settings.clients or rng.choice((3, 6, 12)), EPOCH_US + span_us)
+        span_us = int((settings.seconds or rng.choice(_SECONDS_SMALL if small else _SECONDS)) * 1e6)
+        drawn = rng.choice(_CLIENTS_SMALL if small else _CLIENTS)
+        workload = Workload(cluster, seed, settings.clients or drawn, EPOCH_US + span_us)
     counts: dict[str, int] = {}
     violations: list[str] = []
     try:
-        counts = _execute(cluster, workload, settings, rng, span_us, seed)
+        counts = _execute(cluster, workload, settings, rng, span_us, seed, size)
         violations += [f"{checker}: {text}" for checker, text in world.violations]
         violations += check(cluster, workload.history)
     except Exception as error:
@@ -186,7 +192,7 @@ def run_seed(
         commits=cluster.commits,
         faults=counts,
         violations=violations,
-        options=changed_options(cluster.options),
+        options=drawing.changed_options(cluster.options),
         wall_s=time.process_time() - started,
         events=world.events,
         deliveries=sum(world.node(pid).engine.position for pid in cluster.topology.processes),
@@ -194,42 +200,28 @@ def run_seed(
 
 
 def _draw_options(
-    protocol: type[MulticastProtocol], settings: Settings, seed: int, topology: Topology
+    protocol: type[MulticastProtocol], settings: Settings, seed: int, size: drawing.Size, topology: Topology
 ) -> dict[str, str]:
-    """In a chase either clock, since stamps differ for other reasons; under faults what the protocol draws, at some
-    pace, with long or short windows; else the defaults. What the user fixes goes first."""
+    """In a chase either clock, since stamps differ for other reasons; under faults what the protocol draws, with long
+    or short windows; else the defaults. What the user fixes goes first. The clients send to any shards through any
+    replica."""
     rng = random.Random(f"{settings.protocol}/{seed}/store options")
     given = settings.options
     if settings.profile == "chase":
         return {"clock": rng.choice(("logical", "hybrid", "hybrid")), **given}
     if settings.profile != "faults":
         return given
-    drawn: dict[str, str] = {}
-    pace = rng.choice((1.0, 1.0, 0.3, 0.1))
-    for field in msgspec.structs.fields(protocol.specification.options):
-        if field.name.endswith("_us") and isinstance(field.default, int) and field.default:
-            drawn[field.name] = str(int(field.default * pace))
-    if given.get("clock", "hybrid") == "hybrid":
-        drawn["dedup_window_us"] = str(rng.choice((20_000_000, 20_000_000, 4_000_000, 1_000_000)))
-    drawn = {**draw_options(protocol, rng, topology, {**drawn, **given}), **drawn}
-    drawn.pop("senders", None)  # the clients send to any shards through any replica
-    return {**drawn, **given}
-
-
-def _conditions(rng: random.Random) -> Conditions:
-    most = rng.choice((1_000, 5_000, 40_000))
-    return Conditions(
-        delay_us=(100, most),
-        late_probability=rng.choice((0.0, 0.02)),
-        late_us=(most, 20 * most),
-        fsync_us=rng.choice(((0, 0), (50, 300), (1_000, 8_000))),
-        batch_us=rng.choice(((0, 0), (0, 500))),
-        acknowledge_frames=rng.choice((1, 16, 256)),
-    )
+    fixed = {"clock": "hybrid", **given}
+    if fixed["clock"] == "hybrid":
+        fixed.setdefault("dedup_window_us", str(rng.choice((20_000_000, 20_000_000, 4_000_000, 1_000_000))))
+    if hasattr(protocol.specification.options, "senders"):
+        fixed.setdefault("senders", "")
+    return drawing.options(rng, size, protocol, topology, 0, fixed)
 
 
 def _execute(
-    cluster: SimulatedCluster, workload: Workload, settings: Settings, rng: random.Random, span_us: int, seed: int
+    cluster: SimulatedCluster, workload: Workload, settings: Settings, rng: random.Random, span_us: int, seed: int,
+    size: drawing.Size,
 ) -> dict[str, int]:
     """Faults while the clients work, then health until everybody has everything, however the run ends (`Endings`; a
     chase has an end of its own). Returns the faults by kind."""
@@ -242,12 +234,12 @@ def _execute(
     world.start()
     workload.start()
     if profile == "faults":
-        planned = faults.draw(rng, cluster.topology, span_us)
-        survives = cluster.protocol.specification.survives_lost_disk
-        planned += faults.draw_disk(rng, cluster.topology, span_us, survives)
+        pace, survives = size.fault_pace, cluster.protocol.specification.survives_lost_disk
+        planned = faults.draw(rng, cluster.topology, int(span_us / pace))
+        planned += faults.draw_disk(rng, cluster.topology, int(span_us / pace), survives)
         # Replicas refuse the ids of clients whose clocks differ from theirs by more than the window. That is no fault
         # of theirs; so clocks stay within half of it.
-        injector = faults.Injector(world, planned, cluster.options.dedup_window_us // 2)
+        injector = faults.Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2)
     world.run_for(span_us)
     judge = _Judge(cluster, workload)
     if injector is None:

@@ -17,7 +17,7 @@ from kvstore.simulated import schedules
 from kvstore.simulated.checks import STRICTNESS
 from kvstore.simulated.runner import Settings, run_seed
 from multicast import registry
-from multicast.simulation.runner import protocol_options
+from multicast.simulation.drawing import protocol_options
 from multicast.types import Topology
 
 GROUPS_TRIED = 4

@@ -72,7 +72,6 @@ from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, T
 _BASE_KEY = b"g"
 _ENTRY_PREFIX = b"m"
 _KEPT = 64
-_EARLY_MAX = 100_000
 
 
 class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
@@ -182,8 +181,9 @@ class GroupLog(MulticastProtocol):
         self.others = tuple(p for p in self.members if p != self_id)
         self.log = DeliveredLog(self_id, topology, o.stability_us, o.dedup_window_us)
         self.paxos = self.paxos_class(
-            self_id, self.members, rng, o.heartbeat_us, o.election_timeout_us, o.instances_max, o.values_max
-        )
+            self_id, self.members, rng, o.heartbeat_us, o.election_timeout_us, o.instances_max, o.values_max,
+            o.portion_bytes, o.early_max,
+        )  # fmt: skip
         self.clock = 0
         self.instance = 0
         self.seen = Ballot(0, 0)
@@ -416,7 +416,7 @@ class GroupLog(MulticastProtocol):
     def _on_deliver(self, sender: ProcessId, deliver: Deliver, now: int, out: Outbox) -> None:
         """The leader's word."""
         for position, local, final in deliver.items:
-            if position > self.log.position and len(self._early) < _EARLY_MAX:
+            if position > self.log.position and len(self._early) < self.options.early_max:
                 self._early[position] = (local, final)
         self._follow_words(out)
         if self._early and self.log.position + 1 not in self._early:
@@ -491,7 +491,7 @@ class GroupLog(MulticastProtocol):
             return
         pending = [SavedEntry(e.message, e.local, e.final, True) for e in self.entries.values() if not e.position]
         unlogged = [e.local for e in self.entries.values() if not e.logged]
-        parts = portions(pending, lambda entry: len(entry.message.payload))
+        parts = portions(pending, lambda entry: len(entry.message.payload), self.options.portion_bytes)
         for part, some in enumerate(parts):
             marks = (self.log.position, self.instance, self.clock, self.seen, unlogged)
             out.send((to,), State(*marks, some, part, len(parts)))

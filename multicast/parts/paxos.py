@@ -51,7 +51,7 @@ from typing import Any
 import msgspec
 
 from multicast.parts import rejoin
-from multicast.parts.portions import PORTION_BYTES, Assembly, portions
+from multicast.parts.portions import Assembly, portions
 from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Outbox, PeerError, Saved
@@ -64,7 +64,6 @@ _DECIDED_KEY = b"xd"
 _FIRST_NUMBER = 1
 _BATCH_BYTES = 1024 * 1024
 _ACCEPT_BYTES = 64
-_LOOK_AHEAD = 10_000
 
 FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
 
@@ -159,6 +158,7 @@ class Paxos:
 
     instances_max: how many instances a leader keeps under way at once (1: the next begins when the last is decided).
     values_max: how many values it puts into one; 0: all that wait.
+    portion_bytes, early_max: see `Options`; of look_ahead: how far beyond `decided` instances are taken.
     promised: the highest ballot promised; its leader is whom this member follows.
     decided: all instances up to here are decided and were or will be taken. low: the lowest instance that is kept.
     stranded_below: 0, or some member has dropped all instances below this one and this process lacks some of them.
@@ -178,12 +178,17 @@ class Paxos:
         election_timeout_us: int = 1_000_000,
         instances_max: int = 1,
         values_max: int = 0,
+        portion_bytes: int = 4 * 1024 * 1024,
+        early_max: int = 100_000,
     ):
         self.self_id = self_id
         self.members = members
         self.heartbeat_us = heartbeat_us
         self.instances_max = instances_max
         self.values_max = values_max
+        self.portion_bytes = portion_bytes
+        self.look_ahead = max(early_max, instances_max)
+        self._batch_bytes = min(_BATCH_BYTES, portion_bytes)
         self.quorum = len(members) // 2 + 1
         self.status = FOLLOWER
         self.promised = Ballot(_FIRST_NUMBER, members[0])
@@ -389,7 +394,7 @@ class Paxos:
             values: Values = []
             size = 0
             while self._queue and (
-                not values or (len(values) != self.values_max and size + len(self._queue[0]) <= _BATCH_BYTES)
+                not values or (len(values) != self.values_max and size + len(self._queue[0]) <= self._batch_bytes)
             ):
                 size += len(self._queue[0])
                 values.append(self._queue.popleft())
@@ -420,7 +425,7 @@ class Paxos:
         if accept.instance < self.low:
             self._on_fetch(sender, accept.instance, out)
             return
-        if accept.instance <= self.decided + _LOOK_AHEAD:
+        if accept.instance <= self.decided + self.look_ahead:
             self._entries[accept.instance] = (accept.ballot, accept.values)
             self._save_entry(accept.instance, out)
             self._accepting.setdefault(accept.ballot, []).append(accept.instance)
@@ -444,7 +449,7 @@ class Paxos:
     def _on_accepted(self, sender: ProcessId, accepted: Accepted) -> None:
         """Phase 2b arrives at a learner."""
         for instance in accepted.instances:
-            if not self.decided < instance <= self.decided + _LOOK_AHEAD:
+            if not self.decided < instance <= self.decided + self.look_ahead:
                 continue
             ballots = self._acks.setdefault(instance, {})
             voters = ballots.setdefault(accepted.ballot, set())
@@ -508,7 +513,7 @@ class Paxos:
         for k in range(first, self.decided + 1):
             values = self._entries[k][1]
             size += sum(map(len, values))
-            if batches and size > PORTION_BYTES:
+            if batches and size > self.portion_bytes:
                 break
             batches.append(values)
         out.send((sender,), Chosen(first, batches, self.decided, self.low))
@@ -572,7 +577,7 @@ class Paxos:
 
     def _send_promise(self, ballot: Ballot, first: int, out: Outbox) -> None:
         accepted = [(k, *self._entries[k]) for k in sorted(self._entries) if k >= first]
-        parts = portions(accepted, lambda entry: sum(map(len, entry[2])))
+        parts = portions(accepted, lambda entry: sum(map(len, entry[2])), self.portion_bytes)
         for part, some in enumerate(parts):
             out.send_durable((ballot.leader,), Promise(ballot, self.low, some, part, len(parts)))
 
@@ -668,7 +673,7 @@ class Paxos:
 
     def _beat(self, now: int, out: Outbox) -> None:
         """A heartbeat; and if nothing was decided since the last one, what was undecided then is sent again, to those
-        who have not acknowledged it; not more than `_BATCH_BYTES` at once."""
+        who have not acknowledged it; not more than one batch's bytes at once."""
         self._next_heartbeat = now + self.heartbeat_us
         if self._others:
             out.send(self._others, Heartbeat(self.promised, self.decided, self._timer.reluctant))
@@ -677,7 +682,7 @@ class Paxos:
         size = 0
         for instance in range(decided + 1, proposed) if decided == self.decided else ():
             entry = self._entries.get(instance)
-            if entry is not None and entry[0] == self.promised and size < _BATCH_BYTES:
+            if entry is not None and entry[0] == self.promised and size < self._batch_bytes:
                 heard = self._acks.get(instance, {}).get(self.promised, ())
                 silent = tuple(p for p in self._others if p not in heard)
                 out.send(silent, Accept(self.promised, instance, entry[1], self.decided))

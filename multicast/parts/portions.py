@@ -7,17 +7,15 @@ from typing import Generic, TypeVar
 
 from multicast.types import ProcessId
 
-PORTION_BYTES = 4 * 1024 * 1024
-
 T = TypeVar("T")
 
 
-def portions(items: Iterable[T], bytes_of: Callable[[T], int]) -> list[list[T]]:
-    """The items in lists of about `PORTION_BYTES` each, by `bytes_of` their payload; at least one list."""
+def portions(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: int) -> list[list[T]]:
+    """The items in lists of about `portion_bytes` each, by `bytes_of` their payload; at least one list."""
     lists: list[list[T]] = [[]]
     size = 0
     for item in items:
-        if size > PORTION_BYTES:
+        if size > portion_bytes:
             lists.append([])
             size = 0
         lists[-1].append(item)

@@ -58,7 +58,6 @@ from multicast.protocol import Options, Outbox, Overloaded, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _FIRST_NUMBER = 1
-_HELD_MAX = 10_000
 _STRAY_RETRIES = 20
 
 
@@ -121,7 +120,9 @@ class ReplicatedOptions(Options, kw_only=True, forbid_unknown_fields=True):
     retry_us: after which time what seems lost is repeated. stability_us: how often watermarks are told.
     """
 
-    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"early_clock": (False, True), "values_max": (0, 0, 1, 3)}
+    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "early_clock": (False, True), "instances_max": (1, 4, 100), "values_max": (0, 0, 1, 3),
+    }  # fmt: skip
 
     early_clock: bool = False
     instances_max: int = 100
@@ -242,7 +243,7 @@ class ReplicatedSkeen(GroupLog):
         if self.reign is None:
             if self.paxos.promised.leader != self.self_id:
                 self._refer(sender, out)
-            elif len(self._held) < _HELD_MAX:
+            elif len(self._held) < self.options.early_max:
                 self._held.append((sender, message))
             return
         entry, known = self._entry_of(message.id), self.log.known(message.id)

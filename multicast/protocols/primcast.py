@@ -108,8 +108,6 @@ _EPOCHS_KEY = b"b"
 _STATE_KEY = b"c"
 _FIRST_EPOCH = 1
 _ABANDONED_RETRIES = 20
-_PROPOSALS_MAX = 100_000
-_ASK_IDS_MAX = 10_000
 _NEVER = 1 << 63
 
 
@@ -299,10 +297,10 @@ class _Entry:
         return EntryState(self.message, self.place, self.epoch, self.ts)
 
 
-def _portions(entries: Iterable[_Entry]) -> list[list[EntryState]]:
+def _portions(entries: Iterable[_Entry], portion_bytes: int) -> list[list[EntryState]]:
     """Those of these entries that are in T."""
     states = (e.state() for e in entries if e.epoch is not None and e.message is not None)
-    return portions(states, lambda state: len(state.message.payload))
+    return portions(states, lambda state: len(state.message.payload), portion_bytes)
 
 
 def _digest(message: AppMessage) -> bytes:
@@ -549,6 +547,10 @@ class PrimCast(MulticastProtocol):
         digest = entry.digest if self.status is PRIMARY else b""
         return Vote(entry.id, entry.place, entry.ts, entry.epoch, digest)
 
+    def _keep_proposal(self, vote: Vote) -> None:
+        if len(self._proposals) < self.options.early_max:
+            self._proposals[vote.place] = vote
+
     def _on_ack(self, sender: ProcessId, ack: Ack, now: int, out: Outbox) -> None:
         """Lines 40-50."""
         group = self.topology.group_of[sender]
@@ -557,8 +559,8 @@ class PrimCast(MulticastProtocol):
             self._learn_leader(group, ack.epoch)
         proposing = own and sender == ack.epoch.leader and ack.epoch == self.joined == self.promised
         for vote in ack.votes:
-            if proposing and vote.digest and vote.place >= self.length and len(self._proposals) < _PROPOSALS_MAX:
-                self._proposals[vote.place] = vote
+            if proposing and vote.digest and vote.place >= self.length:
+                self._keep_proposal(vote)
             if not own:
                 self._advance_clock(vote.ts)
             self._on_vote(sender, group, vote, now)
@@ -887,7 +889,7 @@ class PrimCast(MulticastProtocol):
         self._proposals.clear()
         self._save_epochs(out)
         self._save_state(out)
-        parts = _portions(self.entries.values())
+        parts = _portions(self.entries.values(), self.options.portion_bytes)
         for part, entries in enumerate(parts):
             promise = Promise(
                 epoch, self.joined, self.clock.value, self.length, self.log.position, self.reach, entries, part,
@@ -933,7 +935,7 @@ class PrimCast(MulticastProtocol):
         return max(votes.values(), key=lambda vote: (vote.joined, vote.length))
 
     def _send_new_state(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        parts = _portions(self.entries.values())
+        parts = _portions(self.entries.values(), self.options.portion_bytes)
         for part, entries in enumerate(parts):
             state = NewState(self.joined, self.clock.value, self.length, self.reach, entries, part, len(parts))
             out.send(to, state)
@@ -1117,7 +1119,7 @@ class PrimCast(MulticastProtocol):
             chosen = sorted((e for i, e in self._t.items() if i >= fetch.length), key=lambda e: e.place)
         else:
             chosen = [self._t[i] for i in range(fetch.length, self.length) if i in self._t]
-        parts = _portions(chosen)
+        parts = _portions(chosen, self.options.portion_bytes)
         for part, entries in enumerate(parts):
             refill = Refill(
                 self.joined, fetch.length, self._told_clock, self.length, self.reach, entries, part, len(parts)
@@ -1243,8 +1245,8 @@ class PrimCast(MulticastProtocol):
                 out.send((self.joined.leader,), Start(entry.message))
         self._stuck = self._stuck or bool(asked)
         for to, votes in asked.items():
-            for first in range(0, len(votes), _ASK_IDS_MAX):
-                self._send_acks(to, self._ack(votes[first : first + _ASK_IDS_MAX], again=True), out)
+            for some in portions(votes, lambda vote: 0, self.options.portion_bytes):
+                self._send_acks(to, self._ack(some, again=True), out)
         if void and self.status is PRIMARY:
             self._stand(now, out)
         return self._retries.wake(now)

@@ -121,7 +121,6 @@ from multicast.types import FINAL, OPTIMISTIC, AppMessage, Ballot, GroupId, Mess
 _BASE_KEY, _EPOCH_KEY = b"s", b"e"
 _CHANNEL_PREFIX, _ITEM_PREFIX, _DELIVERED_PREFIX = b"c", b"i", b"m"
 _RESENT_MAX = 1_000
-_HELD_MAX = 10_000
 _PARALLEL_MAX = 64
 
 
@@ -250,6 +249,7 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
         "parallel_consensus": (False, False, True),
         "optimistic": (False, False, True),
         "direct_learners": (False, False, True),
+        "stamp_ahead_us_max": (0, 5_000, 1_000_000),
     }
 
     liveness: str = "request"
@@ -342,7 +342,7 @@ class QuasiGenuine(MulticastProtocol):
         self.log = barriers.CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
         times = (o.heartbeat_us, o.election_timeout_us)
         parallel = max(_PARALLEL_MAX, o.instances_max) if o.parallel_consensus else o.instances_max
-        self.paxos = self.paxos_class(self_id, self.members, rng, *times, parallel)
+        self.paxos = self.paxos_class(self_id, self.members, rng, *times, parallel, 0, o.portion_bytes, o.early_max)
         self.base = Base()
         self._kept_base = Base()
         self.channels = {g: Channel() for g in (self.group, *self.senders_to[self.group])}
@@ -508,7 +508,7 @@ class QuasiGenuine(MulticastProtocol):
         if cast.sender != sender:
             raise PeerError("a cast in somebody else's name")
         if not self.paxos.leading:
-            if self.paxos.promised.leader == self.self_id and len(self._held) < _HELD_MAX:
+            if self.paxos.promised.leader == self.self_id and len(self._held) < self.options.early_max:
                 self._held.append(cast)
             return
         expected = self.base.casts if self.paxos.idle and not self._due else self._expected
@@ -922,7 +922,8 @@ class QuasiGenuine(MulticastProtocol):
         upto = self.base.numbers.get(group, 0)
         low = upto - len(kept) + 1
         first = max(low, ask.received + 1)
-        parts = portions(islice(kept, first - low, None), lambda item: len(item.message.payload))
+        some = islice(kept, first - low, None)
+        parts = portions(some, lambda item: len(item.message.payload), self.options.portion_bytes)
         for items in parts[:-1]:
             out.send((sender,), Repair(first, items, items[-1].stamp, first + len(items) - 1, low))
             first += len(items)
@@ -1017,7 +1018,7 @@ class QuasiGenuine(MulticastProtocol):
             for t, p in self.waiting.items.items()
             if p.source != self.group
         ]
-        parts = portions(items, lambda item: len(item[2].message.payload))
+        parts = portions(items, lambda item: len(item[2].message.payload), self.options.portion_bytes)
         for part, some in enumerate(parts):
             out.send((to,), State(self.log.position, self._kept_base, channels, some, part, len(parts)))
 

@@ -77,7 +77,6 @@ from multicast.parts.causal_view import CausalView
 from multicast.parts.delivered import Stable
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.paxos import Paxos
-from multicast.parts.portions import PORTION_BYTES
 from multicast.parts.views import Cast, Flushed, Gathering, NewView, Span
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
@@ -86,7 +85,6 @@ _VIEW_KEY, _ORDER_KEY = b"v", b"o"
 _CAST_PREFIX, _DELIVERED_PREFIX = b"c", b"m"
 _UNSTABLE_MAX = 64
 _CAST_BYTES = 256 * 1024
-_EARLY_MAX = 10_000
 _SPAN_MAX = 1_000
 
 
@@ -231,7 +229,10 @@ class Toto(MulticastProtocol):
         everybody = topology.processes
         self.peers = tuple(p for p in topology.groups[self.group] if p != self_id)
         self.log = CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
-        self.paxos = self.paxos_class(self_id, everybody, rng, o.heartbeat_us, o.election_timeout_us)
+        self.paxos = self.paxos_class(
+            self_id, everybody, rng, o.heartbeat_us, o.election_timeout_us, portion_bytes=o.portion_bytes,
+            early_max=o.early_max,
+        )  # fmt: skip
         self.record = ViewRecord(1, list(everybody), 0, False, True, 0)
         self.time = 0
         self._begin_view()
@@ -304,7 +305,7 @@ class Toto(MulticastProtocol):
         kind = type(message)
         if kind is Cast or kind is Receipt or kind is Ask or kind is Copies or kind is Flush:
             if message.view > self.record.number:
-                if len(self._early) < _EARLY_MAX:
+                if len(self._early) < self.options.early_max:
                     self._early.append((sender, message))
             elif message.view == self.record.number:
                 self._on_view_message(sender, message, now, out)
@@ -386,8 +387,8 @@ class Toto(MulticastProtocol):
 
     def _next_messages(self) -> list[AppMessage]:
         messages: list[AppMessage] = []
-        size = 0
-        while self._queue and (not messages or size + len(self._queue[0].payload) <= _CAST_BYTES):
+        size, most = 0, min(_CAST_BYTES, self.options.portion_bytes)
+        while self._queue and (not messages or size + len(self._queue[0].payload) <= most):
             messages.append(self._queue.popleft())
             size += len(messages[-1].payload) + 100
         return messages
@@ -501,7 +502,7 @@ class Toto(MulticastProtocol):
         for span in spans:
             for cast in self.view.copies(span):
                 size += 100 + sum(100 + len(m.payload) for m in cast.messages)
-                if casts and size > PORTION_BYTES:
+                if casts and size > self.options.portion_bytes:
                     break
                 casts.append(cast)
         if casts:

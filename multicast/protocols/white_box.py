@@ -76,7 +76,7 @@ heartbeats in order of their positions); a loss is found by position.
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -100,8 +100,6 @@ _BALLOTS_KEY = b"b"
 _CLOCK_KEY = b"c"
 _FIRST_NUMBER = 1
 _ABANDONED_RETRIES = 20
-_EARLY_MAX = 100_000
-_PORTION_BYTES = 4 * 1024 * 1024
 
 Vector = tuple[Ballot, ...]
 """Ballots of a message's destination groups, in the order of its destinations."""
@@ -232,6 +230,8 @@ class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
     retry_us: int = 500_000
     stability_us: int = 100_000
     leaders_in_quorum: bool = False
+
+    drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"leaders_in_quorum": (False, True)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -604,7 +604,7 @@ class WhiteBox(MulticastProtocol):
         if deliver.position <= self.log.position:
             self._on_duplicate_deliver(self.entries.get(deliver.id), deliver, out)
         elif not self._deliver_next(deliver, out):
-            if len(self._early) < _EARLY_MAX:
+            if len(self._early) < self.options.early_max:
                 self._early[deliver.position] = deliver
             out.catch_up(sender)
 
@@ -902,7 +902,7 @@ class WhiteBox(MulticastProtocol):
         size = 0
         for entry in self.entries.values():
             if entry.phase >= ACCEPTED and entry.message is not None:
-                if size > _PORTION_BYTES:
+                if size > self.options.portion_bytes:
                     portions.append([])
                     size = 0
                 portions[-1].append(entry.state())

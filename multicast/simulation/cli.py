@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from multicast import registry
 from multicast.protocol import MulticastProtocol
+from multicast.simulation.drawing import protocol_options
 from multicast.simulation.mutants import BadPackage, load
-from multicast.simulation.runner import Settings, protocol_options
+from multicast.simulation.runner import Settings
 from multicast.types import Topology
 
 SEEDS_MAX = 10_000_000
@@ -33,6 +34,7 @@ class BadUsage(Exception):
 
 ProtocolOption = Annotated[str, typer.Option(help="A protocol's name, or all.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")]
+SizeOption = Annotated[str | None, typer.Option(metavar="small|large", help="Of the runs; else drawn, mostly small.")]
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="A protocol option; else drawn.")
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from multicast.journal import READ_BYTES
 from multicast.protocol import PeerError
 from multicast.session import QUEUE_FRAMES_MAX, Receiver, Sender
 from multicast.types import ProcessId
@@ -43,7 +44,8 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     delay_us: of a message. late_probability, late_us: some are that much later. fsync_us: how long a sync takes.
     batch_us: how long inputs wait to be joined into one batch (0: those of one instant are). reconnect_us: pause before
     dialling again. acknowledge_frames: a link acknowledges every so many frames, at most. queue_frames_max: frames that
-    may wait for acknowledgement on a link, at least 4; one more drops them all. cpu: None: computing takes no time.
+    may wait for acknowledgement on a link, at least 4; one more drops them all. catch_up_bytes: about how
+    much of a journal is read for a peer at once. cpu: None: computing takes no time.
     """
 
     delay_us: tuple[int, int] = (300, 1_500)
@@ -54,6 +56,7 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     reconnect_us: tuple[int, int] = (20_000, 100_000)
     acknowledge_frames: int = 64
     queue_frames_max: int = QUEUE_FRAMES_MAX
+    catch_up_bytes: int = READ_BYTES
     cpu: Cpu | None = None
 
     def __post_init__(self) -> None:

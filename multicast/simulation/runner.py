@@ -10,32 +10,31 @@ import random
 import shlex
 import time
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from multicast.protocol import Application, MulticastProtocol, Options
-from multicast.simulation import faults
+from multicast.simulation import drawing, faults
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.endings import Endings
 from multicast.simulation.invariants import invariant_checkers
-from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.world import EPOCH_US, World
-from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
+from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
 
 PROFILES = ("calm", "faults")
-_MESSAGES_MAX = 200
-"""So many messages are drawn at most; if the user wants more the run becomes longer, not denser."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. store: replicas of a store run on the protocol (`worlds`)."""
+    """What the user fixes; None: drawn from the seed. size: one of `drawing.SIZES`. store: replicas of a store
+    run on the protocol (`worlds`)."""
 
     profile: str = "faults"
+    size: str | None = None
     groups: int | None = None
     replicas: int | None = None
     messages: int | None = None
@@ -46,7 +45,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The command that runs this seed again."""
         words = ["python", "-m", "multicast.simulation", "run", "--protocol", protocol, "--seeds", f"{seed}:{seed + 1}"]
         words += ["--profile", self.profile, *(["--store"] if self.store else [])]
-        for name, value in (("groups", self.groups), ("replicas", self.replicas), ("messages", self.messages)):
+        for name in ("size", "groups", "replicas", "messages"):
+            value = getattr(self, name)
             if value is not None:
                 words += [f"--{name}", str(value)]
         for key in sorted(self.options):
@@ -73,39 +73,6 @@ class Outcome(msgspec.Struct, kw_only=True):
     options: dict[str, Any] = {}
 
 
-def changed_options(options: Options) -> dict[str, Any]:
-    """Those that differ from their defaults."""
-    return {
-        field.name: getattr(options, field.name)
-        for field in msgspec.structs.fields(type(options))
-        if getattr(options, field.name) != field.default
-    }
-
-
-def draw_options(
-    protocol: type[MulticastProtocol], rng: random.Random, topology: Topology, given: Mapping[str, str]
-) -> dict[str, str]:
-    """`Options.draw`, as text; nothing if that contradicts what is given."""
-    drawn = {name: str(value) for name, value in protocol.specification.options.draw(rng, topology).items()}
-    try:
-        protocol_options(protocol, {**drawn, **given})
-    except ValueError:
-        return {}
-    return drawn
-
-
-def protocol_options(protocol: type[MulticastProtocol], values: Mapping[str, str]) -> Options:
-    """Options from text. ValueError that names the option for an unknown one or a bad value."""
-    known = {field.name for field in msgspec.structs.fields(protocol.specification.options)}
-    for key in values:
-        if key not in known:
-            raise ValueError(f"{protocol.specification.name} has no option {key!r}; it has {', '.join(sorted(known))}")
-    try:
-        return msgspec.convert(dict(values), protocol.specification.options, strict=False)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"bad option for {protocol.specification.name}: {error}") from None
-
-
 class Run:
     """One run. `execute` does it all; tests may look at `world` and `properties` afterwards."""
 
@@ -114,18 +81,23 @@ class Run:
         self.specification = protocol.specification
         self.seed = seed
         self.settings = settings
-        rng = self.rng = random.Random(f"{self.specification.name}/{seed}")
+        name = self.specification.name
+        rng = self.rng = random.Random(f"{name}/{seed}")
+        self.size = drawing.size(name, seed, settings.size)
         self.storm = settings.profile == "faults" and rng.random() < 0.4
-        self.topology = self._draw_topology(rng)
-        self.options = self._draw_options(rng)
-        self.span_us = rng.choice((2_000_000, 4_000_000) if self.storm else (3_000_000, 8_000_000, 15_000_000))
-        if settings.messages and settings.messages > _MESSAGES_MAX:
-            self.span_us = self.span_us * settings.messages // _MESSAGES_MAX
-        conditions = self._draw_conditions(rng)
-        segment_bytes = rng.choice((4_096, 65_536, 1 << 20))
-        name = settings.replay(self.specification.name, seed)
+        self.topology = drawing.topology(rng, self.size, protocol, settings.groups, settings.replicas)
+        self.messages = settings.messages or rng.choice(self.size.messages)
+        self.span_us = rng.choice(self.size.storm_spans if self.storm else self.size.spans)
+        if self.messages > self.size.messages[-1]:
+            self.span_us = self.span_us * self.messages // self.size.messages[-1]
+        self.options = self._draw_options()
         self.world = World(
-            self.topology, self._make_process, seed, conditions, segment_bytes_max=segment_bytes, name=name
+            self.topology,
+            self._make_process,
+            seed,
+            drawing.conditions(rng, self.size, self.specification.fault_tolerant),
+            segment_bytes_max=rng.choice(self.size.segment_bytes),
+            name=settings.replay(name, seed),
         )
         self.world.recovery = RecoveryCheck(
             lambda pid, rng: (self.protocol(pid, self.topology, self.options, rng), None), f"{protocol.__name__}/{seed}"
@@ -146,34 +118,20 @@ class Run:
 
     # -- drawing ------------------------------------------------------------------------------------------------------
 
-    def _draw_topology(self, rng: random.Random) -> Topology:
-        groups = rng.choice((1, 2, 2, 3, 3, 4))
-        replicas = rng.choice((3, 3, 3, 5)) if self.specification.fault_tolerant else 1
-        return Topology.grid(self.settings.groups or groups, self.settings.replicas or replicas)
-
-    def _draw_options(self, rng: random.Random) -> Options:
-        drawn = {"clock": rng.choice(("logical", "hybrid"))}
-        pace = 0.1 if self.storm else rng.choice((1.0, 0.3, 0.1))
-        for field in msgspec.structs.fields(self.specification.options):
-            if field.name.endswith("_us") and isinstance(field.default, int) and field.default:
-                drawn[field.name] = str(int(field.default * pace))
-        window = rng.random() < 0.3
-        if window and drawn["clock"] == "hybrid" and self.settings.options.get("clock", "hybrid") == "hybrid":
-            drawn["dedup_window_us"] = "4000000"
-        given = {**drawn, **self.settings.options}
+    def _draw_options(self) -> Options:
         own = random.Random(f"{self.specification.name}/{self.seed}/options")
-        return protocol_options(self.protocol, {**draw_options(self.protocol, own, self.topology, given), **given})
+        given = self.settings.options
+        values = drawing.options(own, self.size, self.protocol, self.topology, self.span_us, given, self.storm)
+        return drawing.protocol_options(self.protocol, values)
 
-    def _draw_conditions(self, rng: random.Random) -> Conditions:
-        most = rng.choice((1_000, 5_000, 50_000))
-        return Conditions(
-            delay_us=(100, most),
-            late_probability=rng.choice((0.0, 0.01, 0.05)),
-            late_us=(most, 20 * most),
-            fsync_us=rng.choice(((0, 0), (50, 300), (1_000, 8_000), (5_000, 40_000))),
-            batch_us=rng.choice(((0, 0), (0, 0), (0, 500), (1_000, 3_000))),
-            acknowledge_frames=rng.choice((1, 16, 256)),
-        )
+    def _draw_faults(self) -> list[faults.Fault]:
+        """Those of the world, and those of disks."""
+        pace, survives = self.size.fault_pace, self.specification.survives_lost_disk
+        span_us = int(self.span_us / pace)
+        planned = faults.draw(self.rng, self.topology, span_us, self.storm)
+        own = random.Random(f"{self.specification.name}/{self.seed}/disks")
+        planned += faults.draw_disk(own, self.topology, span_us, survives, self.storm)
+        return drawing.paced(planned, pace)
 
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
@@ -191,55 +149,63 @@ class Run:
         senders = list(self.topology.processes)
         if rng.random() < 0.3:
             senders = rng.sample(senders, rng.randint(1, len(senders)))
-        count = self.settings.messages or rng.choice((40, 100, _MESSAGES_MAX))
         bursts = rng.choice((0, 3, 10))
         centres = [rng.randrange(self.span_us) for _ in range(bursts)]
         width = rng.choice((5_000, 100_000))
         if self._faults and rng.random() < 0.6:
             centres = [max(0, fault.at_us - width // 2) for fault in self._faults]
-        for _ in range(count):
+        for _ in range(self.messages):
             at = rng.randrange(self.span_us)
             if centres:
                 at = min(self.span_us - 1, rng.choice(centres) + rng.randrange(width))
-            plan = (rng.choice(senders), rng.choice(sets), rng.getrandbits(62), rng.randrange(40), rng.random())
+            size = drawing.payload_bytes(rng)
+            plan = (rng.choice(senders), rng.choice(sets), rng.getrandbits(62), size, rng.random())
             world.schedule(world.now + at, self._submit, *plan)
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def _submit(self, pid: ProcessId, destinations: tuple[GroupId, ...], bits: int, size: int, chance: float) -> None:
-        """A client multicasts. Half of them insist: they try again until they know; a tenth repeat themselves."""
+        """A client multicasts. Half of them insist: they try again until they know; a fifth repeat themselves."""
         world = self.world
-        message = AppMessage(new_message_id(world.now, bits), destinations, bytes(size), pid)
+        payload = (bits.to_bytes(8, "big") * (size // 8 + 1))[:size]
+        message = AppMessage(new_message_id(world.now, bits), destinations, payload, pid)
         if not world.submit(pid, message):
             others = [p for p in self.topology.processes if world.nodes[p].up]
             if not others:
                 return
-            pid = others[bits % len(others)]
-            message = AppMessage(message.id, destinations, message.payload, pid)
-            world.submit(pid, message)
+            message = self._copy(message, others[bits % len(others)])
+            world.submit(message.origin, message)
         if chance < 0.5:
             self._persistent.append(message)
-            world.schedule(world.now + 2_000_000, self._insist, message, 1)
-        if 0.4 < chance < 0.5:
-            again = AppMessage(
-                message.id, destinations, message.payload, self.topology.processes[bits % len(self.topology.processes)]
-            )
-            world.schedule(world.now + bits % 3_000_000, self._again, again)
-        if chance > 0.98:
-            world.schedule(world.now + 10_000_000, self._again, message)
+            world.schedule(world.now + self.size.patience_us, self._insist, message, 1)
+        if 0.4 < chance < 0.6:
+            self._repeat(message, bits)
+
+    def _repeat(self, message: AppMessage, bits: int) -> None:
+        """Copies through other processes: soon, and about one and two windows after the message's creation."""
+        world, window_us, processes = self.world, self.options.dedup_window_us, self.topology.processes
+        jitter_us = bits % 100_003 - 50_000
+        patience_us = self.size.patience_us
+        for number, after_us in enumerate((bits % patience_us, window_us, 2 * window_us)):
+            if after_us:
+                again = self._copy(message, processes[(bits + number) % len(processes)])
+                world.schedule(world.now + max(0, after_us + (jitter_us if number else 0)), self._again, again)
+
+    @staticmethod
+    def _copy(message: AppMessage, origin: ProcessId) -> AppMessage:
+        return AppMessage(message.id, message.destinations, message.payload, origin)
 
     def _again(self, message: AppMessage) -> None:
         self.world.submit(message.origin, message)
 
     def _insist(self, message: AppMessage, attempt: int) -> None:
-        world = self.world
         if message.id in self.properties.messages and message.id not in self.properties.missing:
             return
         processes = self.topology.processes
         pid = processes[(message.origin + attempt) % len(processes)]
-        world.submit(pid, AppMessage(message.id, message.destinations, message.payload, pid))
+        self.world.submit(pid, self._copy(message, pid))
         if attempt < 4:
-            world.schedule(world.now + 2_000_000, self._insist, message, attempt + 1)
+            self.world.schedule(self.world.now + self.size.patience_us, self._insist, message, attempt + 1)
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -266,7 +232,7 @@ class Run:
             foreign=self.genuineness.foreign,
             faults=self.faults,
             violations=list(world.violations),
-            options=changed_options(self.options),
+            options=drawing.changed_options(self.options),
         )
 
     def _execute(self) -> None:
@@ -274,11 +240,7 @@ class Run:
         faulty = self.settings.profile == "faults"
         if faulty:
             faults.skew(self.rng, world)
-            self._faults = faults.draw(self.rng, self.topology, self.span_us, self.storm)
-            self._faults += faults.draw_disk(
-                random.Random(f"{self.specification.name}/{self.seed}/disks"), self.topology, self.span_us,
-                self.specification.survives_lost_disk, self.storm,
-            )  # fmt: skip
+            self._faults = self._draw_faults()
         world.start()
         self._plan_traffic()
         if faulty:

@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from multicast.protocol import Outbox, PeerError
+from multicast.simulation.drawing import changed_options
 from multicast.simulation.faults import Fault
 from multicast.simulation.observe import Observer
-from multicast.simulation.runner import Outcome, Settings, changed_options
+from multicast.simulation.runner import Outcome, Settings
 from multicast.simulation.world import EPOCH_US, Node
 from multicast.types import MESSAGE_ID_BYTES, AppMessage, ProcessId, Timestamp
 from multicast.wire import APPLICATION, HOST

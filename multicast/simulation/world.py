@@ -426,7 +426,7 @@ class World:
             for link, memory, seen in acknowledge:
                 self.network.flushed(link, memory, seen)
         for peer, position in batch.reads:
-            deliveries, more = node.journal.read_deliveries(position)
+            deliveries, more = node.journal.read_deliveries(position, self.conditions.catch_up_bytes)
             self._send(node, node.engine.feed(peer, deliveries, more))
         for peer, reason in batch.faulty:
             self.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")

@@ -22,8 +22,9 @@ from multicast.simulation.cli import (
     protocols,
     write_json,
 )
+from multicast.simulation.drawing import protocol_options
 from multicast.simulation.explore import Bounds, Explored, explore
-from multicast.simulation.runner import Settings, protocol_options
+from multicast.simulation.runner import Settings
 from multicast.types import GroupId, Topology
 
 MESSAGES_MAX = 16

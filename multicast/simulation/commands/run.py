@@ -15,6 +15,7 @@ from multicast.simulation.cli import (
     JsonOption,
     OptionOption,
     ProtocolOption,
+    SizeOption,
     bounded,
     check,
     check_json,
@@ -25,6 +26,7 @@ from multicast.simulation.cli import (
     seed_range,
     write_json,
 )
+from multicast.simulation.drawing import SIZES
 from multicast.simulation.runner import PROFILES, Settings, Summary
 from multicast.simulation.worlds import NoWorld, SeedRunner, load, run_seed
 
@@ -35,6 +37,7 @@ def command(
     protocol: ProtocolOption,
     seeds: Annotated[str, typer.Option(metavar="FROM:TO", help="Which seeds; TO is not included.")] = "0:100",
     profile: Annotated[str, typer.Option(help="calm: no faults; faults: drawn from each seed.")] = "faults",
+    size: SizeOption = None,
     groups: Annotated[int | None, typer.Option(help="How many groups; else drawn.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Processes per group; else drawn.")] = None,
     messages: Annotated[int | None, typer.Option(help="Messages per run; else drawn.")] = None,
@@ -47,7 +50,7 @@ def command(
     With --store: also exactly-once, strict serializability, and equal state at equal position."""
     check_json(json_file)
     wanted, chosen = seed_range(seeds), protocols(protocol)
-    settings = chosen_settings(chosen, profile, groups, replicas, messages, option, store)
+    settings = chosen_settings(chosen, profile, size, groups, replicas, messages, option, store)
     summaries = [Summary(one.specification.name, settings) for one in chosen]
     interrupted = False
     try:
@@ -68,6 +71,7 @@ def command(
 def chosen_settings(
     chosen: list[type[MulticastProtocol]],
     profile: str,
+    size: str | None,
     groups: int | None,
     replicas: int | None,
     messages: int | None,
@@ -79,12 +83,15 @@ def chosen_settings(
     profiles = world.profiles if world else PROFILES
     if profile not in profiles:
         raise BadUsage(f"--profile is one of {', '.join(profiles)}, not {profile!r}")
+    if size not in (None, *SIZES):
+        raise BadUsage(f"--size is one of {', '.join(SIZES)}, not {size!r}")
     bounded("groups", groups, GROUPS_MAX)
     bounded("replicas", replicas, REPLICAS_MAX)
     bounded("messages", messages, MESSAGES_MAX)
     settings = Settings(
-        profile=profile, groups=groups, replicas=replicas, messages=messages, options=option_pairs(option), store=store
-    )
+        profile=profile, size=size, groups=groups, replicas=replicas, messages=messages, options=option_pairs(option),
+        store=store,
+    )  # fmt: skip
     for one in chosen:
         check(one, settings)
         if world is not None:

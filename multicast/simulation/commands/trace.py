@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from multicast.simulation.cli import BadUsage, OptionOption, console, planted, protocols
+from multicast.simulation.cli import BadUsage, OptionOption, SizeOption, console, planted, protocols
 from multicast.simulation.commands.run import chosen_settings
 from multicast.simulation.trace import Trace
 from multicast.simulation.worlds import run_seed
@@ -20,6 +20,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Which seed.")],
     out: Annotated[Path, typer.Option(metavar="FILE|DIR", help="Where to write.")],
     profile: Annotated[str, typer.Option(help="calm: no faults; faults: drawn from the seed.")] = "faults",
+    size: SizeOption = None,
     groups: Annotated[int | None, typer.Option(help="How many groups; else drawn.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Processes per group; else drawn.")] = None,
     messages: Annotated[int | None, typer.Option(help="Messages; else drawn.")] = None,
@@ -38,7 +39,7 @@ def command(
     if protocol == "all":
         raise BadUsage("--protocol: trace one protocol at a time")
     chosen = planted(protocol, bug, bugs) if bug else protocols(protocol)[0]
-    settings = chosen_settings([chosen], profile, groups, replicas, messages, option, store)
+    settings = chosen_settings([chosen], profile, size, groups, replicas, messages, option, store)
     file_path = out / "trace" / "trace.jsonl" if run_directory else out
     if run_directory and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadUsage(f"--out {out}: it exists and is not an empty directory")

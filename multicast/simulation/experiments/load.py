@@ -21,10 +21,10 @@ import msgspec
 from multicast import registry
 from multicast.protocol import Application, MulticastProtocol, Options
 from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.drawing import protocol_options
 from multicast.simulation.experiments.deployments import BASE_DELAY_US, REPLICAS, Deployment
 from multicast.simulation.network import Conditions, Cpu
 from multicast.simulation.observe import Observer
-from multicast.simulation.runner import protocol_options
 from multicast.simulation.world import Node, World
 from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from multicast.protocol import MulticastProtocol, Options
-from multicast.simulation.runner import protocol_options
+from multicast.simulation.drawing import protocol_options
 
 Figure = tuple[float, float]
 """(message delays, consensus instances)."""

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from multicast.protocol import MulticastProtocol
+from multicast.simulation.drawing import protocol_options
 from multicast.simulation.latency.average import average
 from multicast.simulation.latency.consensus import Consensus, decide
 from multicast.simulation.latency.published import SKEWS, Count, Figure, Published, variants
 from multicast.simulation.latency.schedule import DELTA_US, Model, Played, Schedule, play
 from multicast.simulation.latency.search import Search
-from multicast.simulation.runner import protocol_options
 from multicast.types import ProcessId, Topology
 
 FIELDS = ("collision_free_first", "collision_free_all", "failure_free_first", "failure_free_all", "messages")
