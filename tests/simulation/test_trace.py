@@ -104,7 +104,7 @@ def test_what_blocks_a_committed_message() -> None:
 
 def test_a_wait_for_a_lower_message_is_told() -> None:
     """A convoy: somewhere a committed message waits for one that is only proposed."""
-    _, lines = _traced(registry.load("skeen"), 2, Settings(profile="calm", size="large", groups=2, messages=100))
+    _, lines = _traced(registry.load("skeen"), 8, Settings(profile="calm", groups=2, messages=100))
     waits = [
         (message["final"], blocker["at"])
         for line in lines
