@@ -53,7 +53,8 @@ Deviations from the figures, with reasons:
    leader that holds m as pending nevertheless has either forgotten m's id, and delivered beyond m (see
    parts.delivered),
    or is deposed and does not know it yet: then it must not act on the word of others about m's place, having missed
-   what its group delivered since.
+   what its group delivered since. A late copy that it drops its followers may still have as accepted; a later leader
+   that gets it from them, and has delivered beyond the timestamp with which it is committed, drops it again.
 8. The clock never goes down at one process, also where line 61 would allow it.
 9. Only the own leader's ACCEPT carries the payload.
 10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own
@@ -90,7 +91,7 @@ from multicast.parts.retries import Retries, chunks, resendable
 from multicast.parts.submissions import Asked, Lacked, Submissions
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 START, PROPOSED, ACCEPTED, COMMITTED = range(4)
 LEADER, FOLLOWER, RECOVERING, REJOINING = "leader", "follower", "recovering", "rejoining"
@@ -556,7 +557,10 @@ class WhiteBox(MulticastProtocol):
                 entry.phase = COMMITTED
                 entry.acks.clear()
                 self._retries.discard(message_id)
-                self._queue.commit(message_id, entry.final)
+                if self._is_dropped_copy(entry):
+                    self._drop_copy(message_id, entry.final, out)
+                else:
+                    self._queue.commit(message_id, entry.final)
                 committed = True
         if committed:
             self._deliver_ready(out)
@@ -797,10 +801,21 @@ class WhiteBox(MulticastProtocol):
             if peers:
                 out.catch_up(self.rng.choice(peers))
         else:
-            self._queue.remove(known.id)
-            self._drop([known.id], out)
-            self.log.recall(known.id, known.final, out)
+            self._drop_copy(known.id, known.final, out)
             self._deliver_ready(out)
+
+    def _drop_copy(self, message_id: MessageId, final: Timestamp, out: Outbox) -> None:
+        self._queue.remove(message_id)
+        self._drop([message_id], out)
+        self.log.recall(message_id, final, out)
+
+    def _is_dropped_copy(self, entry: _Entry) -> bool:
+        """An earlier leader dropped this late copy, as `_on_known` says, and the group delivered beyond it; this one
+        had it from a follower. (Was it delivered, this leader had delivered it in its place.)"""
+        window: int = self.options.dedup_window_us
+        assert entry.final is not None
+        late = window > 0 and entry.final.time > created_us(entry.id) + window
+        return late and entry.final <= self.log.timestamp
 
     def _on_leader_is(self, group: GroupId, ballot: Ballot, now: int) -> None:
         known = self.leaders[group]

@@ -129,7 +129,7 @@ class WhiteBoxInvariants(Checker):
         newly = self._joined.get(node.pid) != joined
         if newly or received in _STATES:
             self._on_joined(node, joined)
-        if received == "Accept":
+        if received == "Accept" or handler == "on_install":
             self._note(node, args[1].id)
         if sends:
             self._on_sends(node, sends)
@@ -302,8 +302,8 @@ class WhiteBoxInvariants(Checker):
             if entry.phase == _START or entry.local is None or entry.local >= accepted.final:
                 continue
             local = before.locals.at(before.moment, entry.id)
-            if local == entry.local:
-                continue
+            if local == entry.local or self._is_late(node, entry.id, entry.local):
+                continue  # a late copy, perhaps, of what that leader knew
             was_below = local is not None and local < accepted.final
             position = self._positions.get((group, entry.id))
             if was_below or position is None or position > before.position:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from multicast import registry
-from multicast.types import Topology
+from multicast.parts.delivered import Known
+from multicast.types import Timestamp, Topology
 from tests.multicast.lockstep import Lockstep
 
 SECOND = 1_000_000
@@ -40,3 +41,32 @@ def test_a_replica_catches_up_over_a_journal_that_holds_one_id_twice(name: str, 
     world.advance(10 * SECOND)
     assert world.delivered(behind) == world.delivered(0) == world.delivered(1)
     assert len(world.delivered(0)) == 11
+
+
+def test_white_box_drops_a_copy_again_that_an_earlier_leader_dropped_when_the_group_has_delivered_beyond() -> None:
+    """Leader 0 drops a late copy on another group's word, its followers keep it as accepted, and the group delivers a
+    later message. The next leader has the copy from a follower, and it is committed at its old place."""
+    world = Lockstep(Topology.grid(2, 3), "white_box", clock="hybrid", dedup_window_us=SECOND)
+    copy = world.message(0, 1)
+    world.advance(3 * SECOND)
+    first = world.submit(0, 0)
+    world.settle()
+    world.cut = {(p, 0) for p in (3, 4, 5)} | {(p, 3) for p in (0, 1, 2)}
+    for p in (0, 3):
+        world.engines[p].submit(copy)
+        world._run(p)
+    world.settle()
+    engine = world.engines[0]
+    engine.receive(3, engine.codec.encode(0, Known(copy.id, Timestamp(world.now - 3 * SECOND, 1))))
+    world._run(0)
+    world.advance(SECOND // 2)
+    later = world.submit(0, 0)
+    world.settle()
+    assert [world.delivered(p) for p in range(3)] == [[first, later]] * 3
+    assert [copy.id in world.protocol(p).entries for p in range(3)] == [False, True, True]
+    world.crash(0)
+    world.cut = set()
+    world.advance(5 * SECOND)
+    last = world.submit(1, 0)
+    world.advance(5 * SECOND)
+    assert world.delivered(1) == world.delivered(2) == [first, later, last]
