@@ -481,7 +481,7 @@ class WhiteBox(MulticastProtocol):
                 return
             entry = self.entries[accept.id] = _Entry(accept.id, now)
         if accept.group == self.group:
-            if entry.position and entry.local != accept.local and self.options.dedup_window_us:
+            if entry.phase == COMMITTED and entry.local != accept.local and self.options.dedup_window_us:
                 assert entry.final is not None
                 out.send((sender,), Known(accept.id, entry.final))  # the leader has forgotten it, this process not yet
                 return
@@ -631,11 +631,14 @@ class WhiteBox(MulticastProtocol):
         known = self.log.known(deliver.id)
         if known is not None and known[1] == deliver.position and known[0] != deliver.final:
             raise AssertionError(f"Invariant 3b: {deliver.id.hex()} delivered at {known} and {deliver}")
-        late_copy = entry is not None and entry.local is not None and entry.local > deliver.final
-        if entry is not None and entry.phase != COMMITTED and not late_copy:
-            entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
-            if entry.message is not None:
-                self._save_entry(entry, out)
+        if entry is None or entry.phase == COMMITTED or (entry.local is not None and entry.local > deliver.final):
+            return
+        if not entry.position:  # delivered, settled and dropped here, and begun again by somebody's late word
+            self._drop([entry.id], out)
+            return
+        entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
+        if entry.message is not None:
+            self._save_entry(entry, out)
 
     def _delivered(self, entry: _Entry, out: Outbox) -> None:
         """Common to a delivery and an installation."""

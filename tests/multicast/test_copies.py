@@ -6,6 +6,7 @@ import pytest
 
 from multicast import registry
 from multicast.parts.delivered import Known
+from multicast.protocols.white_box import Accept, Deliver
 from multicast.types import Timestamp, Topology
 from tests.multicast.lockstep import Lockstep
 
@@ -70,3 +71,26 @@ def test_white_box_drops_a_copy_again_that_an_earlier_leader_dropped_when_the_gr
     last = world.submit(1, 0)
     world.advance(5 * SECOND)
     assert world.delivered(1) == world.delivered(2) == [first, later, last]
+
+
+def test_white_box_keeps_nothing_of_a_delivery_that_it_has_forgotten() -> None:
+    """2 has delivered and forgotten m, and hears of it again: from the other group, and a leader's DELIVER anew. Then
+    a late copy comes, with another stamp."""
+    world = Lockstep(Topology.grid(2, 3), "white_box", clock="hybrid", dedup_window_us=SECOND)
+    m = world.message(0, 1)
+    world.engines[0].submit(m)
+    world._run(0)
+    world.settle()
+    old = world.protocol(2).log.known(m.id)[0]
+    for _ in range(8):
+        world.submit(0, 0, 1)
+        world.advance(SECOND)
+    engine, leaders = world.engines[2], world.protocol(2).leaders
+    engine.receive(3, engine.codec.encode(0, Accept(m.id, 1, leaders[1], old, None)))
+    engine.receive(0, engine.codec.encode(0, Deliver(m.id, leaders[0], old, old, 1)))
+    world._run(2)
+    assert m.id not in world.protocol(2).entries
+    world.engines[0].submit(m)
+    world._run(0)
+    world.advance(5 * SECOND)
+    assert [world.delivered(p).count(m.id) for p in range(6)] == [2] * 6
