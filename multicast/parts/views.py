@@ -2,20 +2,32 @@
 
 Theory of operation. In a view a fixed set of members multicast causally. A view ends with a *flush*: a coordinator asks
 its members to stop; each keeps on disk that it has, takes and sends nothing of the old view any more, and tells what it
-holds (`Flushed`). Once a quorum of every group has answered, the coordinator knows the *cut*: everything that any of
-them holds. It collects what not all of them hold, and has the next view decided by consensus (`NewView`), the cut and
-those messages in it. So whoever answered can finish the old view by itself: all finish it with the same messages.
+holds (`Flushed`). Once a quorum of every group has answered and lives, the coordinator knows the *cut*: everything that
+any of these holds. It collects what not all of them hold, and has the next view decided by consensus (`NewView`), the
+cut and those messages in it. So whoever's answer counted can finish the old view by itself: all finish it with the same
+messages.
 
-Why nothing is lost. What a majority of all processes held before the flush is in the cut: a quorum of every group is a
-majority of all, and two majorities have a member in common. Two coordinators may flush the same view; each may propose
-another next one; only the first that is decided counts, and both cuts contain what was held by a majority.
+Who is suspected before the cut is collected does not count any more, as if it had never answered (`among`): what it
+alone holds, nobody could give. It counts again when it is heard again. Who is outside the view holds nothing of it, and
+never will; its answer counts, too, if it has all deliveries of its group that the casts which are dropped have led to,
+so that it can finish the view with the others.
+
+Why nothing is lost that anybody may have ordered. Only what a majority of all processes hold on their disks is ordered.
+Those whose answers count are a majority, too, as a quorum of every group: they have one in common, a member. It held the
+message when it answered, or it holds it never, since it takes nothing any more in this view: not after a restart
+either, both being on its disk before it answers. So whatever anybody has ordered, or ever orders, in this view is in
+the cut, whoever else has died. What only the dead held, nobody has ordered, they neither; its author multicasts it in
+the next view, if it lives.
+
+Two coordinators may flush the same view; each may propose another next one; only the first that is decided counts, and
+both cuts contain what a majority holds.
 
 `Gathering` is the coordinator's side, without IO.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -48,11 +60,13 @@ class NewView(msgspec.Struct, array_like=True):
 
 
 class Flushed(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """I take and send nothing in this view any more, and hold so many casts of each member. complete: I have all
-    deliveries from before the view."""
+    """I take and send nothing in this view any more, and hold so many casts of each member, less the first `base` ones,
+    which I have dropped. complete: I have all deliveries from before the view; or, outside the view, all that the casts
+    which I hold have led to."""
 
     view: int
     held: list[int]
+    base: list[int]
     complete: bool
 
 
@@ -71,8 +85,21 @@ class Gathering:
         self._casts: dict[tuple[ProcessId, int], Cast] = {}
 
     def add(self, sender: ProcessId, reply: Flushed) -> None:
-        if sender in self.members and reply.view == self.number and len(reply.held) == len(self.members):
+        if reply.view == self.number and len(reply.held) == len(reply.base) == len(self.members):
             self.replies[sender] = reply
+
+    def among(self, processes: Collection[ProcessId]) -> Gathering:
+        """The same, as if nobody else had answered, nor anybody outside the view for whom the casts that it lacks are
+        not kept any more. (What a member has dropped, all members hold.) What is collected is shared."""
+        other = type(self)(self.number, self.members, self._topology)
+        given = {p: reply for p, reply in self.replies.items() if p in processes}
+        bases = [reply.base for p, reply in given.items() if p in self.members]
+        kept = list(map(min, zip(*bases, strict=True)))
+        other.replies = {
+            p: r for p, r in given.items() if p in self.members or (kept and all(map(int.__le__, kept, r.held)))
+        }
+        other._casts = self._casts
+        return other
 
     def keep(self, casts: Iterable[Cast]) -> None:
         """Copies of casts."""
@@ -114,7 +141,8 @@ class Gathering:
             author = self.members[k]
             missing = [number for number in range(low + 1, high + 1) if (author, number) not in self._casts]
             if missing:
-                holder = max(self.replies, key=lambda p: self.replies[p].held[k])
+                holders = [p for p, r in self.replies.items() if r.base[k] < missing[0] <= r.held[k]]
+                holder = max(holders, key=lambda p: self.replies[p].held[k])
                 asks.setdefault(holder, []).append((author, missing[0], missing[-1]))
         return asks
 

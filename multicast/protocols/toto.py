@@ -124,18 +124,8 @@ class Alive(msgspec.Struct, array_like=True, tag=7, gc=False):
 
 
 class StateAsk(msgspec.Struct, array_like=True, tag=8, gc=False):
-    """I have not all deliveries from before the present view, or do not know which one it is."""
-
-
-class State(msgspec.Struct, array_like=True, tag=9, gc=False):
-    """The present view, the consensus instance that decided it, and the order's time when it began. position: the
-    group's deliveries from before it are among so many first ones."""
-
-    number: int
-    members: list[ProcessId]
-    instance: int
-    time: int
-    position: int
+    """I have not all deliveries from before the present view, or do not know which one it is; or it is being flushed,
+    and I am outside."""
 
 
 class ViewRecord(msgspec.Struct, array_like=True):
@@ -157,6 +147,19 @@ class OrderRecord(msgspec.Struct, array_like=True):
     marked: int
     time: int
     base: list[int]
+
+
+class State(msgspec.Struct, array_like=True, tag=9, gc=False):
+    """The present view, the consensus instance that decided it, and the order's time when it began. position: the
+    group's deliveries from before it are among so many first ones, and those up to `order`. order: how far it has come
+    here by now."""
+
+    number: int
+    members: list[ProcessId]
+    instance: int
+    time: int
+    position: int
+    order: OrderRecord
 
 
 class TotoOptions(Options, kw_only=True, forbid_unknown_fields=True):
@@ -239,7 +242,7 @@ class Toto(MulticastProtocol):
         self._mine: dict[MessageId, AppMessage] = {}
         self._queue: deque[AppMessage] = deque()
         self._early: list[tuple[ProcessId, Any]] = []
-        self._target: tuple[int, int] | None = None
+        self._target: State | None = None
         self._state_turn = self._ask_turn = 0
         self._told: list[int] = []
         self._gaps: list[Span] = []
@@ -336,12 +339,12 @@ class Toto(MulticastProtocol):
         if kind is Copies and self._gathering is not None:
             self._gathering.keep(message.casts)
             self._propose_if_ready(now, out)
-        if view.me is None:
-            return
-        if kind is Ask:
-            self._on_ask(sender, message.spans, out)
-        elif kind is Flush:
+        if kind is Flush:
             self._on_flush(sender, out)
+        elif view.me is None:
+            return
+        elif kind is Ask:
+            self._on_ask(sender, message.spans, out)
         elif kind is Copies:
             for cast in message.casts:
                 self._on_cast(cast, out)
@@ -576,9 +579,13 @@ class Toto(MulticastProtocol):
     # -- the end of a view --------------------------------------------------------------------------------------------
 
     def _on_flush(self, sender: ProcessId, out: Outbox) -> None:
-        if not self.record.stopped:
+        record, view = self.record, self.view
+        if not record.stopped:
             self._stop(out)
-        out.send_durable((sender,), Flushed(self.record.number, list(self.view.held), self.record.complete))
+        if view.me is None and self.peers:
+            self._ask_for_state(out)
+        if view.me is not None or record.complete:
+            out.send_durable((sender,), Flushed(record.number, list(view.held), list(view.base), record.complete))
 
     def _stop(self, out: Outbox) -> None:
         """Take and send nothing in this view any more."""
@@ -610,7 +617,7 @@ class Toto(MulticastProtocol):
     def _finish(self, new: NewView, out: Outbox) -> bool:
         """Order everything in the cut, if this process can do that by itself."""
         view = self.view
-        if view.me is None or not self.record.complete:
+        if not self.record.complete:
             return False
         for cast in new.casts:
             view.arrive(cast)
@@ -625,8 +632,7 @@ class Toto(MulticastProtocol):
     def _enter(self, record: ViewRecord, now: int, out: Outbox) -> None:
         for cast in self.view.everything():
             out.delete(_cast_key(cast))
-        if any(self.view.base):
-            out.delete(_ORDER_KEY)
+        out.delete(_ORDER_KEY)
         before = set(self.record.members)
         self.record = record
         self.time = record.time
@@ -664,29 +670,43 @@ class Toto(MulticastProtocol):
         out.send((peer,), StateAsk())
 
     def _on_state_ask(self, sender: ProcessId, out: Outbox) -> None:
-        record = self.record
-        if record.complete:
-            out.send((sender,), State(record.number, record.members, record.instance, record.time, self.log.position))
+        r, order = self.record, self.order
+        if r.complete:
+            reached = OrderRecord(r.number, list(order.ordered), order.marked, self.time, list(order.ordered))
+            out.send((sender,), State(r.number, r.members, r.instance, r.time, self.log.position, reached))
 
     def _on_state(self, sender: ProcessId, state: State, now: int, out: Outbox) -> None:
         if state.number > self.record.number and self._needs_state():
             self._enter(ViewRecord(state.number, state.members, state.instance, False, False, self.time), now, out)
             self.paxos.jump(state.instance, now, out)
             self._after_paxos(now, out)
-        if state.number == self.record.number and not self.record.complete and self._target is None:
-            self._target = (state.position, state.time)
+        if state.number == self.record.number and (not self.record.complete or self._is_ahead(state.order)):
+            self._target = state  # the latest: whoever gave another one may be dead, and its deliveries with it
             self._complete_if_due(out)
-            if not self.record.complete:
+            if self._target is not None:
                 out.catch_up(sender)
 
+    def _is_ahead(self, order: OrderRecord) -> bool:
+        """Whether a stopped view's order has come further than is known here, outside that view."""
+        outside = self.view.me is None and self.record.stopped
+        return outside and any(map(int.__gt__, order.ordered, self.view.held))
+
     def _complete_if_due(self, out: Outbox) -> None:
-        """All deliveries from before the view are here: this process can go on by itself."""
-        if self._target is not None and self.log.position >= self._target[0]:
-            self.record.time = self.time = self._target[1]
-            self.record.complete = True
-            self._target = None
-            self._dirty = True
-            self._save_view(out)
+        """All deliveries from before the view are here: this process can go on by itself. Outside a view that is being
+        flushed, it takes over how far the order has come: then it can finish the view with the casts of the rest."""
+        state = self._target
+        if state is None or self.log.position < state.position:
+            return
+        self._target = None
+        self._dirty = True
+        if self._is_ahead(state.order):
+            self._resume(state.order)
+            out.put(_ORDER_KEY, _encode(state.order))
+        elif not self.record.complete:
+            self.time = state.time
+        self.record.time = state.time
+        self.record.complete = True
+        self._save_view(out)
 
     # -- the coordinator ----------------------------------------------------------------------------------------------
 
@@ -718,17 +738,19 @@ class Toto(MulticastProtocol):
                 return
             self._gathering = gathering
         if not self._proposed:
-            silent = [p for p in members if p not in self._gathering.replies or not self._gathering.suffices]
+            answered = self._gathering.among(alive)
+            asked = dict.fromkeys((*members, *alive))
+            silent = [p for p in asked if p not in answered.replies or not answered.suffices]
             if silent:
                 out.send(silent, Flush(self.record.number))
             self._propose_if_ready(now, out)
 
     def _propose_if_ready(self, now: int, out: Outbox) -> None:
-        """Once everybody who lives has answered, a quorum of every group among them."""
-        gathering = self._gathering
-        if gathering is None or self._proposed or not self.paxos.leading or not self.paxos.idle:
+        """Once everybody who lives has answered, a quorum of every group among them, and has given what is needed."""
+        if self._gathering is None or self._proposed or not self.paxos.leading or not self.paxos.idle:
             return
         alive = self._responsive(now)
+        gathering = self._gathering.among(alive)
         if not gathering.suffices or any(p in gathering.members and p not in gathering.replies for p in alive):
             return
         if not gathering.is_quorum(alive):

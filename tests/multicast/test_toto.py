@@ -183,6 +183,48 @@ def test_a_flush_that_its_coordinator_does_not_finish_is_finished_by_the_next() 
         assert one.delivered(p) == [submitted]
 
 
+def test_what_only_the_dead_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 has a cast that nobody else holds, answers the flush with it, and dies before it can give it."""
+    one = world()
+    one.cut = {(2, p) for p in (0, 1, 3, 4, 5)}
+    lost = one.submit(2, 0, 1)
+    for p in (0, 1, 3, 4, 5):
+        one.links[2, p].clear()
+    one.cut.clear()
+    monkeypatch.setattr(one.protocol(2), "_on_ask", lambda *_: None)
+    one.crash(5)
+    while (gathering := one.protocol(0)._gathering) is None or 2 not in gathering.replies:
+        one.advance(SECOND // 20)
+    assert gathering.replies[2].held != gathering.replies[1].held
+    one.crash(2)
+    after = one.submit(1, 0, 1)
+    one.advance(8 * SECOND)
+    assert one.protocol(0).record.members == [0, 1, 3, 4]
+    assert [one.delivered(p) for p in (0, 1, 3, 4)] == [[after]] * 4
+    assert lost not in one.delivered(2)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_who_is_outside_the_view_helps_to_finish_it(rule: str) -> None:
+    """3 is taken for dead and comes back when 5 dies: of group 1 only 4 is a member that lives."""
+    one = world(rule=rule)
+    _feed_catch_up(one)
+    isolate(one, 3)
+    missed = [one.submit(p, 0, 1) for p in (0, 4)]
+    one.advance(4 * SECOND)
+    assert one.protocol(0).record.members == [0, 1, 2, 4, 5]
+    later = [one.submit(p, 1) for p in (1, 4)]
+    one.settle()
+    one.cut.clear()
+    one.crash(5)
+    later.append(one.submit(2, 0, 1))
+    one.advance(6 * SECOND)
+    assert one.protocol(0).record.members == [0, 1, 2, 3, 4]
+    assert one.protocol(3).record.complete
+    assert one.delivered(3) == one.delivered(4)
+    assert set(one.delivered(3)) == {*missed, *later}
+
+
 def test_two_copies_that_come_very_late_are_delivered_once() -> None:
     """Beyond two windows after its creation a message has no effect, but is delivered, for those who wait for it."""
     one = world(clock="hybrid", dedup_window_us=SECOND)

@@ -19,10 +19,15 @@ def cast(author: int, number: int, n: int = 6) -> Cast:
     return Cast(7, author, number, [0] * n, 0, [])
 
 
-def gathering(held: dict[int, list[int]], incomplete: tuple[int, ...] = ()) -> Gathering:
-    one = Gathering(7, TWO.processes, TWO)
+def gathering(
+    held: dict[int, list[int]],
+    incomplete: tuple[int, ...] = (),
+    members: tuple[int, ...] = TWO.processes,
+    base: dict[int, list[int]] | None = None,
+) -> Gathering:
+    one = Gathering(7, members, TWO)
     for p, vector in held.items():
-        one.add(p, Flushed(7, vector, p not in incomplete))
+        one.add(p, Flushed(7, vector, (base or {}).get(p, [0] * len(vector)), p not in incomplete))
     return one
 
 
@@ -34,12 +39,34 @@ def test_a_flush_needs_a_complete_quorum_of_every_group() -> None:
     assert gathering({p: same for p in (0, 1, 3, 4, 5)}, incomplete=(4,)).suffices
 
 
-def test_answers_about_another_view_or_from_outside_do_not_count() -> None:
+def test_answers_about_another_view_or_other_members_do_not_count() -> None:
     one = Gathering(7, (0, 1, 3, 4), TWO)
-    one.add(0, Flushed(6, [0] * 4, True))
-    one.add(2, Flushed(7, [0] * 4, True))
-    one.add(1, Flushed(7, [0] * 3, True))
+    one.add(0, Flushed(6, [0] * 4, [0] * 4, True))
+    one.add(1, Flushed(7, [0] * 3, [0] * 3, True))
     assert one.replies == {}
+
+
+def test_who_is_suspected_does_not_count_and_what_it_alone_held_is_not_in_the_cut() -> None:
+    zero, alone = [0] * 6, [0, 0, 2, 0, 0, 0]
+    one = gathering({0: zero, 1: zero, 2: alone, 3: zero, 4: zero})
+    assert one.suffices and one.lacking() == {2: [(2, 1, 2)]}
+    rest = one.among([0, 1, 3, 4])
+    assert rest.suffices and rest.lacking() == {} and rest.cut() == zero
+    assert not one.among([0, 2, 3]).suffices
+    assert one.among([0, 2, 3, 4]).cut() == alone  # it counts again when it is heard again
+
+
+def test_who_is_outside_the_view_counts_while_the_casts_that_it_lacks_are_kept() -> None:
+    """2 is outside; 3 has dropped two of the casts of 0, 4 one of them."""
+    members, held = (0, 1, 3, 4), [4, 0, 0, 0]
+    base = {0: [2, 0, 0, 0], 3: [2, 0, 0, 0], 4: [1, 0, 0, 0]}
+    for known, counts in (([0, 0, 0, 0], False), ([1, 0, 0, 0], True), ([3, 0, 0, 0], True)):
+        one = gathering({0: held, 2: known, 3: held, 4: held}, members=members, base=base).among(range(6))
+        assert one.suffices is counts
+        assert (2 in one.replies) is counts
+    assert one.lacking() == {0: [(0, 4, 4)]}
+    low = gathering({0: held, 2: [1, 0, 0, 0], 3: held, 4: held}, members=members, base=base).among(range(6))
+    assert low.lacking() == {4: [(0, 2, 4)]}  # nobody else has all of it
 
 
 def test_the_cut_is_what_somebody_holds_and_the_rest_travels_along() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from multicast.parts.causal import EarlyDelivery, Votes
 from multicast.parts.views import Cast, Gathering
 from multicast.protocol import Outbox
@@ -43,7 +45,7 @@ class ComesBackTooSoon(Toto):
 
     def _complete_if_due(self, out: Outbox) -> None:
         if self._target is not None:
-            self._target = (0, self._target[1])
+            self._target = msgspec.structs.replace(self._target, position=0)
         super()._complete_if_due(out)
 
 
