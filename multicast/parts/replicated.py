@@ -12,7 +12,7 @@ groups is the global timestamp. To whom stamps go, and what a leader proposes wh
     Position       member -> new leader                         its deliveries up to that position
     LeaderIs       member -> sender of a Multicast              -
     Stamps         leader -> processes of a destination         -  (they are decided; tell me yours)
-    Asked, Lacked  sender or leader <-> destinations            -  (parts.submissions)
+    Asked, Lacked, Copies  sender or leader <-> destinations    -  (parts.submissions)
     Known          leader -> who repeats m                      -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
     the rest                                                    parts.group_log
@@ -52,8 +52,8 @@ from multicast.parts.group_log import (
 )
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.reminders import Forgot, Reminder
-from multicast.parts.retries import IDLE_PERIODS, Retries, chunks, resendable
-from multicast.parts.submissions import Asked, Lacked, Submissions
+from multicast.parts.retries import IDLE_PERIODS, Retries, chunks
+from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.protocol import Options, Outbox, Overloaded, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -188,13 +188,16 @@ class ReplicatedSkeen(GroupLog):
         elif kind is Known:
             self._on_known(message, now, out)
         elif kind is LeaderIs:
-            self._on_leader_is(self.topology.group_of[sender], message.ballot, now)
+            self._learn_leader(self.topology.group_of[sender], message.ballot, now)
         elif kind is Stamps:
             self._on_stamps(sender, message, now, out)
         elif kind is Asked:
             self._on_asked(sender, message, out)
         elif kind is Lacked:
             self._on_lacked(sender, message, out)
+        elif kind is Copies:
+            for copy in message.messages:
+                self._on_multicast(sender, copy, now, out)
         elif kind is Forgot:
             self._on_forgot(sender, message, out)
         elif kind is Reminder:
@@ -277,14 +280,10 @@ class ReplicatedSkeen(GroupLog):
 
     def _on_lacked(self, sender: ProcessId, lacked: Lacked, out: Outbox) -> None:
         """A leader needs messages that this process has sent or assigned."""
-        found = []
-        for message_id in lacked.ids:
-            entry = self._entry_of(message_id)
-            message = self._submissions.get(message_id) if entry is None else entry.message
-            if message is not None and self.topology.group_of[sender] in message.destinations:
-                found.append(message)
-        for message in resendable(found):
-            out.send((sender,), Multicast(message))
+        entries = {i: entry for i in lacked.ids if (entry := self._entry_of(i)) is not None}
+        for entry in entries.values():
+            self._retries.answered(entry.local)
+        self._submissions.send_copies(sender, lacked, lambda i: entries[i].message if i in entries else None, out)
 
     def _block(self, entry: Entry) -> None:
         """Nothing above this stamp is delivered here, although it is not in the log yet."""
@@ -324,7 +323,7 @@ class ReplicatedSkeen(GroupLog):
         part = self.paxos
         if part.promised != self._ballot:
             self._ballot = part.promised
-            self._learn_leader(self.group, part.promised)
+            self._learn_leader(self.group, part.promised, now)
             self._end_reign()
         for instance, values in part.take():
             if instance > self.instance:
@@ -387,7 +386,7 @@ class ReplicatedSkeen(GroupLog):
         group = self.topology.group_of[sender]
         if stamp.ballot.leader != sender:
             raise PeerError("a stamp of somebody else's ballot")
-        self._learn_leader(group, stamp.ballot)
+        self._learn_leader(group, stamp.ballot, now)
         entry, known = self._entry_of(stamp.id), self.log.known(stamp.id)
         if group == self.group or (known is not None and (entry is None or entry.position)):
             return
@@ -395,6 +394,7 @@ class ReplicatedSkeen(GroupLog):
             raise PeerError(f"group {group} stamps a message that is not for it")
         self._hold_stamp(stamp.id, group, stamp.local, now)
         if entry is not None:
+            self._retries.answered(entry.local)
             self._consider(entry)
             self._deliver_ready(now, out)
 
@@ -433,16 +433,14 @@ class ReplicatedSkeen(GroupLog):
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def _learn_leader(self, group: GroupId, ballot: Ballot) -> None:
+    def _learn_leader(self, group: GroupId, ballot: Ballot, now: int) -> None:
+        """Whom to ask about what waits for that group has changed."""
         if ballot.leader not in self.topology.groups[group]:
             raise PeerError(f"process {ballot.leader} does not belong to group {group}")
         if ballot > self.leaders[group]:
             self.leaders[group] = ballot
-
-    def _on_leader_is(self, group: GroupId, ballot: Ballot, now: int) -> None:
-        known = self.leaders[group]
-        self._learn_leader(group, ballot)
-        if self.leaders[group] != known and self._submissions.new_leader(group):
+            self._retries.hurry()
+            self._submissions.hurry()
             self._wake_by(now)
 
     def _begin_if_ready(self, now: int, out: Outbox) -> None:

@@ -4,33 +4,34 @@ Theory of operation. Whatever is waited for may be lost, or merely late. When al
 still or has too much to do, repetition is the worst thing to do: it makes everything later, and more is repeated. So
 
 - what is waited for is *asked after*, many of them in one message, and only what the other one lacks is sent again;
-- each is asked after one period first, then after pauses that double, up to `_PAUSE_MAX` periods, drawn a little apart;
-- no more than a *window* of them is asked about at once. When all of the window have come, it doubles and the next
-  are asked at once; if not within a period, it is small again (as TCP's congestion window: Jacobson 1988). So what is
-  really lost comes back at the speed of the link, and what only waits costs a few messages per period;
+- each is asked after one period first, or after twice the time that others took lately, if that is longer; then after
+  pauses that double. Nothing waits for more than `_PAUSE_MAX` periods, drawn a little apart;
+- no more than a *window* of them is asked about at once. It grows by one with each answer, and is halved when some are
+  not answered within a period (as TCP's congestion window: Jacobson 1988). So what is really lost comes back at the
+  speed of the link, and what only waits costs a few messages per period;
 - questions are gathered for a share of a period, so that those that become due one by one leave together.
-
-So repetition costs, of a message to one process, at most `_GATHERED` questions per period, whatever is outstanding.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from multicast.types import AppMessage
 
-WINDOW_MIN = 16
-WINDOW_MAX = 256
 IDS_MAX = 64
 """In one question."""
 RESENT_BYTES = 1024 * 1024
 """Of payload, as the answer to one question."""
+WINDOW_MIN = IDS_MAX
+WINDOW_MAX = 8 * IDS_MAX
 
 IDLE_PERIODS = 20
-_PAUSE_MAX = 8
+_PAUSE_MAX = 4
+_SMOOTHED = 8
 _GATHERED = 8
 
 K = TypeVar("K", bound=Hashable)
@@ -40,8 +41,8 @@ T = TypeVar("T")
 class Retries(Generic[K]):
     """Keys that wait. period_us: after which one is asked for the first time, if it still waits then."""
 
-    __slots__ = ("_asked", "_count", "_heap", "_left", "_period_end", "_rng", "_times", "_turn_at", "_waiting",
-                 "period_us", "window")  # fmt: skip
+    __slots__ = ("_asked", "_count", "_expiry", "_heap", "_now", "_rng", "_since", "_times", "_turn_at", "_typical_us",
+                 "_waiting", "period_us", "window")  # fmt: skip
 
     def __init__(self, period_us: int, rng: random.Random):
         self.period_us = period_us
@@ -50,10 +51,12 @@ class Retries(Generic[K]):
         self._count = 0
         self._waiting: dict[K, int] = {}
         self._times: dict[K, int] = {}
+        self._since: dict[K, int] = {}
+        self._now = self._typical_us = 0
         self._heap: list[tuple[int, int, K]] = []
-        self._asked: set[K] = set()
-        self._left = WINDOW_MIN
-        self._period_end = self._turn_at = 0
+        self._asked: dict[K, int] = {}
+        self._expiry: deque[tuple[int, K]] = deque()
+        self._turn_at = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -65,9 +68,16 @@ class Retries(Generic[K]):
         """Wait for it, unless it is waited for already. Whether it is new here."""
         if key in self._waiting:
             return False
+        self._now = now
         self._times[key] = 0
-        self._wait(key, now + self.period_us)
+        self._since[key] = now
+        self._wait(key, now + self._patience_us)
         return True
+
+    @property
+    def _patience_us(self) -> int:
+        """How long a key waits before it is asked about for the first time."""
+        return max(self.period_us, min(2 * self._typical_us, _PAUSE_MAX * self.period_us))
 
     def _wait(self, key: K, due: int) -> None:
         self._count += 1
@@ -79,29 +89,36 @@ class Retries(Generic[K]):
         if self._waiting.pop(key, None) is None:
             return
         del self._times[key]
-        if key in self._asked:
-            self._asked.remove(key)
-            if not self._asked and not self._left:
-                self.window = min(2 * self.window, WINDOW_MAX)
-                self._left = self.window
-                self._turn_at = 0
+        self._typical_us += (self._now - self._since.pop(key) - self._typical_us) // _SMOOTHED
+        if not self._waiting:
+            self._typical_us = 0
+        self.answered(key)
         if len(self._heap) > 2 * len(self._waiting) + WINDOW_MAX:
             self._heap = [item for item in self._heap if self._waiting.get(item[2]) == item[1]]
             heapify(self._heap)
+
+    def answered(self, key: K) -> None:
+        """There was an answer about it, which may not be all that is waited for: there is room for another question."""
+        if self._asked.pop(key, None) is not None:
+            self.window = min(self.window + 1, WINDOW_MAX)
 
     def clear(self) -> None:
         """Wait for nothing."""
         self._waiting.clear()
         self._times.clear()
+        self._since.clear()
+        self._typical_us = 0
         self._heap.clear()
         self._asked.clear()
+        self._expiry.clear()
 
     def hurry(self) -> None:
         """All are due, the oldest first, as if never asked: whom to ask has changed."""
         self._times = dict.fromkeys(self._times, 0)
         self._heap = sorted((0, count, key) for key, count in self._waiting.items())
         self._asked.clear()
-        self._period_end = self._turn_at = 0
+        self._expiry.clear()
+        self._turn_at = 0
 
     def times(self, key: K) -> int:
         """How often it has been due, this time included."""
@@ -111,27 +128,39 @@ class Retries(Generic[K]):
         """Those to ask about now; each waits anew."""
         if not self._waiting or now < self._turn_at:
             return []
-        if now >= self._period_end:
-            if self._asked and not self._left:
-                self.window = WINDOW_MIN
-            self._asked.clear()
-            self._left = self.window
-            self._period_end = now + self.period_us
+        self._now = now
+        self._expire(now)
         due: list[K] = []
-        heap, waiting = self._heap, self._waiting
-        while heap and self._left and heap[0][0] <= now:
-            _, count, key = heappop(heap)
-            if waiting.get(key) == count:
-                self._left -= 1
+        patient = now - self._patience_us
+        heap, waiting, room = self._heap, self._waiting, self.window - len(self._asked)
+        while heap and len(due) < room and heap[0][0] <= now:
+            at, count, key = heappop(heap)
+            if waiting.get(key) != count:
+                continue
+            if at and not self._times[key] and self._since[key] > patient:
+                heappush(heap, (self._since[key] + self._patience_us, count, key))
+            else:
                 due.append(key)
         for key in due:
             self._times[key] += 1
             pause = min(2 ** (self._times[key] - 1), _PAUSE_MAX) * self.period_us
             self._wait(key, now + pause + int(pause * self._rng.random() / 4))
+            self._asked[key] = expiry = now + self.period_us
+            self._expiry.append((expiry, key))
         if due:
-            self._asked.update(due)
             self._turn_at = now + self.period_us // _GATHERED
         return due
+
+    def _expire(self, now: int) -> None:
+        """What was asked about a period ago and has not come makes room for others."""
+        late = False
+        while self._expiry and self._expiry[0][0] <= now:
+            expiry, key = self._expiry.popleft()
+            if self._asked.get(key) == expiry:
+                del self._asked[key]
+                late = True
+        if late:
+            self.window = max(self.window // 2, WINDOW_MIN)
 
     def wake(self, now: int) -> int:
         """The next instant at which something may be due; a distant one if there is nothing."""
@@ -140,7 +169,8 @@ class Retries(Generic[K]):
             heappop(heap)
         if not heap:
             return now + IDLE_PERIODS * self.period_us
-        return max(heap[0][0], self._turn_at, 0 if self._left else self._period_end)
+        full = len(self._asked) >= self.window and self._expiry
+        return max(heap[0][0], self._turn_at, self._expiry[0][0] if full else 0)
 
 
 def chunks(items: Sequence[T]) -> Iterable[list[T]]:

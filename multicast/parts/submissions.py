@@ -1,12 +1,13 @@
 """What this process has multicast and does not know the delivery of, and how it finds out what became of it.
 
 A sender keeps its message until it knows of the delivery. It asks the processes to which it had sent it, later all of
-the destinations, what they lack (`Asked`), and sends that again (`Lacked` is the answer); who has delivered a message
-says so (`Known`, parts.delivered), who has it pending says nothing. When and how much to ask: parts.retries.
+the destinations, what they lack (`Asked`; the answer is `Lacked`), and sends that again (`Copies`); who has delivered a
+message says so (`Known`, parts.delivered), who has it pending says nothing. When and how much to ask: parts.retries.
 
     message   from -> to                  durable before it leaves
     Asked     sender -> destinations      -
     Lacked    process -> sender           -
+    Copies    sender -> process           -
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from multicast.parts.retries import Retries, chunks
+from multicast.parts.retries import Retries, chunks, resendable
 from multicast.protocol import Outbox
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Topology
+from multicast.types import AppMessage, MessageId, ProcessId, Topology
 
 
 class Asked(msgspec.Struct, array_like=True, tag=106, gc=False):
@@ -33,7 +34,13 @@ class Lacked(msgspec.Struct, array_like=True, tag=107, gc=False):
     ids: list[MessageId]
 
 
-MESSAGES = (Asked, Lacked)
+class Copies(msgspec.Struct, array_like=True, tag=108, gc=False):
+    """What you lacked, as far as it fits."""
+
+    messages: list[AppMessage]
+
+
+MESSAGES = (Asked, Lacked, Copies)
 
 EntryPoints = Callable[[AppMessage], Sequence[ProcessId]]
 
@@ -62,15 +69,25 @@ class Submissions:
         if self._messages.pop(message_id, None) is not None:
             self._retries.discard(message_id)
 
-    def get(self, message_id: MessageId) -> AppMessage | None:
-        return self._messages.get(message_id)
+    def send_copies(
+        self, to: ProcessId, lacked: Lacked, held: Callable[[MessageId], AppMessage | None], out: Outbox
+    ) -> list[AppMessage]:
+        """Somebody lacks messages that this process has sent, or that are `held` for another reason. Returns what it
+        gets now."""
+        group, found = self._topology.group_of[to], []
+        for message_id in lacked.ids:
+            self._retries.answered(message_id)
+            message = held(message_id) or self._messages.get(message_id)
+            if message is not None and group in message.destinations:
+                found.append(message)
+        copies = resendable(found)
+        if copies:
+            out.send((to,), Copies(copies))
+        return copies
 
-    def new_leader(self, group: GroupId) -> bool:
-        """Another process leads `group`, to whom this one has sent nothing: ask it soon. Whether there is anything."""
-        concerned = any(group in message.destinations for message in self._messages.values())
-        if concerned:
-            self._retries.hurry()
-        return concerned
+    def hurry(self) -> None:
+        """Whom to ask has changed: ask at once."""
+        self._retries.hurry()
 
     def tick(self, now: int, out: Outbox) -> int:
         """Ask; when it wants to be called again."""

@@ -111,7 +111,7 @@ class FastCast(ReplicatedSkeen):
         group = self.topology.group_of[sender]
         if soft.ballot.leader != sender:
             raise PeerError("a stamp of somebody else's ballot")
-        self._learn_leader(group, soft.ballot)
+        self._learn_leader(group, soft.ballot, now)
         entry, known = self._entry_of(soft.id), self.log.known(soft.id)
         if self.reign is None or (entry is None and known is not None) or (entry is not None and entry.position):
             return

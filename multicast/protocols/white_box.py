@@ -16,7 +16,7 @@ everything committed that any of a quorum knows, and what was accepted in the la
     AcceptAck      process -> leaders of destinations           the accepted message, its stamp, the clock
     Stamps         leader -> all processes of destinations      -  (many ACCEPTs again, without payloads)
     Asked          sender -> destinations                       -  (parts.submissions; answered by Lacked)
-    Lacked         process -> leader or sender                  -  (what it should send again)
+    Lacked, Copies  process <-> leader or sender                -  (what it should send again)
     Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
     NewLeader      candidate -> own group                       the candidate's promise
     NewLeaderAck   process -> candidate                         the promised ballot
@@ -87,8 +87,8 @@ from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Rejoin, Returned
-from multicast.parts.retries import Retries, chunks, resendable
-from multicast.parts.submissions import Asked, Lacked, Submissions
+from multicast.parts.retries import Retries, chunks
+from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
@@ -393,13 +393,15 @@ class WhiteBox(MulticastProtocol):
         elif kind is Known:
             self._on_known(message, out)
         elif kind is LeaderIs:
-            self._on_leader_is(self.topology.group_of[sender], message.ballot, now)
+            self._learn_leader(self.topology.group_of[sender], message.ballot, now)
         elif kind is Stamps:
             self._on_stamps(sender, message, now, out)
         elif kind is Asked:
             self._on_asked(sender, message, out)
         elif kind is Lacked:
             self._on_lacked(sender, message, out)
+        elif kind is Copies:
+            self._on_copies(sender, message, now, out)
         elif self.topology.group_of[sender] != self.group:
             raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
         elif kind is Deliver:
@@ -494,7 +496,8 @@ class WhiteBox(MulticastProtocol):
                     raise PeerError("an ACCEPT of the own group without the message")
                 entry.message = accept.message
         else:
-            self._learn_leader(accept.group, accept.ballot)
+            self._learn_leader(accept.group, accept.ballot, now)
+            self._retries.answered(accept.id)
         held = entry.accepts.get(accept.group)
         if held is None or accept.ballot >= held[0]:
             entry.accepts[accept.group] = (accept.ballot, accept.local)
@@ -778,18 +781,32 @@ class WhiteBox(MulticastProtocol):
 
     def _on_lacked(self, sender: ProcessId, lacked: Lacked, out: Outbox) -> None:
         """What a follower, or the leader of another group, needs of a message that this process leads or has sent."""
-        found = []
-        for message_id in lacked.ids:
-            entry = self.entries.get(message_id)
-            message = (entry.message if entry is not None else None) or self._submissions.get(message_id)
-            if message is not None and self.topology.group_of[sender] in message.destinations:
-                found.append(message)
-        for message in resendable(found):
+        stamps = []
+        for message in self._submissions.send_copies(sender, lacked, self._payload, out):
+            self._retries.answered(message.id)
             entry = self.entries.get(message.id)
-            if sender not in self.members or self.status is not LEADER or entry is None or entry.local is None:
-                out.send((sender,), Multicast(message))
-            elif entry.phase != START:
-                out.send((sender,), Accept(message.id, self.group, self.joined, entry.local, message))
+            if entry is not None and entry.phase != START and entry.local is not None:
+                stamps.append((message.id, entry.local))
+        if stamps and self.status is LEADER and sender in self.members:
+            out.send((sender,), Stamps(self.group, self.joined, stamps, False))
+
+    def _payload(self, message_id: MessageId) -> AppMessage | None:
+        entry = self.entries.get(message_id)
+        return entry.message if entry is not None else None
+
+    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
+        """What this process lacked. A follower waits for its leader's stamps."""
+        for message in copies.messages:
+            if self.status is LEADER:
+                self._on_multicast(sender, message, now, out)
+                continue
+            if self.group not in message.destinations:
+                raise PeerError(f"a message for groups {message.destinations} at group {self.group}")
+            entry = self.entries.get(message.id)
+            if entry is None and self.log.known(message.id) is None:
+                entry = self.entries[message.id] = _Entry(message.id, now)
+            if entry is not None and entry.message is None:
+                entry.message = message
 
     def _on_known(self, known: Known, out: Outbox) -> None:
         """Deviation 7: the sender of a message need not repeat it, and a leader that has forgotten a message and
@@ -820,17 +837,15 @@ class WhiteBox(MulticastProtocol):
         late = window > 0 and entry.final.time > created_us(entry.id) + window
         return late and entry.final <= self.log.timestamp
 
-    def _on_leader_is(self, group: GroupId, ballot: Ballot, now: int) -> None:
-        known = self.leaders[group]
-        self._learn_leader(group, ballot)
-        if self.leaders[group] != known and self._submissions.new_leader(group):
-            self._wake_by(now)
-
-    def _learn_leader(self, group: GroupId, ballot: Ballot) -> None:
+    def _learn_leader(self, group: GroupId, ballot: Ballot, now: int) -> None:
+        """Whom to ask about what waits for that group has changed."""
         if ballot.leader not in self.topology.groups[group]:
             raise PeerError(f"process {ballot.leader} does not belong to group {group}")
         if ballot > self.leaders[group]:
             self.leaders[group] = ballot
+            self._retries.hurry()
+            self._submissions.hurry()
+            self._wake_by(now)
 
     # -- leader change (Fig. 4, lines 35-68) --------------------------------------------------------------------------
 
@@ -942,7 +957,7 @@ class WhiteBox(MulticastProtocol):
     def _adopt(self, ballot: Ballot, states: list[EntryState], now: int, out: Outbox) -> None:
         """Lines 44-55 and 60-61: take over a state, but for what was delivered or settled here already."""
         self.joined = ballot
-        self.leaders[self.group] = ballot
+        self._learn_leader(self.group, ballot, now)
         given = {s.message.id: s for s in states}
         for message_id, entry in list(self.entries.items()):
             state = given.pop(message_id, None)
@@ -1058,7 +1073,7 @@ class WhiteBox(MulticastProtocol):
         if ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
         if self.rejoin.amnesiac:
-            self._learn_leader(self.group, ballot)
+            self._learn_leader(self.group, ballot, now)
             if heartbeat.position > self.log.position:
                 out.catch_up(sender)
         elif ballot < self.promised:
