@@ -237,6 +237,8 @@ def _execute(
         pace, survives = size.fault_pace, cluster.protocol.specification.survives_lost_disk
         planned = faults.draw(rng, cluster.topology, int(span_us / pace))
         planned += faults.draw_disk(rng, cluster.topology, int(span_us / pace), survives)
+        gaps = random.Random(f"{settings.protocol}/{seed}/store gaps")
+        planned += faults.draw_gaps(gaps, cluster.topology, int(span_us / pace), cluster.protocol.specification)
         # Replicas refuse the ids of clients whose clocks differ from theirs by more than the window. That is no fault
         # of theirs; so clocks stay within half of it.
         injector = faults.Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2)

@@ -142,6 +142,7 @@ def paced(faults: Sequence[Fault], pace: float) -> list[Fault]:
         msgspec.structs.replace(
             fault, at_us=int(fault.at_us * pace), lasts_us=int(fault.lasts_us * pace),
             amount_us=int(fault.amount_us * pace) if fault.kind in _SLOWED else fault.amount_us,
+            cut_us=int(fault.cut_us * pace),
         )
         for fault in faults
     ]  # fmt: skip

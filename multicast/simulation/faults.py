@@ -13,6 +13,18 @@ being written is left), `failing_fsync` (a sync fails, the process dies of it), 
 `lost_disk` (power fails, and the process comes back with an empty disk). A process without memory counts as down until
 that it is a member again is durable; a group has at most one of them.
 
+Most runs have faults at the instants that random ones seldom hit (`draw_gaps`):
+- `gap`: the first of some processes that sends or is about to receive a message of a drawn type (often one of leader
+  changes, readmission or watermarks) loses power within a drawn time, and no sync that begins meanwhile ends: what it
+  told without waiting for the disk, or was told, is on others' disks and not on its own. Or it pauses, or loses its
+  disk. Often the message reaches only a part of those whom it is for; often one who has it is then cut off, so that the
+  next leader is elected by those who have not.
+- `first_sync`: a process dies, and once more within the first sync of its next life.
+- `deaf_group`: what a process tells its own group is held up, not what it tells others; in half of these it then ends
+  as in a gap, and its group has never heard it.
+- `second_loss`: a process, often the leader, has its group deaf to it, and loses its disk; and as soon as it is a
+  member again, the same happens to another one of its group, or it loses power, is paused or cut off; and so on.
+
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
 group is down at once, except when a whole group loses power; safety holds in either case, since promises are on disk.
@@ -26,6 +38,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from multicast.protocol import Specification
 from multicast.types import ProcessId, Topology
 
 if TYPE_CHECKING:
@@ -37,6 +50,11 @@ KINDS = (
 )  # fmt: skip
 _WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3, 3)
 DISK_KINDS = ("torn_tail", "failing_fsync", "lost_disk")
+GAP_KINDS = ("gap", "first_sync", "deaf_group", "second_loss")
+_GAP_WEIGHTS = (8, 2, 2, 3)
+_RETURN_POLL_US = 5_000
+_RETURN_LIMIT_US = 3_000_000
+"""So long a `second_loss` waits until a process is a member again."""
 _STORM = ("mid_sync", "pause", "partition", "one_sided", "delay", "slow_fsync", "swizzle")
 _STORM_LASTS_US = 300_000
 _SKEW_US = 50_000
@@ -45,7 +63,12 @@ _SKEW_US = 50_000
 class Fault(msgspec.Struct, frozen=True):
     """One fault. at, lasts_us: microseconds after the start. processes: whom it hits. peers: the far ends of links.
     amount_us: a jump, or how much slower (a swizzle's own seed). aimed: it hits the one whom its victim then takes
-    for its group's leader."""
+    for its group's leader.
+
+    Of a gap: tag, message: of the type of message, and its name; sends: at its sender, not at its receiver. then: what
+    happens to the victim ("power", "pause", "lost_disk") after amount_us; "": nothing. reaches: of the victim's own
+    group it reaches "all", "one" or "none". cut_us: how long somebody who has it is cut off. again: how many more
+    follow on a second loss."""
 
     kind: str
     at_us: int
@@ -54,6 +77,13 @@ class Fault(msgspec.Struct, frozen=True):
     peers: tuple[ProcessId, ...] = ()
     amount_us: int = 0
     aimed: bool = False
+    tag: int = 0
+    message: str = ""
+    sends: bool = False
+    then: str = "power"
+    reaches: str = "all"
+    cut_us: int = 0
+    again: int = 0
 
 
 def draw(rng: random.Random, topology: Topology, span_us: int, storm: bool = False) -> list[Fault]:
@@ -133,6 +163,44 @@ def draw_disk(
     return sorted(faults, key=lambda fault: fault.at_us)
 
 
+def draw_gaps(rng: random.Random, topology: Topology, span_us: int, specification: Specification) -> list[Fault]:
+    """Faults at instants that random ones seldom hit, in most runs, in addition to those of `draw`."""
+    if rng.random() < 0.25:
+        return []
+    ends = ["power", "power", "power", "pause", *(["lost_disk"] if specification.survives_lost_disk else [])]
+    kinds = [kind for kind in GAP_KINDS if kind != "second_loss" or specification.survives_lost_disk]
+    weights = [_GAP_WEIGHTS[GAP_KINDS.index(kind)] for kind in kinds]
+    types = list(specification.messages)
+    rare = list(specification.housekeeping) or types
+    group = rng.choice(list(topology.groups))
+    faults: list[Fault] = []
+    for _ in range(rng.choice((2, 4, 8))):
+        kind, at = rng.choices(kinds, weights)[0], rng.randrange(span_us)
+        if rng.random() < 0.3:
+            group = rng.choice(list(topology.groups))
+        members = topology.groups[group]
+        victim = rng.choice(members)
+        mates = tuple(p for p in members if p != victim)
+        lasts = rng.choice((2_000, 20_000, 200_000, 600_000))
+        about = rng.choice(rare if rng.random() < 0.6 else types)
+        fault = Fault(
+            kind, at, rng.randint(lasts // 2, lasts), (victim,), mates, rng.choice((0, 300, 3_000, 30_000)),
+            tag=about.__struct_config__.tag,  # type: ignore[attr-defined]
+            message=about.__name__, sends=rng.random() < 0.6, then=rng.choice(ends),
+            reaches=rng.choice(("all", "all", "one", "none")), cut_us=rng.choice((0, 100_000, 500_000, 2_000_000)),
+        )  # fmt: skip
+        if kind == "deaf_group" and rng.random() < 0.5:
+            fault = msgspec.structs.replace(fault, then="")
+        if kind == "gap":
+            fault = msgspec.structs.replace(fault, processes=members if rng.random() < 0.6 else (victim,))
+            if rng.random() < 0.5:
+                faults.append(Fault("pause", at, rng.choice((50_000, 300_000, 1_500_000)), (victim,), aimed=True))
+        else:
+            fault = msgspec.structs.replace(fault, aimed=rng.random() < 0.7, again=rng.choice((1, 1, 2)))
+        faults.append(fault)
+    return faults
+
+
 def skew(rng: random.Random, world: World) -> None:
     """Clocks that disagree from the start."""
     for node in world.nodes.values():
@@ -156,6 +224,7 @@ class Injector:
     def stop(self) -> None:
         """No fault begins or ends any more (the world is being healed)."""
         self._over = True
+        self._world.traps.clear()
 
     def _begin(self, fault: Fault) -> None:
         world = self._world
@@ -214,6 +283,21 @@ class Injector:
             self._swizzle(fault)
         elif kind == "delay":
             self._slow_links(fault, fault.amount_us)
+        elif kind == "gap":
+            self._arm(fault)
+            return False
+        elif kind == "first_sync":
+            if not self._may_die(victim):
+                return False
+            world.crash(victim)
+        elif kind == "deaf_group":
+            if not node.up:
+                return False
+            world.network.block(self._pairs(fault))
+        elif kind == "second_loss":
+            if not node.up or not self._may_lose_disk(victim):
+                return False
+            world.network.block(self._pairs(fault))
         elif kind == "reset":
             for peer in fault.peers:
                 world.network.reset(victim, peer)
@@ -273,6 +357,115 @@ class Injector:
         else:
             world.schedule(world.now + fault.lasts_us, self._end, fault)
 
+    # -- gaps ---------------------------------------------------------------------------------------------------------
+
+    def _arm(self, fault: Fault) -> None:
+        """Wait for the message, at each of the processes, until one of them sends or receives it."""
+        keys = [(pid, fault.sends, fault.tag) for pid in fault.processes]
+
+        def sprung(pid: ProcessId, peers: tuple[ProcessId, ...]) -> None:
+            for key in keys:
+                if self._world.traps.get(key) is sprung:
+                    del self._world.traps[key]
+            self._spring(msgspec.structs.replace(fault, processes=(pid,)), peers)
+
+        for key in keys:
+            self._world.traps[key] = sprung
+
+    def _spring(self, fault: Fault, peers: tuple[ProcessId, ...]) -> None:
+        """The message is about to leave, or to be handled: hold its batch's sync up, and some of its receivers off."""
+        world, victim = self._world, fault.processes[0]
+        if self._over or not self._may_die(victim):
+            return
+        mates = [p for p in world.topology.groups[world.topology.group_of[victim]] if p != victim]
+        off: list[ProcessId] = []
+        if fault.sends and fault.reaches != "all":
+            kept = next((p for p in peers if p in mates), None) if fault.reaches == "one" else None
+            off = [p for p in mates if p != kept]
+            world.network.block([(victim, p) for p in off])
+        holders = [p for p in peers if p in mates and p not in off]
+        world.slow_disk(victim, fault.amount_us + 1)
+        life = world.nodes[victim].life
+        world.schedule(world.now + fault.amount_us, self._strike, fault, life, tuple(off), tuple(holders[:1]))
+
+    def _strike(self, fault: Fault, life: int, off: tuple[ProcessId, ...], holders: tuple[ProcessId, ...]) -> None:
+        world, victim = self._world, fault.processes[0]
+        if self._over:
+            return
+        world.slow_disk(victim, 0)
+        world.network.unblock([(victim, p) for p in off])
+        if world.nodes[victim].life != life or not self._hit(victim, fault.then, fault.lasts_us):
+            return
+        self._count(fault)
+        if holders and fault.cut_us:
+            self._apply_cut(holders[0], fault.cut_us)
+
+    def _hit(self, victim: ProcessId, then: str, lasts_us: int) -> bool:
+        """What a fault of these kinds ends with; whether it may be."""
+        world = self._world
+        if not world.nodes[victim].up:
+            return False
+        if then == "pause":
+            world.pause(victim, lasts_us)
+        elif then == "lost_disk" and self._may_lose_disk(victim):
+            self._amnesiacs[victim] = (world.nodes[victim].life, -1)
+            world.lose_disk(victim)
+            world.schedule(world.now + lasts_us, self._restart, victim)
+        elif self._may_die(victim):
+            world.crash(victim)
+            world.schedule(world.now + lasts_us, self._restart, victim)
+        else:
+            return False
+        return True
+
+    def _restart(self, pid: ProcessId) -> None:
+        if not self._over:
+            self._world.restart(pid)
+
+    def _apply_cut(self, pid: ProcessId, lasts_us: int) -> None:
+        """Cut off from everybody, both ways, for so long."""
+        others = tuple(p for p in self._world.topology.processes if p != pid)
+        cut = Fault("partition", 0, lasts_us, (pid,), others)
+        self._apply(cut)
+        self._count(cut)
+        self._world.schedule(self._world.now + lasts_us, self._end, cut)
+
+    def _die_again(self, fault: Fault) -> None:
+        """A `first_sync`'s next life begins, and ends."""
+        world, victim = self._world, fault.processes[0]
+        if world.nodes[victim].up:
+            return
+        world.slow_disk(victim, fault.amount_us + 1)
+        world.restart(victim)
+        life = world.nodes[victim].life
+        again = msgspec.structs.replace(fault, cut_us=0)
+        world.schedule(world.now + fault.amount_us, self._strike, again, life, (), ())
+
+    def _lose_another(self, fault: Fault) -> None:
+        """A `second_loss` takes a disk, or what is next, and waits until the one that lost it is a member again."""
+        world, victim = self._world, fault.processes[0]
+        back_us = min(fault.lasts_us, 20_000)
+        goes_on = self._hit(victim, "lost_disk" if fault.again else fault.then, back_us) and fault.again > 0
+        world.network.unblock(self._pairs(fault))
+        if not goes_on:
+            return
+        world.schedule(
+            world.now + _RETURN_POLL_US, self._await_return, fault, victim, world.now + back_us + _RETURN_LIMIT_US
+        )
+
+    def _await_return(self, fault: Fault, victim: ProcessId, limit: int) -> None:
+        world = self._world
+        if self._over or world.now > limit:
+            return
+        if not world.nodes[victim].up or self.is_forgetful(victim):
+            world.schedule(world.now + _RETURN_POLL_US, self._await_return, fault, victim, limit)
+            return
+        members = world.topology.groups[world.topology.group_of[victim]]
+        leader = world.nodes[victim].protocol.leader_of(world.topology.group_of[victim])
+        other = leader if leader in members and leader != victim else fault.peers[0]
+        mates = tuple(p for p in members if p != other)
+        self._begin(msgspec.structs.replace(fault, processes=(other,), peers=mates, aimed=False, again=fault.again - 1))
+
     def _count(self, fault: Fault) -> None:
         """It takes place."""
         self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
@@ -288,8 +481,14 @@ class Injector:
         if kind in ("crash", "power", "mid_sync", "blackout", *DISK_KINDS):
             for pid in fault.processes:
                 world.restart(pid)
-        elif kind in ("partition", "one_sided"):
+        elif kind in ("partition", "one_sided", "deaf_group"):
+            if kind == "deaf_group" and fault.then:
+                self._hit(fault.processes[0], fault.then, fault.lasts_us)
             world.network.unblock(self._pairs(fault))
+        elif kind == "first_sync":
+            self._die_again(fault)
+        elif kind == "second_loss":
+            self._lose_another(fault)
         elif kind == "delay":
             self._slow_links(fault, 0)
         elif kind == "slow_fsync":

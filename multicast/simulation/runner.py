@@ -125,12 +125,14 @@ class Run:
         return drawing.protocol_options(self.protocol, values)
 
     def _draw_faults(self) -> list[faults.Fault]:
-        """Those of the world, and those of disks."""
+        """Those of the world, those of disks, and those in gaps."""
         pace, survives = self.size.fault_pace, self.specification.survives_lost_disk
         span_us = int(self.span_us / pace)
         planned = faults.draw(self.rng, self.topology, span_us, self.storm)
         own = random.Random(f"{self.specification.name}/{self.seed}/disks")
         planned += faults.draw_disk(own, self.topology, span_us, survives, self.storm)
+        gaps = random.Random(f"{self.specification.name}/{self.seed}/gaps")
+        planned += faults.draw_gaps(gaps, self.topology, span_us, self.specification)
         return drawing.paced(planned, pace)
 
     def _make_process(
