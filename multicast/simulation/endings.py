@@ -247,7 +247,7 @@ class Endings:
 
     def _restart_everything(self) -> None:
         rng, world = self._rng, self._world
-        processes = world.topology.processes
+        processes = tuple(world.topology.processes)
         groups = tuple(world.topology.groups)
         for _ in range(rng.choice((0, 1, 3))):
             up = [p for p in processes if world.nodes[p].up]
