@@ -11,11 +11,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def each(function: Callable[[Item], Result], items: Iterable[Item], jobs: int) -> Iterator[tuple[Item, Result]]:
-    """Each item with its result, as soon as it is there. function: one of a module, found by name in the processes. An
+JOBS_MAX = 64
+
+
+def each(
+    function: Callable[[Item], Result], items: Iterable[Item], jobs: int, ordered: bool = False
+) -> Iterator[tuple[Item, Result]]:
+    """Each item with its result, as soon as it is there; ordered: and those of all before it. With one job it happens
+    in this process. function: one of a module, found by name in the processes. An
     exception of it comes through. Whatever ends the iteration, Ctrl-C too, ends the processes."""
+    if jobs == 1:
+        for item in items:
+            yield item, function(item)
+        return
     with multiprocessing.get_context("spawn").Pool(jobs, _leave_interrupts_to_the_parent) as pool:
-        yield from pool.imap_unordered(_Paired(function), items)
+        yield from (pool.imap if ordered else pool.imap_unordered)(_Paired(function), items)
 
 
 class _Paired(Generic[Item, Result]):

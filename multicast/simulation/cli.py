@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from multicast import registry
 from multicast.protocol import MulticastProtocol
-from multicast.simulation.drawing import protocol_options
+from multicast.simulation.drawing import SIZES, protocol_options
 from multicast.simulation.mutants import BadPackage, load
 from multicast.simulation.runner import Settings
 from multicast.types import Topology
@@ -34,6 +34,7 @@ class BadUsage(Exception):
 
 ProtocolOption = Annotated[str, typer.Option(help="A protocol's name, or all.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")]
+JobsOption = Annotated[int, typer.Option(help="So many processes at once.")]
 SizeOption = Annotated[str | None, typer.Option(metavar="small|large", help="Of the runs; else drawn, mostly small.")]
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="A protocol option; else drawn.")
@@ -85,6 +86,12 @@ def option_pairs(pairs: list[str] | None) -> dict[str, str]:
             raise BadUsage(f"--option is NAME=VALUE, not {pair!r}")
         options[key] = value
     return options
+
+
+def check_size(size: str | None) -> None:
+    """Whether --size is one."""
+    if size not in (None, *SIZES):
+        raise BadUsage(f"--size is one of {', '.join(SIZES)}, not {size!r}")
 
 
 def bounded(name: str, value: int | None, most: int) -> None:

@@ -11,7 +11,7 @@ import pkgutil
 import re
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -20,8 +20,17 @@ from multicast.protocol import MulticastProtocol
 from multicast.simulation.runner import Settings
 from multicast.simulation.worlds import run_seed
 
-SEEDS_MAX = 200
+SEEDS_MAX = 2_000
 """Within how many seeds a bug must be found."""
+
+
+class Search(NamedTuple):
+    """A bug of a module, and with which seeds to look for it. size: see `search`."""
+
+    module: str
+    bug: Bug
+    seeds: range
+    size: str | None = None
 
 
 class BadPackage(ValueError):
@@ -44,7 +53,7 @@ class Bug(Protocol):
 
 class Found(msgspec.Struct, kw_only=True):
     """seeds: how many were needed, None if none of them showed it. seed, checker: the one that did, and which checker.
-    wall_s: processor time. about: first sentence of the bug's docstring. without: seeds at which the protocol fails
+    wall_s: processor time. replay: the command for that seed, without the bug. about: first sentence of the bug's docstring. without: seeds at which the protocol fails
     without the bug, too; they show nothing."""
 
     module: str
@@ -56,6 +65,7 @@ class Found(msgspec.Struct, kw_only=True):
     checker: str
     wall_s: float
     without: list[int] = []
+    replay: str = ""
 
 
 def load(package: str) -> dict[str, tuple[Bug, ...]]:
@@ -79,8 +89,15 @@ def load(package: str) -> dict[str, tuple[Bug, ...]]:
     return bugs
 
 
-def search(module: str, bug: Bug, seeds: Iterable[int]) -> Found:
-    """Run seeds until one shows the bug: what is registered under its protocol's name passes there."""
+def run(wanted: Search) -> Found:
+    """`search`, for another process."""
+    return search(wanted.module, wanted.bug, wanted.seeds, wanted.size)
+
+
+def search(module: str, bug: Bug, seeds: Iterable[int], size: str | None = None) -> Found:
+    """Run seeds until one shows the bug: what is registered under its protocol's name passes there. size: of the runs,
+    if not what the bug's settings say."""
+    settings = bug.settings if size is None else msgspec.structs.replace(bug.settings, size=size)
     started = time.process_time()
     about = re.split(r"(?<!Fig)\. ", " ".join((bug.protocol.__doc__ or "").split()))[0].rstrip(".")
     found = Found(
@@ -88,12 +105,13 @@ def search(module: str, bug: Bug, seeds: Iterable[int]) -> Found:
         wall_s=0.0,
     )  # fmt: skip
     for count, seed in enumerate(seeds, 1):
-        outcome = run_seed(bug.protocol, seed, bug.settings)
+        outcome = run_seed(bug.protocol, seed, settings)
         if outcome.violations:
-            if run_seed(registry.load(bug.protocol.specification.name), seed, bug.settings).violations:
+            if run_seed(registry.load(bug.protocol.specification.name), seed, settings).violations:
                 found.without.append(seed)
                 continue
             found.seeds, found.seed, found.checker = count, seed, outcome.violations[0][0]
+            found.replay = settings.replay(bug.protocol.specification.name, seed)
             break
     found.wall_s = round(time.process_time() - started, 3)
     return found

@@ -11,7 +11,7 @@ import shlex
 import time
 import traceback
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ from multicast.simulation.observe import Observer
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.world import EPOCH_US, World
 from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
+
+if TYPE_CHECKING:
+    from multicast.simulation.reached import Reached
 
 PROFILES = ("calm", "faults")
 
@@ -287,7 +290,7 @@ def run_seed(
 
 
 class Summary:
-    """Outcomes of many seeds, added up."""
+    """Outcomes of many seeds, added up. reached: see `reached.reached`, if it was measured."""
 
     def __init__(self, protocol: str, settings: Settings):
         self.protocol = protocol
@@ -296,6 +299,7 @@ class Summary:
         self.wall_s = 0.0
         self.faults: dict[str, int] = {}
         self.failures: list[Outcome] = []
+        self.reached: list[Reached] = []
 
     def add(self, outcome: Outcome) -> None:
         self.seeds += 1
@@ -311,6 +315,11 @@ class Summary:
         return int(self.events / self.wall_s) if self.wall_s else 0
 
     @property
+    def seeds_per_second(self) -> float:
+        """Of processor time."""
+        return round(self.seeds / self.wall_s, 1) if self.wall_s else 0.0
+
+    @property
     def foreign_per_message(self) -> float | None:
         """See `Genuineness`; None where it is not measured."""
         if self.settings.store:
@@ -322,7 +331,9 @@ class Summary:
         return {
             "protocol": self.protocol,
             "profile": self.settings.profile,
+            "size": self.settings.size,
             "seeds": self.seeds,
+            "seeds_per_second": self.seeds_per_second,
             "simulated_seconds": round(self.simulated_us / 1e6, 3),
             "messages": self.messages,
             "deliveries": self.deliveries,
@@ -330,6 +341,7 @@ class Summary:
             "protocol_events_per_second": self.events_per_second,
             "foreign_per_message": self.foreign_per_message,
             "faults": dict(sorted(self.faults.items())),
+            "reached": msgspec.to_builtins(self.reached),
             "violations": [
                 {
                     "seed": o.seed,

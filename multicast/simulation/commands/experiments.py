@@ -11,7 +11,7 @@ import typer
 from rich.box import SIMPLE
 from rich.table import Table
 
-from multicast.simulation.beside import each
+from multicast.simulation.beside import JOBS_MAX, each
 from multicast.simulation.cli import BadUsage, bounded, console, progress
 from multicast.simulation.experiments import output
 from multicast.simulation.experiments.calibrate import RECORDED, RECORDED_ON, calibrate, machine
@@ -22,7 +22,6 @@ from multicast.simulation.experiments.recovery import Recovered, recover
 from multicast.simulation.network import Cpu
 
 SEED_MAX = 1 << 63
-JOBS_MAX = 64
 COST_MAX = 1_000_000.0
 _WIDTH = 200
 
