@@ -34,7 +34,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     how far they are apart, as a share of what `faults` draws. delays: the most that a message usually takes. fsyncs:
     how long a sync takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames, catch_up_bytes: of
     `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of the span. patience: after which
-    time a client that insists tries again.
+    time a client that insists tries again. frames_max: of `Network`.
     """
 
     groups: tuple[int, ...]
@@ -55,6 +55,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: tuple[int, ...]
     windows: tuple[float, ...]
     patience_us: int
+    frames_max: int
 
 
 SMALL = Size(
@@ -76,6 +77,7 @@ SMALL = Size(
     segment_bytes=(256, 4_096, 1 << 20),
     windows=(0.1, 0.3, 1.0),
     patience_us=300_000,
+    frames_max=300_000,
 )
 LARGE = Size(
     groups=(1, 2, 2, 3, 3, 4),
@@ -96,6 +98,7 @@ LARGE = Size(
     segment_bytes=(4_096, 65_536, 1 << 20),
     windows=(0.25, 0.5),
     patience_us=2_000_000,
+    frames_max=10_000_000,
 )
 _BY_NAME = dict(zip(SIZES, (SMALL, LARGE), strict=True))
 
@@ -192,6 +195,7 @@ def options(
     }
     limits = {name: rng.choice(getattr(chosen, name)) for name in ("portion_bytes", "early_max", "pending_max")}
     clock: dict[str, Any] = {"clock": rng.choice(("logical", "hybrid"))}
+    clock["clock_skew_us_max"] = rng.choice((150_000, Options().clock_skew_us_max))
     window = int(span_us * rng.choice(chosen.windows)) if rng.random() < 0.4 else 0
     if window and given.get("clock", clock["clock"]) == "hybrid":
         clock["dedup_window_us"] = window

@@ -53,7 +53,7 @@ class Bug(Protocol):
 
 class Found(msgspec.Struct, kw_only=True):
     """seeds: how many were needed, None if none of them showed it. seed, checker: the one that did, and which checker.
-    wall_s: processor time. replay: the command for that seed, without the bug. about: first sentence of the bug's docstring. without: seeds at which the protocol fails
+    wall_s: processor time. about: first sentence of the bug's docstring. without: seeds at which the protocol fails
     without the bug, too; they show nothing."""
 
     module: str
@@ -65,7 +65,6 @@ class Found(msgspec.Struct, kw_only=True):
     checker: str
     wall_s: float
     without: list[int] = []
-    replay: str = ""
 
 
 def load(package: str) -> dict[str, tuple[Bug, ...]]:
@@ -111,7 +110,6 @@ def search(module: str, bug: Bug, seeds: Iterable[int], size: str | None = None)
                 found.without.append(seed)
                 continue
             found.seeds, found.seed, found.checker = count, seed, outcome.violations[0][0]
-            found.replay = settings.replay(bug.protocol.specification.name, seed)
             break
     found.wall_s = round(time.process_time() - started, 3)
     return found

@@ -120,14 +120,21 @@ class Link:
         self.told = 0
 
 
+class TooManyFrames(Exception):
+    """Far more was sent than there is to say."""
+
+
 class Network:
-    """All links of a world."""
+    """All links of a world. frames_max: so many may be sent, or waited with, in all; then `send` raises TooManyFrames,
+    since who repeats itself without end would never let the run end."""
 
     def __init__(self, world: World, conditions: Conditions, rng: random.Random, script: Script | None):
         self.world = world
         self.conditions = conditions
         self.script = script
         self.frames_sent = 0
+        self.frames_max = FOREVER
+        self._frames = 0
         self._random = rng.random
         self._rng = rng
         self._links: dict[tuple[ProcessId, ProcessId], Link] = {}
@@ -152,6 +159,9 @@ class Network:
 
     def send(self, link: Link, frame: bytes) -> None:
         """A message leaves."""
+        self._frames += 1
+        if self._frames > self.frames_max:
+            raise TooManyFrames(f"{self._frames} frames sent")
         sequence = link.session_out.push(frame)
         if sequence is None:
             self._break(link)

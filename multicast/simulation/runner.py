@@ -102,6 +102,7 @@ class Run:
             segment_bytes_max=rng.choice(self.size.segment_bytes),
             name=settings.replay(name, seed),
         )
+        self.world.network.frames_max = self.size.frames_max * max(1, self.messages // self.size.messages[-1])
         self.world.recovery = RecoveryCheck(
             lambda pid, rng: (self.protocol(pid, self.topology, self.options, rng), None), f"{protocol.__name__}/{seed}"
         )
