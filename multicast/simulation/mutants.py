@@ -17,7 +17,7 @@ import msgspec
 
 from multicast import registry
 from multicast.protocol import MulticastProtocol
-from multicast.simulation.runner import Settings
+from multicast.simulation.runner import Outcome, Settings
 from multicast.simulation.worlds import run_seed
 
 SEEDS_MAX = 2_000
@@ -38,9 +38,13 @@ class BadPackage(ValueError):
 
 
 class Bug(Protocol):
-    """protocol: with the bug. settings: of the runs that shall show it. first_seed: one that found it some time.
-    shows: the line or erratum of the paper that it stands for."""
+    """about: what it does. protocol: with the bug, if it is in there. settings: of the runs that shall show it.
+    first_seed: one that found it some time. shows: the line or erratum of the paper that it stands for."""
 
+    @property
+    def name(self) -> str: ...
+    @property
+    def about(self) -> str: ...
     @property
     def protocol(self) -> type[MulticastProtocol]: ...
     @property
@@ -49,6 +53,9 @@ class Bug(Protocol):
     def first_seed(self) -> int: ...
     @property
     def shows(self) -> str: ...
+
+    def run(self, seed: int, size: str | None = None) -> Outcome:
+        """One seed, with the bug. size: of the run, if not what the settings say."""
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -98,13 +105,13 @@ def search(module: str, bug: Bug, seeds: Iterable[int], size: str | None = None)
     if not what the bug's settings say."""
     settings = bug.settings if size is None else msgspec.structs.replace(bug.settings, size=size)
     started = time.process_time()
-    about = re.split(r"(?<!Fig)\. ", " ".join((bug.protocol.__doc__ or "").split()))[0].rstrip(".")
+    about = re.split(r"(?<!Fig)\. ", " ".join(bug.about.split()))[0].rstrip(".")
     found = Found(
-        module=module, bug=bug.protocol.__name__, about=about, shows=bug.shows, seeds=None, seed=None, checker="",
+        module=module, bug=bug.name, about=about, shows=bug.shows, seeds=None, seed=None, checker="",
         wall_s=0.0,
     )  # fmt: skip
     for count, seed in enumerate(seeds, 1):
-        outcome = run_seed(bug.protocol, seed, settings)
+        outcome = bug.run(seed, size)
         if outcome.violations:
             if run_seed(registry.load(bug.protocol.specification.name), seed, settings).violations:
                 found.without.append(seed)

@@ -59,10 +59,10 @@ class StaleCommandsCount(FastCast):
 
 
 PLANTED = (
-    Planted(SoftIsHard, first_seed=2),
-    Planted(FollowersApply, settings=DECIDED_CLOCK, first_seed=1, shows="followers, with the clock of the decision"),
-    Planted(ClockUndecided, first_seed=1),
-    Planted(NoSlowPath, first_seed=2),
-    Planted(OptimismCertain, first_seed=3),
-    Planted(StaleCommandsCount, first_seed=14),
+    Planted(SoftIsHard),
+    Planted(FollowersApply, settings=DECIDED_CLOCK, shows="followers, with the clock of the decision"),
+    Planted(ClockUndecided),
+    Planted(NoSlowPath),
+    Planted(OptimismCertain),
+    Planted(StaleCommandsCount),
 )

@@ -69,12 +69,12 @@ class ReturnsAtOnce(FtSkeen):
 
 
 PLANTED = (
-    Planted(FollowersApply, settings=DECIDED_CLOCK, first_seed=1, shows="followers, with the clock of the decision"),
-    Planted(ClockNotAdvanced, settings=DECIDED_CLOCK, first_seed=9, shows="Fig. 1, line 15"),
-    Planted(ToldUndecided, first_seed=1),
-    Planted(InFlightForgotten, settings=DECIDED_CLOCK, first_seed=1),
-    Planted(StaleCommandsCount, first_seed=6),
+    Planted(FollowersApply, settings=DECIDED_CLOCK, shows="followers, with the clock of the decision"),
+    Planted(ClockNotAdvanced, settings=DECIDED_CLOCK, shows="Fig. 1, line 15"),
+    Planted(ToldUndecided),
+    Planted(InFlightForgotten, settings=DECIDED_CLOCK),
+    Planted(StaleCommandsCount),
     Planted(BeginsAtOnce),
-    Planted(EntriesNotSaved, first_seed=1),
-    Planted(ReturnsAtOnce, first_seed=2),
+    Planted(EntriesNotSaved),
+    Planted(ReturnsAtOnce),
 )

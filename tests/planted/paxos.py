@@ -86,13 +86,13 @@ def _with(part: type[Paxos]) -> type[MulticastProtocol]:
 ONE_GROUP = Settings(profile="faults", groups=1, replicas=3)
 
 PLANTED = (
-    Planted(_with(PromiseNotSaved), first_seed=16),
+    Planted(_with(PromiseNotSaved)),
     Planted(_with(AcceptedNotSaved)),
-    Planted(_with(AcceptedBeforeSync), ONE_GROUP, first_seed=47),
-    Planted(_with(OneIsEnough), first_seed=2),
-    Planted(_with(BallotsMixed), first_seed=6),
-    Planted(_with(PromisesIgnored), first_seed=2),
-    Planted(_with(LowestBallotChosen), first_seed=2),
-    Planted(_with(NextPerValue), first_seed=1, shows="the quasi-genuine draft's lines 28 and 29, erratum 4"),
-    Planted(_with(VotesWithoutMemory), first_seed=1),
+    Planted(_with(AcceptedBeforeSync), ONE_GROUP),
+    Planted(_with(OneIsEnough)),
+    Planted(_with(BallotsMixed)),
+    Planted(_with(PromisesIgnored)),
+    Planted(_with(LowestBallotChosen)),
+    Planted(_with(NextPerValue), shows="the quasi-genuine draft's lines 28 and 29, erratum 4"),
+    Planted(_with(VotesWithoutMemory)),
 )

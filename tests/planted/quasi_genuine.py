@@ -13,7 +13,7 @@ from multicast.protocol import Outbox
 from multicast.protocols.quasi_genuine import Barrier, Cast, QuasiGenuine
 from multicast.simulation.runner import Settings
 from multicast.types import AppMessage, Ballot, GroupId, Timestamp
-from tests.planted import Planted
+from tests.planted import Planted, small
 
 
 class NoOwnBarrier(QuasiGenuine):
@@ -157,25 +157,25 @@ class EpochForgotten(QuasiGenuine):
         super()._begin_epoch(1 if self.base.casts.get(self.self_id) else epoch, out)
 
 
-DIRECT = Settings(profile="faults", options={"direct_learners": "true"})
-PARALLEL = Settings(profile="faults", options={"direct_learners": "true", "parallel_consensus": "true"})
+DIRECT = small(direct_learners="true")
+PARALLEL = small(direct_learners="true", parallel_consensus="true")
 FEW = Settings(profile="faults", groups=3, replicas=3, messages=20)
-PERIODIC = Settings(profile="faults", options={"liveness": "periodic"})
+PERIODIC = small(liveness="periodic")
 
 PLANTED = (
     Planted(NoOwnBarrier, shows="line 40, erratum 1"),
-    Planted(StrictBarrier, first_seed=3, shows="line 40, erratum 2"),
+    Planted(StrictBarrier, shows="line 40, erratum 2"),
     Planted(OnlyRestampedInserted, shows="lines 29-37, erratum 3"),
     Planted(StampKept, shows="line 30"),
-    Planted(BarrierPassesMessages, first_seed=2),
+    Planted(BarrierPassesMessages),
     Planted(ReceivedNotSaved),
-    Planted(BarrierAtProposal, first_seed=2),
-    Planted(DroppedTooEarly, FEW, first_seed=10),
+    Planted(BarrierAtProposal),
+    Planted(DroppedTooEarly, FEW),
     Planted(BaseNotSaved),
-    Planted(StampsFall, first_seed=15, shows="line 6"),
-    Planted(StartsAtMinusInfinity, PERIODIC, first_seed=18, shows="Algorithm 2, lines 3 and 8, erratum 7"),
-    Planted(GapsIgnored, first_seed=16, shows="FIFO order"),
-    Planted(OneLearnedVote, DIRECT, first_seed=7, shows="Section 3.4"),
-    Planted(BallotsLearned, PARALLEL, first_seed=7, shows="Section 3.4"),
+    Planted(StampsFall, shows="line 6"),
+    Planted(StartsAtMinusInfinity, PERIODIC, shows="Algorithm 2, lines 3 and 8, erratum 7"),
+    Planted(GapsIgnored, shows="FIFO order"),
+    Planted(OneLearnedVote, DIRECT, shows="Section 3.4"),
+    Planted(BallotsLearned, PARALLEL, shows="Section 3.4"),
     Planted(EpochForgotten),
 )

@@ -53,9 +53,9 @@ class ForgetsItsLog(Sequencer):
 
 
 PLANTED = (
-    Planted(ToldBeforeSync, first_seed=1),
-    Planted(CopiesEntered, first_seed=1),
-    Planted(GapsAccepted, first_seed=5),
-    Planted(NothingMissing, first_seed=1),
+    Planted(ToldBeforeSync),
+    Planted(CopiesEntered),
+    Planted(GapsAccepted),
+    Planted(NothingMissing),
     Planted(ForgetsItsLog),
 )

@@ -82,12 +82,12 @@ class ProposedToCoordinatorBeforeSync(ProposedBeforeSync):
 COORDINATOR = Settings(profile="faults", options={"coordinator": "true"})
 
 PLANTED = (
-    Planted(ClockNotAdvanced, first_seed=1, shows="Fig. 1, line 15"),
-    Planted(ProposedBeforeSync, first_seed=1),
+    Planted(ClockNotAdvanced, shows="Fig. 1, line 15"),
+    Planted(ProposedBeforeSync),
     Planted(Impatient),
-    Planted(ForgetsStamps, first_seed=1),
-    Planted(TellsEverybody, first_seed=1),
+    Planted(ForgetsStamps),
+    Planted(TellsEverybody),
     Planted(FinalTooEarly, settings=COORDINATOR),
     Planted(FinalNotTold, settings=COORDINATOR),
-    Planted(ProposedToCoordinatorBeforeSync, settings=COORDINATOR, first_seed=1),
+    Planted(ProposedToCoordinatorBeforeSync, settings=COORDINATOR),
 )

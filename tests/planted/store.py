@@ -1,29 +1,31 @@
 """Bugs planted in the replicas and stores of `kvstore`, each a small, named class that overrides a method or two.
 
 Every check of `kvstore.simulated.checks`, liveness, and the replica's own assertion on replay have at least one that
-they find: `checker` names it. tests/kvstore/test_simulated_planted.py demands it within `SEEDS_MAX` seeds;
-`python -m tests.kvstore.test_simulated_planted` counts them from seed 0 on.
+they find: `checker` names it. tests/kvstore/test_simulated_planted.py demands it.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, NamedTuple
+from unittest import mock
 
 import msgspec
 
+import kvstore.core.replica
 from kvstore.core.execution import Execution, vote
 from kvstore.core.log import Entry, Log
 from kvstore.core.messages import Answered, Part, decode_shard_result
 from kvstore.core.model import Get, Result
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.runner import Outcome, Settings, run_seed
 from kvstore.storage.backend import DATA, META, Changes
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox
 from multicast.types import AppMessage, MessageId, Timestamp, created_us, new_message_id
+from tests.planted import FIRST_SEEDS
 
-SEEDS_MAX = 200
 FAULTS = Settings(protocol="white_box")
 SHORT = Settings(protocol="white_box", seconds=1.0, clients=3)
 CHASE = Settings(protocol="skeen", profile="chase", shards=3)
@@ -191,14 +193,42 @@ class ForgetsAtOnce(Store):
 
 
 class Planted(NamedTuple):
-    """A bug. checker: what shall find it. first_seed: one that it was found with when this was written."""
+    """A bug. checker: what shall find it, "" for any. core: a class that takes the place, in the replica, of the one of
+    which it is a subclass."""
 
     name: str
     checker: str
     replica: type[Replica] = Replica
     store: type[Store] = Store
     settings: Settings = FAULTS
-    first_seed: int = 0
+    core: type | None = None
+
+    @property
+    def key(self) -> str:
+        """By what `first_seeds.json` knows it."""
+        return f"store.{self.name}-{self.checker.replace(' ', '_')}".rstrip("-")
+
+    @property
+    def first_seed(self) -> int:
+        """One that found it when that was last counted."""
+        return FIRST_SEEDS.get(self.key) or 0
+
+    @property
+    def elusive(self) -> bool:
+        """Whether no search has found it yet."""
+        return FIRST_SEEDS.get(self.key, 0) is None
+
+    def run(self, seed: int) -> Outcome:
+        """One seed, with the bug."""
+        with ExitStack() as stack:
+            if self.core is not None:
+                replaced = self.core.__mro__[1].__name__
+                stack.enter_context(mock.patch.object(kvstore.core.replica, replaced, self.core))
+            return run_seed(self.settings, seed, replica=self.replica, store=self.store)
+
+    def finds(self, outcome: Outcome) -> str:
+        """What the check has to say; "" for nothing."""
+        return next((v for v in outcome.violations if v.startswith(self.checker and f"{self.checker}: ")), "")
 
 
 PLANTED_IN_STORE = (
@@ -206,16 +236,16 @@ PLANTED_IN_STORE = (
     Planted("remote_votes_ignored", "exactly once", RemoteVotesIgnored),
     Planted("remote_votes_ignored", "conservation", RemoteVotesIgnored),
     Planted("repetition_under_another_id", "exactly once", RepetitionUnderAnotherId),
-    Planted("answered_at_delivery", "strict serializability", AnsweredAtDelivery, settings=CHASE, first_seed=1),
+    Planted("answered_at_delivery", "strict serializability", AnsweredAtDelivery, settings=CHASE),
     Planted("answered_before_order", "answers", AnsweredBeforeOrder, settings=SHORT),
     Planted("some_results_are_enough", "answers", SomeResultsAreEnough),
     Planted("read_again_for_a_repetition", "answers", ReadAgainForARepetition),
-    Planted("signals_at_delivery", "strict serializability", SignalsAtDelivery, settings=CHASE, first_seed=4),
-    Planted("no_signals", "strict serializability", NoSignals, settings=CHASE, first_seed=1),
-    Planted("nothing_is_pulled", "liveness", NothingIsPulled, first_seed=1),
-    Planted("expired_is_applied", "exactly once", ExpiredIsApplied, first_seed=33),
+    Planted("signals_at_delivery", "strict serializability", SignalsAtDelivery, settings=CHASE),
+    Planted("no_signals", "strict serializability", NoSignals, settings=CHASE),
+    Planted("nothing_is_pulled", "liveness", NothingIsPulled),
+    Planted("expired_is_applied", "exactly once", ExpiredIsApplied),
     Planted("commit_forgets_position", "exception", store=CommitForgetsPosition),
-    Planted("reads_the_committed", "reads", store=ReadsTheCommitted, first_seed=1),
+    Planted("reads_the_committed", "reads", store=ReadsTheCommitted),
     Planted("scans_miss_the_buffer", "agreement", store=ScansMissTheBuffer),
-    Planted("forgets_at_once", "liveness", store=ForgetsAtOnce, first_seed=7),
+    Planted("forgets_at_once", "liveness", store=ForgetsAtOnce),
 )

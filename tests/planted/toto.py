@@ -103,10 +103,10 @@ def _faults(groups: int = 2, **options: str) -> Settings:
 PLANTED = (
     Planted(OrdersUnstable, _faults()),
     Planted(MinorityIsStable, _faults(groups=1)),
-    Planted(GoesOnAfterFlush, _faults(), first_seed=3),
-    Planted(CastsNotSaved, _faults(), first_seed=1),
+    Planted(GoesOnAfterFlush, _faults()),
+    Planted(CastsNotSaved, _faults()),
     Planted(ComesBackTooSoon, _faults()),
     Planted(CutTooSmall, _faults()),
-    Planted(UnstableSources, _faults(), first_seed=17),
-    Planted(ThresholdReached, _faults(rule="g_toto", phi="2"), first_seed=2, shows="a source has more than phi votes"),
+    Planted(UnstableSources, _faults()),
+    Planted(ThresholdReached, _faults(rule="g_toto", phi="2"), shows="a source has more than phi votes"),
 )

@@ -54,7 +54,7 @@ def command(
         Search(module, one, wanted, size)
         for module, ones in planted.items()
         for one in ones
-        if (module, one.protocol.__name__) not in known
+        if (module, one.name) not in known
     ]
     interrupted = False
     try:
@@ -94,13 +94,13 @@ def _known(path: Path | None) -> list[Found]:
 
 def _chosen(protocol: str, package: str, names: list[str]) -> dict[str, tuple[Bug, ...]]:
     planted = _of_protocol(protocol, package)
-    known = {one.protocol.__name__ for ones in planted.values() for one in ones}
+    known = {one.name for ones in planted.values() for one in ones}
     for name in names:
         if name not in known:
             raise BadUsage(f"--bug: no planted bug {name!r}; there are {', '.join(sorted(known))}")
     if not names:
         return planted
-    chosen = {m: tuple(one for one in ones if one.protocol.__name__ in names) for m, ones in planted.items()}
+    chosen = {m: tuple(one for one in ones if one.name in names) for m, ones in planted.items()}
     return {module: ones for module, ones in chosen.items() if ones}
 
 

@@ -1,0 +1,77 @@
+"""`python -m tests.planted [MODULE ...]`: find the cheapest seed for each planted bug anew; write `first_seeds.json`.
+
+After changes of protocols, faults or draws, when test_mutants has become slow or fails. A bug keeps its seed if that
+still finds it at a low price. It can be interrupted: what is found is written at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+
+from kvstore.simulated import runner
+from multicast import registry
+from multicast.simulation.mutants import load
+from multicast.simulation.worlds import run_seed
+from tests.planted import SEEDS_FILE, SEEDS_MAX, Planted, store, store_state
+
+CHEAP_S = 0.4
+"""Processor time of a run that needs no better one."""
+ENOUGH = 4
+"""Of so many seeds that find a bug the cheapest is taken."""
+
+
+def finds(bug: Planted | store.Planted, seed: int) -> str:
+    """Which check finds the bug, unless the same is found without it."""
+    if isinstance(bug, Planted):
+        violations = bug.run(seed).violations
+        spoiled = violations and run_seed(registry.load(bug.protocol.specification.name), seed, bug.settings).violations
+        return violations[0][0] if violations and not spoiled else ""
+    found = bug.finds(bug.run(seed))
+    return found.partition(": ")[0] if found and not runner.run_seed(bug.settings, seed).violations else ""
+
+
+def cheapest(bug: Planted | store.Planted, seeds: int) -> tuple[int, float, str] | None:
+    """(seed, processor seconds, check); None if none of the seeds finds it."""
+    found: list[tuple[float, int, str]] = []
+    for seed in dict.fromkeys((bug.first_seed, *range(seeds))):
+        begun = time.process_time()
+        check = finds(bug, seed)
+        if check:
+            found.append((time.process_time() - begun, seed, check))
+            if found[-1][0] < CHEAP_S or len(found) == ENOUGH:
+                break
+    if not found:
+        return None
+    taken, seed, check = min(found)
+    return seed, taken, check
+
+
+def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
+    yield from sorted(load("tests.planted").items())  # type: ignore[misc]
+    yield "store", store.PLANTED_IN_STORE
+    yield "store_state", store_state.PLANTED_IN_STORE
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="modules of tests.planted; none: all")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="so many are tried per bug")
+    given = parser.parse_args()
+    known: dict[str, int | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
+    every = {bug.key for _, bugs in modules() for bug in bugs}
+    total = 0.0
+    for bug in [bug for module, bugs in modules() if module in (given.modules or [module]) for bug in bugs]:
+        best = cheapest(bug, given.seeds)
+        known[bug.key] = best[0] if best else None
+        print(f"{bug.key:56} {best or 'NOT FOUND'}", flush=True)
+        total += best[1] if best else 0
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(known[key])}" for key in sorted(every & known.keys()))
+        SEEDS_FILE.write_text("{\n" + lines + "\n}\n")
+    print(f"{total:.1f} s of processor time in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Bugs planted in what protocols stand on: the engine, the ends of links, the journal."""
+
+from __future__ import annotations
+
+from multicast.engine import Engine
+from multicast.journal import Journal
+from multicast.protocol import MulticastProtocol
+from multicast.protocols.skeen import Skeen
+from multicast.protocols.white_box import WhiteBox
+from multicast.session import Receiver, Sender
+from tests.planted import Planted
+from tests.planted.rewriting import rewrite
+
+
+@rewrite("_send", "if ticket or queue:", "if ticket:")
+class OvertakesHeld(Engine):
+    """A message that need not wait for the disk overtakes one that does."""
+
+
+@rewrite(
+    "_send",
+    "ticket = self._batch.number if self._journal else self._last_journaled",
+    "ticket = self._batch.number if self._journal else 0",
+)
+class EarlierBatchNotWaitedFor(Engine):
+    """A durable message waits for the puts of its own batch only."""
+
+
+@rewrite("_send", "if ticket <= self._flushed: ticket = 0", "ticket = 0")
+class NothingWaits(Engine):
+    """Durable messages leave at once."""
+
+
+@rewrite("flushed", "queue[0][0] <= number:", "queue[0][0] <= number + 1:")
+class ReleasedOneFlushEarly(Engine):
+    """What waits for a batch leaves when the one before it is on disk."""
+
+
+@rewrite(
+    "_collect_sends",
+    "self._journal_record(records.Delete(key) if value is None else records.Put(key, value))",
+    "if value is not None: self._journal_record(records.Put(key, value))",
+)
+class DeletesNotJournaled(Engine):
+    """What a protocol deletes is there again after a restart."""
+
+
+@rewrite(
+    "flushed", "while self._flush_positions and self._flush_positions[0][0] <= number:", "while self._flush_positions:"
+)
+class StableBeforeSync(Engine):
+    """The protocol is told that deliveries are on disk that are not."""
+
+
+@rewrite(
+    "_close",
+    "self._flush_positions.append((batch.number, self.completed))",
+    "self._flush_positions.append((batch.number, self.completed + 1))",
+)
+class StableOneAhead(Engine):
+    """The protocol is told that one delivery more is on disk."""
+
+
+@rewrite("recover", "values.pop(record.key, None)", "pass")
+class DeletesNotReplayed(Engine):
+    """A replay does not delete."""
+
+
+@rewrite("recover", "first and not lost, first and lost", "first, False")
+class LossNotTold(Engine):
+    """A protocol is not told that its disk was lost."""
+
+
+@rewrite(
+    "_on_host_message",
+    "if delivered.position != self.position + 1: continue",
+    "if delivered.position <= self.position: continue",
+)
+class InstallsWithGaps(Engine):
+    """Catch-up passes over deliveries that it does not get."""
+
+
+@rewrite("_catch_up", "wire.CatchUpRequest(self.position + 1)", "wire.CatchUpRequest(self.position + 2)")
+class CatchesUpOneLate(Engine):
+    """Catch-up asks for what comes after the next delivery."""
+
+
+@rewrite(
+    "_on_host_message",
+    "self._deliver(delivered.message, delivered.timestamp, FINAL, note, completion, peer, now)",
+    'self._deliver(delivered.message, delivered.timestamp, FINAL, b"", completion, peer, now)',
+)
+class InstalledNoteLost(Engine):
+    """What is installed is journaled without its note: who installs it from there has none."""
+
+
+@rewrite("_on_host_message", "if message.more: self._catch_up(peer, now)", "pass")
+class FirstPortionOnly(Engine):
+    """Catch-up ends after its first portion."""
+
+
+@rewrite(
+    "_catch_up",
+    "if self._catching_up is not None and now - self._catching_up[1] < CATCH_UP_RETRY_US:",
+    "if self._catching_up is not None:",
+)
+class CatchesUpOnce(Engine):
+    """A lost request for deliveries is never repeated."""
+
+
+@rewrite("greet", "return self.flushed, False", "return self.seen, False")
+class SeenForFlushed(Receiver):
+    """A receiver that is greeted again says what it has seen, not what is on its disk."""
+
+
+@rewrite("accept", "if sequence <= self.seen: return False", "if sequence <= self.seen: return True")
+class TakenTwice(Receiver):
+    """Frames that were seen are taken again."""
+
+
+@rewrite("greet", "lost = self.incarnation is not None", "lost = False")
+class RestartNotNoticed(Receiver):
+    """A receiver does not tell that the sender has lost its memory."""
+
+
+@rewrite("greet", "self.seen = self.flushed = first - 1", "self.seen = self.flushed = max(self.seen, first - 1)")
+class OldNumbersKept(Receiver):
+    """A receiver takes the frames of a sender's new life for those of the old one."""
+
+
+@rewrite("greet", "(self.incarnation, self.epoch) == (incarnation, epoch)", "self.incarnation == incarnation")
+class EpochNotNoticed(Receiver):
+    """A receiver does not notice that the sender's queue has overflowed."""
+
+
+@rewrite("resume", "restarted = self.peer_incarnation not in (None, peer_incarnation)", "restarted = False")
+class ReceiversRestartNotNoticed(Sender):
+    """A sender does not tell that the receiver has restarted."""
+
+
+@rewrite("resume", "return list(self._unacknowledged), restarted", "return list(self._unacknowledged)[1:], restarted")
+class FirstNotResent(Sender):
+    """After a reconnection the first frame that was not acknowledged is not sent again."""
+
+
+@rewrite("acknowledged", "queue[0][0] <= sequence:", "queue[0][0] <= sequence + 1:")
+class OneMoreAcknowledged(Sender):
+    """An acknowledgement drops one frame more."""
+
+
+@rewrite("push", "self.epoch += 1", "pass")
+class OverflowUnnoticed(Sender):
+    """After an overflow a sender goes on as if nothing were lost."""
+
+
+@rewrite("_open", "if cut: self.disk.truncate(*cut)", "pass")
+class TailNotCut(Journal):
+    """An unfinished batch stays at the journal's end."""
+
+
+@rewrite("_open_segment", "if at < good:", "if True:")
+class UnfinishedIndexed(Journal):
+    """Deliveries of an unfinished batch are found when a peer asks for them."""
+
+
+@rewrite("_open_segment", "elif kind == records.BATCH_END: good = at", "if kind: good = at")
+class UnfinishedBatchKept(Journal):
+    """The whole records of an unfinished batch are kept."""
+
+
+@rewrite("_roll", "if self._segments: self.disk.sync(self._segments[-1].name)", "pass")
+class RolledUnsynced(Journal):
+    """A new segment is begun before the one before it is on disk."""
+
+
+@rewrite("sync", "if to_disk:", "if to_disk and len(self._segments) < 2:")
+class LaterSegmentsUnsynced(Journal):
+    """From the second segment on nothing is synced."""
+
+
+@rewrite("read_deliveries", "if _position(body).position >= position:", "if _position(body).position > position:")
+class OneDeliveryLate(Journal):
+    """Who asks for deliveries gets those after the first one that it lacks."""
+
+
+def _host(protocol: type[MulticastProtocol], *kinds: type) -> list[Planted]:
+    return [Planted(protocol, host=(kind,)) for kind in kinds]
+
+
+PLANTED = (
+    *_host(
+        WhiteBox, OvertakesHeld, EarlierBatchNotWaitedFor, NothingWaits, ReleasedOneFlushEarly, DeletesNotJournaled,
+        StableBeforeSync, StableOneAhead, DeletesNotReplayed, LossNotTold, InstallsWithGaps, CatchesUpOneLate,
+        InstalledNoteLost, CatchesUpOnce, TakenTwice, RestartNotNoticed, OldNumbersKept, FirstNotResent,
+        OneMoreAcknowledged, TailNotCut, UnfinishedIndexed, UnfinishedBatchKept, RolledUnsynced,
+        LaterSegmentsUnsynced, OneDeliveryLate, ReceiversRestartNotNoticed, FirstPortionOnly, EpochNotNoticed,
+        OverflowUnnoticed,
+    ),
+    *_host(Skeen, SeenForFlushed),
+)  # fmt: skip

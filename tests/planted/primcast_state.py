@@ -1,0 +1,306 @@
+"""Bugs planted in PrimCast: what is told too early, kept too long, saved too little, counted twice."""
+
+from __future__ import annotations
+
+from multicast.protocols.primcast import PrimCast
+from tests.planted import Planted, planted_in
+from tests.planted.rewriting import rewrite
+
+
+@rewrite("end_batch", "out.send_durable(self.members, Bump", "out.send(self.members, Bump")
+class BumpBeforeSync(PrimCast):
+    """A bump leaves before the clock that it tells is on disk."""
+
+
+@rewrite("_run_timers", "out.send_durable(tuple(self._peers), beat)", "out.send(tuple(self._peers), beat)")
+class HeartbeatBeforeSync(PrimCast):
+    """A heartbeat leaves before the clock that it tells is on disk."""
+
+
+@rewrite("_run_timers", "Heartbeat(self.joined, self._told_clock,", "Heartbeat(self.joined, self.clock.value,")
+@rewrite("_run_timers", "out.send_durable(tuple(self._peers), beat)", "out.send(tuple(self._peers), beat)")
+class HeartbeatTellsUnsavedClock(PrimCast):
+    """A heartbeat tells the clock as it is, saved or not, and does not wait for the disk."""
+
+
+@rewrite("_send_accept", "out.send_durable(", "out.send(")
+class AcceptBeforeSync(PrimCast):
+    """A process says that it has joined an epoch before that is on disk."""
+
+
+@rewrite("_promise", "out.send_durable((epoch.leader,), promise)", "out.send((epoch.leader,), promise)")
+class PromiseBeforeSync(PrimCast):
+    """A promise leaves before it is on disk."""
+
+
+@rewrite("_stand", "out.send_durable(", "out.send(")
+class StandsBeforeSync(PrimCast):
+    """A candidate asks for promises before its own is on disk."""
+
+
+@rewrite("_save_state", "out.put(_STATE_KEY, _encode(state))", "pass")
+class ClockNotSaved(PrimCast):
+    """Clock, length of T and reach are only in memory."""
+
+
+@rewrite("_adopt", "self._save_epochs(out)", "pass")
+class JoinedNotSaved(PrimCast):
+    """The epoch that a process has joined is only in memory."""
+
+
+@rewrite("_adopt", "out.delete(_ENTRY_PREFIX + entry.id)", "pass")
+class DroppedNotDeleted(PrimCast):
+    """What a new state leaves out is there again after a restart."""
+
+
+@rewrite("_promise", "self._proposals.clear()", "pass")
+@rewrite("_adopt", "self._proposals.clear()", "pass")
+class ProposalsKept(PrimCast):
+    """Proposals of an earlier primary that could not be appended are kept after a promise."""
+
+
+@rewrite("_promise", "self._proposable.clear()", "pass")
+class ProposableKept(PrimCast):
+    """What a primary was to propose is kept after a promise."""
+
+
+@rewrite("_on_ack", "ack.epoch == self.joined == self.promised", "ack.epoch == self.joined")
+class ProposalsTakenAfterPromise(PrimCast):
+    """Who has promised an epoch goes on appending what the primary of the one before proposes."""
+
+
+@rewrite("_join", "self._advance_clock(state.clock)", "pass")
+class JoinersClock(PrimCast):
+    """A process joins an epoch with its own clock, and says so."""
+
+
+@rewrite("_join", "self.reach = max(self.reach, state.reach)", "pass")
+class JoinersReach(PrimCast):
+    """A process joins an epoch and delivers on its own though its T lacks what is settled."""
+
+
+@rewrite("_rejoin_if_caught_up", "max(self.rejoin.reach, state.reach)", "state.reach")
+class RejoinersReach(PrimCast):
+    """Who lost its disk joins without what others had reached."""
+
+
+@rewrite("_rejoin_if_caught_up", "max(self.rejoin.reach, state.reach)", "self.rejoin.reach")
+class RejoinersStatesReach(PrimCast):
+    """Who lost its disk joins without what the new state leaves out."""
+
+
+@rewrite("_on_returned", "self.clocks.forget(sender)", "pass")
+class ClocksRemembered(PrimCast):
+    """The clock that a process told before it lost its disk counts on."""
+
+
+@rewrite("_on_returned", "self.log.forget_marks(sender)", "pass")
+class MarksRemembered(PrimCast):
+    """The watermark that a process told before it lost its disk counts on."""
+
+
+@rewrite("_told_to", "if self._by_quorum and group != own_group else", "if False else", part="log")
+class ToldAlone(PrimCast):
+    """A process tells other groups its own watermark, before a quorum of its group has reached it."""
+
+
+@rewrite("_compute_state", "self._advance_clock(max(vote.clock for vote in votes.values()))", "pass")
+class PromisersClocksIgnored(PrimCast):
+    """A new primary begins with its own clock."""
+
+
+@rewrite("_compute_state", "self.reach = max(self.reach, *(vote.reach for vote in votes.values()))", "pass")
+class PromisersReachIgnored(PrimCast):
+    """A new primary does not know what is settled among its voters."""
+
+
+@rewrite("_compute_state", "if votes[ahead].position > self.log.position:", "if False:")
+class CandidateBehind(PrimCast):
+    """A candidate does not deliver first what its voters have."""
+
+
+@rewrite("_compute_state", "len(votes) < self.quorum", "len(votes) < self.quorum - 1")
+class OnePromiseLess(PrimCast):
+    """A candidate needs one promise less than a quorum."""
+
+
+@rewrite("_on_promise", "promise.epoch != self.promised or", "")
+class OldPromisesCount(PrimCast):
+    """Promises for a candidate's earlier epochs count."""
+
+
+@rewrite("_on_new_epoch", "if epoch <= self.promised:", "if epoch < self.promised:")
+class PromisesTwice(PrimCast):
+    """A process promises an epoch again."""
+
+
+@rewrite("_promise", "self._assembly.clear()", "pass")
+class PortionsMixed(PrimCast):
+    """Portions of promises for two epochs make one."""
+
+
+@rewrite("_confirm_by_quorum", ">= self.quorum:", ">= self.quorum - 1:")
+class OneAcceptLess(PrimCast):
+    """An epoch begins when one process less than a quorum has accepted it."""
+
+
+@rewrite("_on_accept", "self._accepted = set()", "pass")
+class AcceptsOfAnyEpoch(PrimCast):
+    """Who has accepted an earlier epoch counts as one who has accepted this one."""
+
+
+@rewrite(
+    "_on_vote", "if len(held) >= self.topology.quorum(group) and", "if len(held) >= self.topology.quorum(group) - 1 and"
+)
+class OneAcknowledgementLess(PrimCast):
+    """A stamp is decided with one acknowledgement less than a quorum."""
+
+
+@rewrite("_on_vote", "and (not own or entry.ts == vote.ts)", "")
+class NotItsOwnStamp(PrimCast):
+    """A quorum's stamp counts as the own group's though T has another."""
+
+
+@rewrite("_on_ack", "if not own: self._advance_clock(vote.ts)", "if not own: pass")
+class OthersStampsMoveNoClock(PrimCast):
+    """Line 49 left out."""
+
+
+@rewrite("_append_proposals", "self._advance_clock(vote.ts)", "pass")
+class ProposalsMoveNoClock(PrimCast):
+    """Line 44 left out."""
+
+
+@rewrite("_append_proposals", "if entry.message is not None and entry.digest != vote.digest:", "if False:")
+class OtherPayloadTaken(PrimCast):
+    """A follower appends its own copy of a message, whatever the primary's is."""
+
+
+@rewrite("_on_refill", "self.reach = max(self.reach, refill.reach)", "pass")
+class RefillsReach(PrimCast):
+    """After a refill a process delivers on its own though its T lacks what is settled."""
+
+
+@rewrite(
+    "_on_refill", "self._extend(refill.length, refill.clock)", "self._extend(self.length + len(entries), refill.clock)"
+)
+class RefillsLength(PrimCast):
+    """After a refill T is as long as what it brought, without what is settled."""
+
+
+@rewrite("_drop", "self.reach = max(self.reach, entry.position)", "pass")
+class DroppedOutOfReach(PrimCast):
+    """What is settled and dropped does not count for the reach that states carry."""
+
+
+@rewrite(
+    "_on_heartbeat",
+    "self._on_report(sender, epoch, heartbeat.clock, heartbeat.length)",
+    "self._on_report(sender, epoch, heartbeat.clock, self.length)",
+)
+class HeartbeatsLengthIgnored(PrimCast):
+    """A heartbeat's clock counts though a part of T was lost on the way."""
+
+
+@rewrite("_on_heartbeat", "if length > self.length:", "if False:")
+class NothingFetched(PrimCast):
+    """Nobody asks for a part of T that was lost on the way."""
+
+
+@rewrite("_on_fetch", "self.reach, entries, part", "0, entries, part")
+class RefillWithoutReach(PrimCast):
+    """A refill does not say that something is settled."""
+
+
+@rewrite("on_start", "clock, self.length, self.reach = self._saved_state", "clock, self.length, _ = self._saved_state")
+class ReachForgotten(PrimCast):
+    """After a restart a process delivers on its own though its T lacks what is settled."""
+
+
+@rewrite("on_start", "clock, self.length, self.reach = self._saved_state", "clock, _, self.reach = self._saved_state")
+class LengthForgotten(PrimCast):
+    """After a restart T begins at its first place."""
+
+
+@rewrite("on_start", "self.clock.advance(clock)", "pass")
+class ClockForgotten(PrimCast):
+    """After a restart the clock goes on from the last delivery."""
+
+
+@rewrite(
+    "on_start",
+    "if self.joined.leader == self.self_id: self._timer.restart(now, 0.1)",
+    "if self.joined.leader == self.self_id: self.status = PRIMARY",
+)
+class LeadsAgain(PrimCast):
+    """A restarted primary goes on in its epoch."""
+
+
+@rewrite("_restore", "entry.ts <= known[0].time", "entry.ts < known[0].time")
+class DeliveredIsPending(PrimCast):
+    """After a restart what was delivered at the own group's stamp is pending again."""
+
+
+@rewrite("_deliver_ready", "self.status not in (PRIMARY, FOLLOWER) or", "")
+class DeliversAfterPromise(PrimCast):
+    """Who has promised an epoch goes on delivering."""
+
+
+@rewrite("_deliver_ready", "note=_encode((entry.epoch, entry.ts))", "note=_encode((entry.epoch, final.time))")
+class NoteLost(PrimCast):
+    """A delivery is journaled without the own group's stamp: who installs it takes the final timestamp for that."""
+
+
+@rewrite("on_install", "self._queue.remove(message.id)", "pass")
+class InstalledStaysPending(PrimCast):
+    """What is installed from a peer's journal still is in the queue."""
+
+
+@rewrite("_append_proposals", "if self._is_past(vote.id, vote.ts):", "if False:")
+class DeliveredAppended(PrimCast):
+    """What was delivered is appended to T again."""
+
+
+@rewrite("_confirm", "if self.self_id not in entry.acks.get((self.group, entry.epoch, entry.ts), ()):", "if False:")
+@rewrite("_retry_due", "asked.setdefault(missing, []).append(self._vote(entry))", "pass")
+class NotToldAgain(PrimCast):
+    """Acknowledgements are told once."""
+
+
+@rewrite("_retry_due", "out.send((self.joined.leader,), Start(entry.message))", "pass")
+class NotHandedOn(PrimCast):
+    """A follower does not hand a message on to a primary that never got it."""
+
+
+@rewrite("_adopt", "self.clocks.begin(self.joined, self.length, clock)", "pass")
+class ClocksNotBegun(PrimCast):
+    """Clocks that are told in an epoch are not counted from its beginning."""
+
+
+@rewrite("report", "[self._quorum - 1]", "[self._quorum - 2]", part="clocks")
+class OneClockLess(PrimCast):
+    """What one clock less than a quorum has reached is the quorum's clock."""
+
+
+@rewrite("report", "if epoch > self.epoch:", "if False:", part="clocks")
+class FutureClocksCount(PrimCast):
+    """A clock told in a later epoch counts in this one."""
+
+
+@rewrite("report", "if epoch == self.epoch and sender == epoch.leader:", "if sender == epoch.leader:", part="clocks")
+class OldLeadersClock(PrimCast):
+    """The clock of an earlier primary counts as the present one's."""
+
+
+@rewrite("begin", "self.leader_clock, self._report = leader_clock, (0, 0)", "self._report = (0, 0)", part="clocks")
+class LeaderClockKept(PrimCast):
+    """The clock of the primary before counts as that of the new one."""
+
+
+@rewrite("extend", "if self._report[1] <= self.length:", "if self._report[1] <= self.length + 1:", part="clocks")
+class OnePlaceShort(PrimCast):
+    """A primary's clock counts though the last place of T is missing."""
+
+
+HARMLESS: tuple[Planted, ...] = ()
+PLANTED = planted_in(__name__, HARMLESS)

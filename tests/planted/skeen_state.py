@@ -1,0 +1,103 @@
+"""Bugs planted in Skeen's protocol: what is saved too little, taken too early, forgotten."""
+
+from __future__ import annotations
+
+from multicast.protocols.skeen import Skeen
+from tests.planted import Planted, small
+from tests.planted.rewriting import rewrite
+
+
+@rewrite("_on_final", "self._save(entry, out)", "pass")
+class FinalNotSaved(Skeen):
+    """The coordinator's final timestamp is only in memory."""
+
+
+@rewrite("_on_propose", "else: self._save(entry, out)", "else: pass")
+class OthersStampsNotSaved(Skeen):
+    """The stamps of others are only in memory."""
+
+
+@rewrite("on_start", "self._clock.advance(stamp.time)", "pass")
+class ClockForgotten(Skeen):
+    """After a restart the clock goes on from the last delivery, whatever was stamped."""
+
+
+@rewrite("on_start", "entry.told = True", "entry.told = False")
+class NotToldAfterRestart(Skeen):
+    """After a restart the own stamp does not count until it is told again."""
+
+
+@rewrite("on_start", "self._retries.append((now, message_id))", "pass")
+class NotRepeatedAfterRestart(Skeen):
+    """After a restart nobody repeats what waits for stamps."""
+
+
+@rewrite("on_start", "entry.stamps[self.group] <= known[0]", "entry.stamps[self.group] < known[0]")
+class DeliveredIsPending(Skeen):
+    """After a restart what was delivered at the own stamp is pending again."""
+
+
+@rewrite("_commit_if_complete", "entry.final is None and entry.told and", "entry.final is None and")
+class OwnStampNotWaitedFor(Skeen):
+    """The own stamp counts before it is on disk."""
+
+
+@rewrite("_commit_if_complete", "self._advance_clock(entry.final.time)", "self._advance_clock(entry.final.time - 1)")
+class ClockOneShort(Skeen):
+    """Having computed a final timestamp, a process may stamp at it."""
+
+
+@rewrite("_on_propose", "if propose.again and sender != self.self_id:", "if False:")
+class NeverToldAgain(Skeen):
+    """Who asks for a stamp once more hears nothing."""
+
+
+@rewrite("_on_multicast", "if entry is not None or self._log.known(message.id):", "if entry is not None:")
+class StampedAgain(Skeen):
+    """A message that is settled is stamped again."""
+
+
+@rewrite("_on_known", "and known.final <= self._log.timestamp", "")
+class DroppedOnWord(Skeen):
+    """What another process has delivered is dropped, though this one has not come so far."""
+
+
+@rewrite("on_tick", "retries.append((now, message_id))", "pass")
+class RepeatedOnce(Skeen):
+    """A stamp that is not answered is told again once."""
+
+
+@rewrite("_drop", "out.delete(_ENTRY_PREFIX + message_id)", "pass")
+class SettledNotDeleted(Skeen):
+    """What is settled is there again after a restart."""
+
+
+@rewrite("_settle", "mark = min(self._group_marks[g] for g in groups)", "mark = self._group_marks[group]", part="_log")
+class SettledInOneGroup(Skeen):
+    """A message is settled when one destination has it."""
+
+
+@rewrite(
+    "_forget",
+    "if self._known.pop(message_id, None) is not None:",
+    "if self._known.pop(message_id, None) is None:",
+    part="_log",
+)
+class KnownNotDeleted(Skeen):
+    """Ids that are forgotten are known again after a restart."""
+
+
+COORDINATED = (FinalNotSaved,)
+WINDOW = (KnownNotDeleted,)
+PLANTED = (
+    *map(
+        Planted,
+        (
+            OthersStampsNotSaved, ClockForgotten, NotToldAfterRestart, NotRepeatedAfterRestart, DeliveredIsPending,
+            OwnStampNotWaitedFor, ClockOneShort, NeverToldAgain, StampedAgain, DroppedOnWord, RepeatedOnce,
+            SettledNotDeleted, SettledInOneGroup,
+        ),
+    ),
+    *(Planted(kind, small(coordinator="true")) for kind in COORDINATED),
+    *(Planted(kind, small(clock="hybrid", dedup_window_us="1000000")) for kind in WINDOW),
+)  # fmt: skip

@@ -1,0 +1,462 @@
+"""Bugs planted in White-Box: what is told too early, kept too long, saved too little, counted twice."""
+
+from __future__ import annotations
+
+from multicast.protocol import Outbox
+from multicast.protocols.white_box import WhiteBox
+from multicast.types import AppMessage, ProcessId, created_us
+from tests.planted import Planted, planted_in
+from tests.planted.rewriting import rewrite
+
+# -- lanes ------------------------------------------------------------------------------------------------------------
+
+
+@rewrite("_promise", "out.send_durable((ballot.leader,), vote)", "out.send((ballot.leader,), vote)")
+class VoteBeforeSync(WhiteBox):
+    """A vote leaves before the promise is on disk."""
+
+
+@rewrite("_join", "out.send_durable(", "out.send(")
+class JoinedBeforeSync(WhiteBox):
+    """A follower says that it has the new state before that is on disk. (What is decided in a ballot needs the
+    acknowledgements of line 16, which wait for the disk and for the joining; the state itself is made of what a quorum
+    of voters has on disk, and any later candidate finds that again. So who has joined decides only when the leader
+    begins.)"""
+
+
+@rewrite("_compute_state", "out.send_durable((self.self_id,)", "out.send((self.self_id,)")
+class LeadsBeforeSync(WhiteBox):
+    """A new leader counts itself among those who have its state before that is on disk. (As `JoinedBeforeSync`; and
+    what it stamps before a crash it never counts, since it leads in that ballot no more.)"""
+
+
+@rewrite("_recover", "out.send_durable([p", "out.send([p")
+class StandsBeforeSync(WhiteBox):
+    """A candidate asks for votes before its own promise is on disk."""
+
+
+# -- not saved --------------------------------------------------------------------------------------------------------
+
+
+@rewrite("end_batch", 'out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))', "pass")
+class ClockNotSaved(WhiteBox):
+    """The clock that an acknowledgement vouches for is only in memory."""
+
+
+@rewrite("_adopt", 'out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))', "pass")
+class AdoptedClockNotSaved(WhiteBox):
+    """The clock that came with a new state is only in memory, and taken for saved."""
+
+
+@rewrite("on_start", "self.clock.advance(self._saved_clock)", "pass")
+class ClockForgotten(WhiteBox):
+    """After a restart the clock goes on from the last delivery."""
+
+
+@rewrite("_adopt", "self._save_entry(self._load(state, now), out)", "self._load(state, now)")
+class AdoptedNotSaved(WhiteBox):
+    """What a new state brings is only in memory."""
+
+
+@rewrite(
+    "_adopt",
+    "entry.local, entry.final = state.local, state.final self._save_entry(entry, out)",
+    "entry.local, entry.final = state.local, state.final",
+)
+class AdoptedChangesNotSaved(WhiteBox):
+    """What a new state changes of a held message is only in memory."""
+
+
+@rewrite("_adopt", "                    out.delete(_ENTRY_PREFIX + message_id)", "                    pass")
+class DroppedNotDeleted(WhiteBox):
+    """What a new state leaves out is there again after a restart."""
+
+
+@rewrite("_deliver_next", "if not saved:", "if False:")
+class CommittedNotSaved(WhiteBox):
+    """The place of a committed message is only in memory."""
+
+
+@rewrite("_adopt", "self._save_ballots(out)", "pass")
+class JoinedNotSaved(WhiteBox):
+    """The ballot that a process has joined is only in memory."""
+
+
+@rewrite("_promise", "self._save_ballots(out)", "pass")
+class PromiseNotSaved(WhiteBox):
+    """The ballot that a process has promised is only in memory."""
+
+
+# -- votes and states -------------------------------------------------------------------------------------------------
+
+
+@rewrite("_state_portions", "entry.phase >= ACCEPTED", "entry.phase == ACCEPTED")
+class CommittedLeftOut(WhiteBox):
+    """A vote, or a new state, has no committed messages."""
+
+
+@rewrite("_compute_state", "if state.phase == COMMITTED:", "if state.phase == COMMITTED and vote.joined == latest:")
+class CommittedOfLatestOnly(WhiteBox):
+    """What is committed counts only if it comes from the latest ballot. (What is committed was accepted by a quorum
+    in its ballot or before, so the state of every later ballot has it, as accepted at the same stamp.)"""
+
+
+@rewrite("_compute_state", "chosen.setdefault(state.message.id, state)", "chosen[state.message.id] = state")
+class AcceptedOverCommitted(WhiteBox):
+    """Of a message that one voter has committed and another accepted, the latter counts. (All its stamps are accepted
+    by quorums: it is committed once more at the same timestamp.)"""
+
+
+@rewrite(
+    "_compute_state",
+    "len(votes) < self.topology.quorum(self.group)",
+    "len(votes) < self.topology.quorum(self.group) - 1",
+)
+class OneVoteLess(WhiteBox):
+    """A candidate needs one vote less than a quorum."""
+
+
+@rewrite(
+    "_compute_state",
+    "if votes[ahead].position > self.log.position:",
+    "if votes[ahead].position > self.log.position + 1:",
+)
+class OneDeliveryBehind(WhiteBox):
+    """A candidate may be one delivery behind its voters."""
+
+
+@rewrite("_compute_state", "self.clock.advance(max(vote.clock for vote in votes.values()))", "pass")
+class VotersClocksIgnored(WhiteBox):
+    """A new leader goes on with its own clock."""
+
+
+@rewrite("_join", "self.clock.advance(state.clock)", "pass")
+class LeadersClockIgnored(WhiteBox):
+    """A follower joins a ballot with its own clock."""
+
+
+@rewrite("_on_new_leader_ack", "ack.ballot != self.promised or", "")
+class OldVotesCount(WhiteBox):
+    """Votes for a candidate's earlier ballots count."""
+
+
+@rewrite("_on_new_leader", "if ballot <= self.promised:", "if ballot < self.promised:")
+class VotesTwice(WhiteBox):
+    """A process votes for a ballot again that it has promised."""
+
+
+@rewrite(
+    "_on_new_state_ack",
+    "needed = 1 if ballot.number == _FIRST_NUMBER else self.topology.quorum(self.group)",
+    "needed = 1",
+)
+class LeadsAlone(WhiteBox):
+    """A new leader does not wait until a quorum has its state. (As `JoinedBeforeSync`.)"""
+
+
+@rewrite(
+    "_on_new_state_ack",
+    "len(self._state_acks) < needed or self.self_id not in self._state_acks",
+    "len(self._state_acks) < needed",
+)
+class OwnStateNotCounted(WhiteBox):
+    """A quorum has the new state, the leader's own disk perhaps not. (As `LeadsBeforeSync`.)"""
+
+
+@rewrite("_on_new_state_ack", "not ballot == self.promised == self.joined", "self.promised != self.joined")
+class StaleStateAcks(WhiteBox):
+    """Who has joined an earlier ballot counts as one who has this state. (As `JoinedBeforeSync`.)"""
+
+
+@rewrite("_promise", "self._state_acks = set()", "pass")
+class StateAcksKept(WhiteBox):
+    """Who has joined an earlier ballot of this leader is counted in the next one. (As `JoinedBeforeSync`.)"""
+
+
+@rewrite("_promise", "self._portions.clear()", "pass")
+class PortionsMixed(WhiteBox):
+    """Portions of votes for two ballots make one state. (They do not: the first portion of the next vote clears what is
+    there, and nothing of a link comes after a loss before the loss is told.)"""
+
+
+@rewrite("on_peer_reset", "self._portions.pop(peer, None)", "pass")
+class LostPortionForgotten(WhiteBox):
+    """A state is complete though a portion of it was lost with the link."""
+
+
+@rewrite("_assemble", "if message.part < message.parts - 1:", "if message.part < message.parts - 2:")
+class LastPortionLeftOut(WhiteBox):
+    """A state is complete without its last portion."""
+
+
+@rewrite("_adopt", "self._queue = PendingQueue()", "pass")
+class QueueKept(WhiteBox):
+    """What was pending in an earlier reign still is."""
+
+
+@rewrite("_adopt", "self._early.clear()", "pass")
+class EarlyKept(WhiteBox):
+    """DELIVERs of an earlier ballot that could not be carried out are in a later one. (What was committed stays so, in
+    its place: a DELIVER is true whenever it is carried out.)"""
+
+
+@rewrite("_adopt", "self._reset_delivered(entry)", "entry.sent = False")
+class AcknowledgementsKept(WhiteBox):
+    """Acknowledgements are kept over a change of leaders. (They count for their vector of ballots only.)"""
+
+
+@rewrite("_adopt", "if entry.position:", "if False:")
+class DeliveredTakenBack(WhiteBox):
+    """A state that is taken over takes back what was delivered here."""
+
+
+@rewrite(
+    "_is_past",
+    "return state.final is None or state.final <= self.log.timestamp",
+    "return state.final is None or state.final < self.log.timestamp",
+)
+class LastDeliveryAgain(WhiteBox):
+    """The last delivery, when its entry is gone, is taken from a new state as if it were new."""
+
+
+@rewrite("_on_new_state_ack", "self._announced = self.log.position", "pass")
+class PositionsGoOn(WhiteBox):
+    """A new leader numbers deliveries from where it had been in an earlier reign."""
+
+
+# -- normal operation -------------------------------------------------------------------------------------------------
+
+
+@rewrite("_on_accept", "if held is None or accept.ballot >= held[0]:", "if True:")
+class OlderAcceptCounts(WhiteBox):
+    """An ACCEPT of a deposed leader takes the place of its successor's."""
+
+
+@rewrite("_on_accept", "if held is None or accept.ballot >= held[0]:", "if held is None:")
+class FirstAcceptCounts(WhiteBox):
+    """The first ACCEPT of a group stays, whatever its later leaders say."""
+
+
+@rewrite("_accept_if_complete", "or self.status is RECOVERING ", "")
+class AcceptsAfterPromise(WhiteBox):
+    """Who has promised a ballot goes on acknowledging in the one before."""
+
+
+@rewrite(
+    "_accept_if_complete", "elif entry.phase != ACCEPTED or entry.local != local:", "elif entry.phase != ACCEPTED:"
+)
+class NewStampNotSaved(WhiteBox):
+    """A message that was accepted before keeps its stamp in a later ballot."""
+
+
+@rewrite(
+    "_accept_if_complete",
+    "self._advance_clock(max(stamp for _, stamp in accepts.values()).time)",
+    "self._advance_clock(local.time)",
+)
+class OwnStampMovesClock(WhiteBox):
+    """Line 14 with the own group's stamp only."""
+
+
+@rewrite("_is_committed", "if held is None or held[0] != ballot:", "if held is None:")
+class StampsOfAnyBallot(WhiteBox):
+    """Line 17 with the stamps of whichever ACCEPTs came last."""
+
+
+@rewrite("_is_committed", "< self.topology.quorum(group):", "< self.topology.quorum(group) - 1:")
+class OneAcknowledgementLess(WhiteBox):
+    """A message is committed with one acknowledgement less than a quorum in each group."""
+
+
+@rewrite("_is_committed", "message is None or self.self_id not in acknowledged", "message is None")
+class LeaderNotAmongThem(WhiteBox):
+    """Line 17 without "itself among them"."""
+
+
+@rewrite(
+    "_is_committed",
+    "for group, ballot in zip(message.destinations, vector, strict=True):",
+    "for group, ballot in zip(message.destinations[-1:], vector[-1:], strict=True):",
+)
+class LastGroupsQuorumOnly(WhiteBox):
+    """A quorum of the last destination group is enough."""
+
+
+@rewrite(
+    "_on_accept_ack",
+    "entry.final = max(stamp for _, stamp in entry.accepts.values())",
+    "entry.final = max(entry.accepts.values())[1]",
+)
+class StampOfHighestBallot(WhiteBox):
+    """The final timestamp is the stamp of the group whose ballot is the highest."""
+
+
+@rewrite("_on_deliver", "self.status is RECOVERING or ", "")
+class DeliversAfterPromise(WhiteBox):
+    """Who has promised a higher ballot still delivers on the word of the leader before. (As `EarlyKept`.)"""
+
+
+@rewrite(
+    "_on_deliver",
+    "if self.status is RECOVERING or self.joined != deliver.ballot:",
+    "if self.status is RECOVERING or self.joined > deliver.ballot or deliver.ballot.leader != sender:",
+)
+class DeliversBeforeJoining(WhiteBox):
+    """A DELIVER of a ballot that this process has not joined yet is carried out."""
+
+
+@rewrite("_deliver_next", "note=deliver.local.encode()", "note=deliver.final.encode()")
+class NoteLost(WhiteBox):
+    """A delivery is journaled without the own group's stamp: who installs it takes the final timestamp for that."""
+
+
+@rewrite("on_install", "self._queue.remove(message.id)", "pass")
+class InstalledStaysPending(WhiteBox):
+    """What a leader has installed from a peer's journal still is in its queue."""
+
+
+@rewrite(
+    "on_install",
+    "if self.status is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:",
+    "if False:",
+)
+class DeposedGoesOn(WhiteBox):
+    """A leader whose group has delivered under another stamp does not step down."""
+
+
+@rewrite("_delivered", "entry.accepts.clear()", "pass")
+class AcceptsKept(WhiteBox):
+    """ACCEPTs are kept after the delivery. (They only take memory.)"""
+
+
+@rewrite("_on_known", "if known.final > self.log.timestamp:", "if False:")
+class DroppedOnWord(WhiteBox):
+    """A leader drops what another group has delivered, though its own has not come so far."""
+
+
+@rewrite("_sweep", "e.phase == START", "e.phase <= ACCEPTED")
+class AcceptedSwept(WhiteBox):
+    """What was accepted and is old is forgotten."""
+
+
+@rewrite("_retry_due", "out.send(to, Stamps(", "out.send((self.self_id,), Stamps(")
+class RetriesAtHome(WhiteBox):
+    """A leader asks after its messages at itself only."""
+
+
+@rewrite(
+    "on_start",
+    "if self.promised == self.joined and self.joined.leader != self.self_id: self.status = FOLLOWER",
+    "if self.promised == self.joined: self.status = FOLLOWER if self.joined.leader != self.self_id else LEADER",
+)
+class LeadsAgain(WhiteBox):
+    """A restarted leader goes on in its ballot."""
+
+
+@rewrite("_on_heartbeat", "elif self.status is FOLLOWER and ballot == self.joined:", "elif ballot == self.joined:")
+class ReassuredAfterPromise(WhiteBox):
+    """Who has promised another ballot is kept from standing by heartbeats of the old leader."""
+
+
+@rewrite("_on_heartbeat", "elif ballot.leader != self.self_id:", "elif False:")
+class NeverLate(WhiteBox):
+    """Who has missed an election never joins its leader."""
+
+
+class RefusedInOneGroup(WhiteBox):
+    """The leader of one group does not stamp what comes too late."""
+
+    def _on_multicast(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+        window = self.options.dedup_window_us
+        late = window and now > created_us(message.id) + window
+        if not late or self.group % 2 == 0 or message.id in self.entries or self.log.known(message.id):
+            super()._on_multicast(sender, message, now, out)
+
+
+# -- garbage ----------------------------------------------------------------------------------------------------------
+
+
+@rewrite("report", "self._topology.quorum(group) - 1]", "self._topology.quorum(group) - 2]", part="log")
+class OneMarkIsEnough(WhiteBox):
+    """A message is settled when one process less than a quorum has it."""
+
+
+@rewrite("_settle", "mark = min(self._group_marks[g] for g in groups)", "mark = self._group_marks[group]", part="log")
+class SettledInOneGroup(WhiteBox):
+    """A message is settled when it is in the group that has just told its mark."""
+
+
+@rewrite("stable", "queue[0][0] <= position", "queue[0][0] <= position + 1", part="log")
+class MarkOneAhead(WhiteBox):
+    """The watermark is one delivery ahead of what is on disk."""
+
+
+@rewrite("stable", "queue[0][0] <= position", "True", part="log")
+class MarkBeforeSync(WhiteBox):
+    """The watermark is the last delivery, on disk or not."""
+
+
+@rewrite("restore", "self._track(message_id, groups, timestamp)", "self._settled_known.add(message_id)", part="log")
+class UnsettledForgotten(WhiteBox):
+    """After a restart all that was delivered before counts as settled."""
+
+
+@rewrite("_settle", "while queue and queue[0][0] <= mark", "while queue and queue[0][0] >= mark", part="log")
+class SettledTheWrongWay(WhiteBox):
+    """What is above the marks is settled."""
+
+
+# -- after the loss of a disk -----------------------------------------------------------------------------------------
+
+
+@rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="rejoin")
+class LowestBound(WhiteBox):
+    """Who lost its disk joins above the lowest ballot that it hears of."""
+
+
+@rewrite("on_highest", "self.reach = max(a.reached for a in self._answers.values())", "self.reach = 0", part="rejoin")
+class NoReach(WhiteBox):
+    """Who lost its disk does not fetch first what others reached."""
+
+
+@rewrite("on_highest", "or answer.question != self._question ", "", part="rejoin")
+class StaleAnswers(WhiteBox):
+    """Who lost its disk takes answers to the questions of an earlier life."""
+
+
+@rewrite(
+    "on_highest", "if len(self._answers) < len(self._others):", "if len(self._answers) < self._quorum:", part="rejoin"
+)
+class QuorumOfAnswers(WhiteBox):
+    """Who lost its disk does not wait for the answers of all others, but of a quorum."""
+
+
+@rewrite("may_join", "ballot > self.bound", "ballot >= self.bound", part="rejoin")
+class JoinsAtBound(WhiteBox):
+    """Who lost its disk joins the very ballot in which it may have voted."""
+
+
+@rewrite(
+    "restore", "self.amnesiac = saved.lost or MARKER_KEY in saved.values", "self.amnesiac = saved.lost", part="rejoin"
+)
+class MemberByRestart(WhiteBox):
+    """Who lost its disk and is restarted takes part as if it had never lost it."""
+
+
+@rewrite("_on_returned", "highest = max(self.promised, self._highest)", "highest = self.joined")
+class JoinedIsHighest(WhiteBox):
+    """Who lost its disk hears of joined ballots only, not of promised ones."""
+
+
+@rewrite("_rejoin_if_caught_up", "max(state.position, self.rejoin.reach)", "self.rejoin.reach")
+class RejoinsBehindState(WhiteBox):
+    """Who lost its disk joins with what others reached, without all that the new leader has delivered."""
+
+
+HARMLESS = (
+    Planted(JoinedBeforeSync), Planted(LeadsBeforeSync), Planted(LeadsAlone), Planted(OwnStateNotCounted),
+    Planted(StaleStateAcks), Planted(StateAcksKept), Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted),
+    Planted(EarlyKept), Planted(DeliversAfterPromise), Planted(AcceptsKept), Planted(AcknowledgementsKept),
+    Planted(PortionsMixed),
+)  # fmt: skip
+PLANTED = planted_in(__name__, HARMLESS)

@@ -1,0 +1,65 @@
+"""Planting by rewriting: words are found however they are spaced, exactly once; only the planted class has them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multicast.protocols.primcast import PrimCast
+from multicast.protocols.sequencer import Sequencer
+from multicast.types import Topology
+from tests.planted import Planted
+from tests.planted.rewriting import Misplaced, rewrite
+
+
+class Base:
+    def told(self) -> str:
+        return "base"
+
+
+class Middle(Base):
+    def told(self) -> str:
+        before = super().told()
+        if before:
+            return before + " middle"
+        return ""
+
+
+def test_words_are_rewritten_and_super_stays_what_it_was() -> None:
+    @rewrite("told", 'if before: return before + " middle"', 'if before:\n        return before + " planted"')
+    @rewrite("told", 'return ""', 'return "none"')
+    class Bug(Middle):
+        pass
+
+    assert Bug().told() == "base planted"
+    assert Middle().told() == "base middle"
+
+
+@pytest.mark.parametrize("words", ["return", "nowhere"])
+def test_words_that_are_not_there_once_fail_the_bugs_own_run_only(words: str) -> None:
+    @rewrite("_on_please", words, "pass")
+    class Bug(Sequencer):
+        """Words that are not there."""
+
+    with pytest.raises(AssertionError, match="times"):
+        Planted(Bug).run(0)
+
+
+def test_a_part_is_rewritten_in_the_planted_protocol_only() -> None:
+    @rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="rejoin")
+    class Bug(PrimCast):
+        """The lowest of all."""
+
+    arguments = (0, Topology.grid(1, 3), PrimCast.specification.options(), random.Random(1))
+    assert type(Bug(*arguments).rejoin).__name__ == "Bug"
+    assert type(PrimCast(*arguments).rejoin).__name__ == "Rejoin"
+
+
+def test_a_part_without_the_words_is_no_violation() -> None:
+    @rewrite("on_highest", "nowhere", "pass", part="rejoin")
+    class Bug(PrimCast):
+        """Words that are not there."""
+
+    with pytest.raises(Misplaced):
+        Planted(Bug).run(0)
