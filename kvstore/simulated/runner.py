@@ -143,7 +143,8 @@ def run_seed(
     kind = protocol or registry.load(settings.protocol)
     chasing = settings.profile == "chase"
     size = drawing.size(settings.protocol, seed, settings.size)
-    topology = drawing.topology(rng, size, kind, settings.shards, 3 if chasing else settings.replicas)
+    replicas = 3 if chasing and kind.specification.fault_tolerant else settings.replicas
+    topology = drawing.topology(rng, size, kind, settings.shards, replicas)
     shards, replicas = len(topology.groups), len(topology.groups[0])
     options = _draw_options(kind, settings, seed, size, topology)
     small = size is drawing.SMALL
