@@ -1,8 +1,8 @@
 """Bugs planted in White-Box. Lines are those of its Fig. 4.
 
 Staged in tests/multicast/test_white_box.py, because random runs do not show them: errata 4 (`NoNegativeAnswer`) and 5
-(`ClientRetryOnly`), line 17 (`WithoutOwnAcknowledgement`); in test_white_box_lost_disk.py: `AmnesiacWaitsForOne` and
-`AmnesiacJoinsBehind`.
+(`ClientRetryOnly`), line 17 (`WithoutOwnAcknowledgement`); in test_white_box_lost_disk.py: `AmnesiacWaitsForOne`,
+`AmnesiacJoinsBehind`, `MarksToldAlone` and `MarksKept`.
 """
 
 from __future__ import annotations
