@@ -176,7 +176,7 @@ class Endings:
             dead += chosen
         world.run_for(0)
         if dead:
-            self._tell("minority_dead", dead)
+            self._tell("minority_dead", tuple(dead))
         return tuple(dead)
 
     def _die(self, pid: ProcessId, with_disk: bool) -> None:

@@ -1,0 +1,88 @@
+"""How runs end: each ending finds what only it can find, and accuses nobody else."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from multicast import registry
+from multicast.protocol import MulticastProtocol, Outbox
+from multicast.simulation import faults
+from multicast.simulation.runner import Outcome, Settings, run_seed
+from tests.planted.endings import SMALL, ClocksOfTheFirstEpoch, EverybodyAccepts
+from tests.simulation.sequencer import Ordered, Sequencer
+
+SEEDS = 30
+
+
+@pytest.fixture(autouse=True)
+def nothing_but_endings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for draw in ("draw", "draw_disk", "draw_gaps"):
+        monkeypatch.setattr(faults, draw, lambda *arguments: [])
+
+
+def _first_failure(protocol: type[MulticastProtocol]) -> Outcome:
+    for seed in range(SEEDS):
+        outcome = run_seed(protocol, seed, SMALL)
+        if outcome.violations:
+            return outcome
+    raise AssertionError(f"{SEEDS} seeds found nothing")
+
+
+class Sluggish(Sequencer):
+    """One process delivers everything, but only when its timer says so."""
+
+    specification = msgspec.structs.replace(Sequencer.specification, latency=(2, 2))
+    held: tuple[Ordered, ...] = ()
+    due = 0
+
+    def deliver(self, ordered: Ordered, out: Outbox) -> None:
+        if self.self_id == 1:
+            self.held = (*self.held, ordered)
+        else:
+            super().deliver(ordered, out)
+
+    def on_tick(self, now: int, out: Outbox) -> int | None:
+        self.due = self.due or now + 20_000
+        if now >= self.due:
+            self.due = now + 20_000
+            for ordered in self.held:
+                super().deliver(ordered, out)
+            self.held = ()
+        return self.due
+
+
+def test_a_replica_that_delivers_by_a_timer_is_too_slow() -> None:
+    calm = Settings(profile="calm", groups=1, replicas=3, messages=30)
+    for protocol, failed in ((Sequencer, set()), (Sluggish, {"latency"})):
+        assert {checker for checker, _ in run_seed(protocol, 0, calm).violations} == failed
+
+
+def test_a_group_that_needs_everybody_is_found_by_a_minority_dead_for_good() -> None:
+    outcome = _first_failure(EverybodyAccepts)
+    assert outcome.faults == {"minority_dead": 1}
+    assert "dead for good" in outcome.violations[0][1]
+
+
+def test_a_process_that_forgot_its_epoch_delivers_too_late_once_a_restarted_leader_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    outcome = _first_failure(ClocksOfTheFirstEpoch)
+    assert outcome.violations[0][0] == "latency"
+
+
+def test_a_protocol_that_keeps_nothing_is_found_by_the_restart_of_everything() -> None:
+    outcome = _first_failure(Sequencer)
+    assert outcome.violations
+
+
+@pytest.mark.parametrize("name", ["primcast", "skeen"])
+def test_who_keeps_its_promises_is_not_accused(name: str) -> None:
+    protocol = registry.load(name)
+    settings = SMALL if protocol.specification.fault_tolerant else Settings(profile="faults", groups=2, messages=40)
+    outcomes = [run_seed(protocol, seed, settings) for seed in range(6)]
+    assert [o.violations for o in outcomes if o.violations] == []
+    met = {kind for o in outcomes for kind in o.faults}
+    assert met & {"all_restarted", "all_staggered"}
+    assert ("minority_dead" in met) == protocol.specification.fault_tolerant
