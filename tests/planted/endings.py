@@ -10,7 +10,7 @@ from multicast.protocols.primcast import PrimCast
 from multicast.simulation.runner import Settings
 from tests.planted import Planted
 
-SMALL = Settings(profile="faults", groups=2, replicas=3, messages=40)
+SMALL = Settings(profile="faults", size="small", groups=2, replicas=3, messages=40)
 
 
 class ClocksOfTheFirstEpoch(PrimCast):
