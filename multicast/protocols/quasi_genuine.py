@@ -376,6 +376,7 @@ class QuasiGenuine(MulticastProtocol):
         self._told: dict[GroupId, int] = {}
         self._hints: dict[GroupId, int] = {}
         self._hint_at = 0
+        self._ahead_wants: list[tuple[int, list[tuple[GroupId, Stamp]]]] = []
         self._leaders = {g: members[0] for g, members in topology.groups.items()}
         self._ack_at = 0
         self._passed_some = False
@@ -562,6 +563,17 @@ class QuasiGenuine(MulticastProtocol):
         real = self.real_clock(now)
         if not real or early.rtc <= real + self.options.stamp_ahead_us_max:
             self._on_wants(early.wants, now, out)
+        elif early.wants and len(self._ahead_wants) < self.options.early_max:
+            due = early.rtc - self.options.stamp_ahead_us_max
+            heappush(self._ahead_wants, (due, early.wants))
+            self._wake_by(now + due - real)
+
+    def _take_ahead_wants(self, now: int, out: Outbox) -> int | None:
+        """Requests that were too far ahead of this process's clock: nobody repeats them soon. When to look again."""
+        ahead, real = self._ahead_wants, self.real_clock(now)
+        while ahead and ahead[0][0] <= real:
+            self._on_wants(heappop(ahead)[1], now, out)
+        return now + ahead[0][0] - real if ahead else None
 
     def _deliver_early(self, now: int, out: Outbox) -> None:
         for (rtc, group, *_), message in self.early.due(self.real_clock(now)):
@@ -1235,6 +1247,8 @@ class QuasiGenuine(MulticastProtocol):
         wakes: list[int | None] = [now + 20 * period]
         wakes += [self._ask_if_blocked(now, out), self._catch_up_if_behind(now, out)]
         self.early.forget(self.real_clock(now) - 20 * period)
+        if self._ahead_wants:
+            wakes.append(self._take_ahead_wants(now, out))
         if self._casts:
             if now - self._cast_at >= period:
                 self._send_casts(list(islice(self._casts, _RESENT_MAX)), now, out)

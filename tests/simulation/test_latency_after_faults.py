@@ -28,7 +28,8 @@ class Clocked(Checker):
         self.at: dict[tuple[MessageId, ProcessId], int] = {}
 
     def on_deliver(self, node: Node, position: int, message: AppMessage, *rest: Any) -> None:
-        self.at.setdefault((message.id, node.pid), node.world.now)
+        if position:  # a final one
+            self.at.setdefault((message.id, node.pid), node.world.now)
 
 
 class Quiet:
@@ -92,3 +93,16 @@ def test_after_a_restart_everybody_delivers_as_soon_as_before(name: str, epoch: 
         leader = quiet.leader()
         quiet.restart(leader if leads else next(p for p in (1, 2, 0) if p != leader), lost=lost)
         assert quiet.latencies() == usual
+
+
+def test_a_leader_whose_clock_is_slow_promises_when_its_clock_is_there_not_when_it_is_asked_again() -> None:
+    """Quasi-genuine, optimistic: the request comes before the decision, 100 ms ahead of the leader's clock."""
+    quiet = Quiet(registry.load("quasi_genuine"), clock="hybrid", optimistic=True, wait_us=2 * DELTA, retry_us=SECOND,
+                  stamp_ahead_us_max=5 * DELTA, clock_probe_us=60 * SECOND)  # fmt: skip
+    world = quiet.world
+    for p in (1, 2, 3, 4, 5):
+        world.jump_clock(p, 100 * DELTA)
+    start, m = world.now, AppMessage(new_message_id(world.now, 1), (0,), b"", 5)
+    assert world.submit(5, m)
+    world.run_for(2 * SECOND)
+    assert max(quiet.clocked.at[m.id, p] - start for p in (0, 1, 2)) < 150 * DELTA
