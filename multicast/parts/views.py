@@ -15,9 +15,9 @@ so that it can finish the view with the others.
 Why nothing is lost that anybody may have ordered. Only what a majority of all processes hold on their disks is ordered.
 Those whose answers count are a majority, too, as a quorum of every group; both have one in common, which is a member.
 This one held the message when it answered, or never will, since it takes nothing any more in this view: not after a
-restart either, both being on its disk before it answers. So whatever anybody has ordered, or ever orders, in this view is in
-the cut, whoever else has died. What only the dead held, nobody has ordered, they neither; its author multicasts it in
-the next view, if it lives.
+restart either, both being on its disk before it answers. So whatever anybody has ordered, or ever orders, in this view
+is in the cut, whoever else has died. What only the dead held, nobody has ordered, they neither; its author multicasts
+it in the next view, if it lives.
 
 Two coordinators may flush the same view; each may propose another next one; only the first that is decided counts, and
 both cuts contain what a majority holds.
