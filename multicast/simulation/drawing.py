@@ -23,6 +23,7 @@ from multicast.types import Topology
 SIZES = ("small", "large")
 _LARGE_SHARE = 0.05
 _SLOWED = ("delay", "slow_fsync")
+_BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us", "clock_probe_us")
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +31,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
     replicas: of a group, where a minority may fail. messages: how many; the last number is what fits in a span: if the
     user wants more the run becomes longer, not denser. spans, storm_spans: how long clients multicast. paces: of the
-    protocols' `*_us` options, as a share of their defaults; storm_pace likewise. fault_pace: how long faults last, and
+    protocols' `*_us` options, as a share of their defaults; storm_pace likewise. beats: so many times longer are the
+    options of what is sent all the while (`_BEATS`): a run should not consist of heartbeats. fault_pace: how long faults last, and
     how far they are apart, as a share of what `faults` draws. delays: the most that a message usually takes. fsyncs:
     how long a sync takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames, catch_up_bytes: of
     `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of the span. patience: after which
@@ -44,6 +46,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     storm_spans: tuple[int, ...]
     paces: tuple[float, ...]
     storm_pace: float
+    beats: tuple[float, ...]
     fault_pace: float
     delays: tuple[int, ...]
     fsyncs: tuple[tuple[int, int], ...]
@@ -60,12 +63,13 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 SMALL = Size(
     groups=(1, 2, 2, 2, 2, 2, 2, 3),
-    replicas=(1, *(3,) * 14, 4, 4, 5, 5, 7),
+    replicas=(1, *(3,) * 20, 4, 4, 5, 5, 7),
     messages=(20, 30, 40, 60),
-    spans=(1_000_000, 1_500_000, 3_000_000),
-    storm_spans=(1_000_000, 1_500_000),
-    paces=(0.1, 0.2, 0.3),
+    spans=(1_000_000, 1_000_000, 2_000_000),
+    storm_spans=(1_000_000,),
+    paces=(0.1, 0.1, 0.2, 0.3),
     storm_pace=0.1,
+    beats=(2.0, 3.0, 4.0),
     fault_pace=0.25,
     delays=(500, 2_000, 10_000),
     fsyncs=((0, 0), (50, 300), (50, 300), (1_000, 4_000), (2_000, 15_000)),
@@ -87,6 +91,7 @@ LARGE = Size(
     storm_spans=(2_000_000, 4_000_000),
     paces=(1.0, 0.3, 0.1),
     storm_pace=0.1,
+    beats=(1.0,),
     fault_pace=1.0,
     delays=(1_000, 5_000, 50_000),
     fsyncs=((0, 0), (50, 300), (1_000, 8_000), (5_000, 40_000)),
@@ -188,8 +193,9 @@ def options(
     what is given goes first, and what contradicts it is not drawn."""
     kind = protocol.specification.options
     pace = chosen.storm_pace if storm else rng.choice(chosen.paces)
+    beat = pace * rng.choice(chosen.beats)
     paces = {
-        field.name: int(field.default * pace)
+        field.name: int(field.default * (beat if field.name in _BEATS else pace))
         for field in msgspec.structs.fields(kind)
         if field.name.endswith("_us") and isinstance(field.default, int) and field.default
     }

@@ -267,7 +267,7 @@ class Endings:
     @property
     def _quiet_us(self) -> int:
         """After which time whatever is still going to happen by itself has begun."""
-        return min(_QUIET_US_MAX, 4 * self._timeout_us) if self._timeout_us else _QUIET_US_MAX
+        return min(_QUIET_US_MAX, 2 * self._timeout_us) if self._timeout_us else _QUIET_US_MAX
 
     def _settle(self, dead: Collection[ProcessId], quiet: bool = True) -> bool:
         """Everything owed is there, and so it stays; False: not in time, or something else is wrong."""
