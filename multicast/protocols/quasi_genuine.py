@@ -249,7 +249,7 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
         "parallel_consensus": (False, False, True),
         "optimistic": (False, False, True),
         "direct_learners": (False, False, True),
-        "stamp_ahead_us_max": (0, 5_000, 1_000_000),
+        "stamp_ahead_us_max": (500_000, 1_000_000),
     }
 
     liveness: str = "request"
