@@ -142,6 +142,7 @@ def test_the_command_writes_a_file(tmp_path: Path) -> None:
 def test_a_run_directory_has_the_journals_and_a_trace_that_says_what_frames_are_about(tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ("--protocol", "skeen", "--seed", "1", "--out", str(out), "--groups", "2", "--messages", "5")
+    arguments += ("--option", "coordinator=false")
     done = _command(*arguments, "--run-dir")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({path.parent for path in out.glob("replicas/*/journal/*.seg")}) == 2
