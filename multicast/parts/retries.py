@@ -115,7 +115,10 @@ class Retries(Generic[K]):
     def hurry(self) -> None:
         """All are due, the oldest first, as if never asked: whom to ask has changed."""
         self._times = dict.fromkeys(self._times, 0)
-        self._heap = sorted((0, count, key) for key, count in self._waiting.items())
+        oldest = sorted(self._waiting, key=lambda key: (self._since[key], self._waiting[key]))
+        self._heap = [(0, count, key) for count, key in enumerate(oldest, self._count + 1)]
+        self._waiting = {key: count for _, count, key in self._heap}
+        self._count += len(oldest)
         self._asked.clear()
         self._expiry.clear()
         self._turn_at = 0

@@ -13,7 +13,8 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Start        sender -> all processes of the destinations     -
     Ack          process -> all processes of the destinations    its T up to there, the clock
     Bump         process -> own group                            the clock
-    Want         process -> who acknowledged m                   -  (the payload never came; the answer is a Start)
+    Want         process -> who acknowledged m                   -  (the payload never came; the answer is Copies)
+    Asked        sender, follower -> destinations, primary       -  (parts.submissions; the answer is Lacked)
     NewEpoch     candidate -> own group                          -
     Promise      process -> candidate                            the promised epoch
     NewState     new primary -> own group                        -
@@ -64,8 +65,8 @@ Deviations from the algorithms, with reasons:
    its own word when it comes back through that lane. A restarted process is PROMISED until a primary or a quorum of
    ACCEPTs proves its epoch, and never leads in an epoch from before.
 11. Repair. A process with an undelivered message of T tells its acknowledgement again to those whose own it lacks, and
-   they answer, at the beginning of an epoch and periodically; a follower hands a START that nobody proposed to its
-   primary; the sender repeats START until it knows of the delivery.
+   they answer, at the beginning of an epoch and now and then (parts.retries); a follower asks its primary about a START
+   that nobody proposed, and the sender asks the destinations until it knows of the delivery (parts.submissions).
 12. Lost disk: parts.rejoin. What others have concluded from a process p that then loses its disk stays true. A stamp
    decided, or an epoch accepted, with p's word is in the T of a quorum but for p, so in that of every later epoch, and
    p returns with such a T. `quorum-clock`: the same holds of a quorum's clocks, and the clock with which p returns is
@@ -89,6 +90,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from multicast.parts import submissions
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.group_clocks import GroupClocks
@@ -96,8 +98,9 @@ from multicast.parts.inspection import seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import Assembly, portions
 from multicast.parts.rejoin import Highest, Rejoin, Returned
+from multicast.parts.retries import Retries, chunks, resendable
+from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.parts.timer import LeaderTimer
-from multicast.parts.waiting import Waiting
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
@@ -258,8 +261,8 @@ class PrimCastOptions(Options, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("election_timeout_us must be at least twice heartbeat_us")
 
 
-_FROM_ANYWHERE = (Ack, Start, Stable, Known, Want)
-_FOR_AMNESIACS = (Start, Known, Stable, Heartbeat, NewState, Returned, Highest)
+_FROM_ANYWHERE = (Ack, Start, Stable, Known, Want, *submissions.MESSAGES)
+_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Heartbeat, NewState, Returned, Highest)
 
 
 class _Entry:
@@ -325,10 +328,11 @@ class PrimCast(MulticastProtocol):
         options=PrimCastOptions,
         messages=(
             Start, Ack, Bump, Want, NewEpoch, Promise, NewState, Accept, Nack, Heartbeat, Fetch, Refill, Known, Stable,
-            Returned, Highest,
+            Returned, Highest, *submissions.MESSAGES,
         ),
         housekeeping=(
             NewEpoch, Promise, NewState, Accept, Nack, Heartbeat, Fetch, Refill, Known, Stable, Returned, Highest,
+            *submissions.MESSAGES,
         ),
         fault_tolerant=True,
         survives_lost_disk=True,
@@ -371,10 +375,9 @@ class PrimCast(MulticastProtocol):
         self._accepted_epoch = self.promised
         self._promised_at = 0
         self._next_heartbeat = 0
-        self._wanted = Waiting(self.options.heartbeat_us)
-        self._retries = Waiting(self.options.retry_us)
-        self._submitted: dict[MessageId, AppMessage] = {}
-        self._submission_retries = Waiting(self.options.retry_us)
+        self._wanted: Retries[MessageId] = Retries(self.options.heartbeat_us, rng)
+        self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
+        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
         self._sweep_at = 0
         self._wake = 0
         self._handlers: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
@@ -382,7 +385,8 @@ class PrimCast(MulticastProtocol):
             NewEpoch: self._on_new_epoch, Promise: self._on_promise, NewState: self._on_new_state,
             Accept: self._on_accept, Nack: self._on_nack, Heartbeat: self._on_heartbeat, Fetch: self._on_fetch,
             Refill: self._on_refill, Known: self._on_known, Stable: self._on_stable_message,
-            Returned: self._on_returned, Highest: self._on_highest,
+            Returned: self._on_returned, Highest: self._on_highest, Asked: self._on_asked, Lacked: self._on_lacked,
+            Copies: self._on_copies,
         }  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -461,20 +465,28 @@ class PrimCast(MulticastProtocol):
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
         """Line 31."""
-        pending = max(len(self._queue), len(self._submitted))
+        pending = max(len(self._queue), len(self._submissions))
         if pending >= self.options.pending_max:
             raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
         if self.log.known(message.id):
             return
-        if message.id not in self._submitted:
-            self._submitted[message.id] = message
-            self._submission_retries.add(message.id, now)
-            self._wake_by(now + self.options.retry_us)
-        out.send(self.topology.members(message.destinations), Start(message))
+        self._submissions.add(message, now)
+        self._wake_by(now + self.options.retry_us)
+        out.send(self._entry_points(message), Start(message))
+
+    def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
+        return self.topology.members(message.destinations)
 
     def _on_start_message(self, sender: ProcessId, start: Start, now: int, out: Outbox) -> None:
         """Line 33."""
-        message = start.message
+        self._take_start(sender, start.message, now, out)
+
+    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
+        """STARTs that this process asked for."""
+        for message in copies.messages:
+            self._take_start(sender, message, now, out)
+
+    def _take_start(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         groups = message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
@@ -488,6 +500,7 @@ class PrimCast(MulticastProtocol):
         entry = self._pending(message.id, now)
         if entry.message is None:
             entry.take(message)
+            self._wanted.discard(message.id)
             if self.status is PRIMARY:
                 self._proposable.append(message.id)
             self._refresh(entry, now)
@@ -495,12 +508,38 @@ class PrimCast(MulticastProtocol):
 
     def _on_want(self, sender: ProcessId, want: Want, now: int, out: Outbox) -> None:
         """Somebody heard of m and never got its START."""
+        found = []
         for message_id in want.ids:
-            entry = self.entries.get(message_id)
-            if entry is not None and entry.message is not None:
-                out.send((sender,), Start(entry.message))
-            elif entry is None and (known := self.log.known(message_id)) is not None:
+            message = self._payload(message_id)
+            if message is not None:
+                found.append(message)
+            elif message_id not in self.entries and (known := self.log.known(message_id)) is not None:
                 out.send((sender,), Known(message_id, known[0]))
+        copies = resendable(found)
+        if copies:
+            out.send((sender,), Copies(copies))
+
+    def _payload(self, message_id: MessageId) -> AppMessage | None:
+        entry = self.entries.get(message_id)
+        return entry.message if entry is not None else None
+
+    def _on_asked(self, sender: ProcessId, asked: Asked, now: int, out: Outbox) -> None:
+        """Of which of these has no START come?"""
+        lacked = []
+        for message_id in asked.ids:
+            entry, known = self.entries.get(message_id), self.log.known(message_id)
+            if known is not None and (entry is None or entry.position):
+                if self.status is PRIMARY:
+                    out.send((sender,), Known(message_id, known[0]))
+            elif entry is None or entry.message is None:
+                lacked.append(message_id)
+        if lacked:
+            out.send((sender,), Lacked(lacked))
+
+    def _on_lacked(self, sender: ProcessId, lacked: Lacked, now: int, out: Outbox) -> None:
+        """Somebody has got no START of what this process has, or has sent."""
+        for message in self._submissions.send_copies(sender, lacked, self._payload, out):
+            self._retries.answered(message.id)
 
     # -- proposals and acknowledgements (lines 35-52) -----------------------------------------------------------------
 
@@ -584,6 +623,7 @@ class PrimCast(MulticastProtocol):
             return
         if entry.locals.get(group, _NEVER) <= vote.ts:
             return
+        self._retries.answered(vote.id)
         key = self._ack_key(group, vote.epoch, vote.ts)
         held = entry.acks.get(key)
         if held is None:
@@ -733,7 +773,8 @@ class PrimCast(MulticastProtocol):
         entry.acks.clear()
         entry.locals.clear()
         self._stuck = False
-        self._submitted.pop(entry.id, None)
+        self._submissions.remove(entry.id)
+        self._retries.discard(entry.id)
         outside = self.topology.group_of.get(message.origin, self.group) not in message.destinations
         if outside and self.status is PRIMARY and self.group == message.destinations[0]:
             out.send((message.origin,), Known(entry.id, final))
@@ -812,7 +853,7 @@ class PrimCast(MulticastProtocol):
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it; or
         that other group has decided it late."""
-        self._submitted.pop(known.id, None)
+        self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
         group = self.topology.group_of[sender]
         if entry is None or entry.position or self._is_new_copy(entry.ts, known.final):
@@ -1188,14 +1229,14 @@ class PrimCast(MulticastProtocol):
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         if self.rejoin.amnesiac:
-            return min(self._rejoin_due(now, out), self._resubmit_due(now, out))
+            return min(self._rejoin_due(now, out), self._submissions.tick(now, out))
         wake_log = self.log.tick(now, out)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
         return self._wake if wake_log is None else min(self._wake, wake_log)
 
     def _run_timers(self, now: int, out: Outbox) -> int:
-        wakes = [self._want_due(now, out), self._retry_due(now, out), self._resubmit_due(now, out)]
+        wakes = [self._want_due(now, out), self._retry_due(now, out), self._submissions.tick(now, out)]
         if self.status is PRIMARY:
             if now >= self._next_heartbeat:
                 self._next_heartbeat = now + self.options.heartbeat_us
@@ -1222,31 +1263,37 @@ class PrimCast(MulticastProtocol):
             entry = self.entries.get(message_id)
             if entry is not None and entry.message is None and entry.heard is not None:
                 wanted.setdefault(entry.heard, []).append(message_id)
-                self._wanted.add(message_id, now)
+            else:
+                self._wanted.discard(message_id)
         for peer, ids in wanted.items():
-            out.send((peer,), Want(ids))
+            for some in chunks(ids):
+                out.send((peer,), Want(some))
         return self._wanted.wake(now)
 
     def _retry_due(self, now: int, out: Outbox) -> int:
         """Deviation 11."""
         asked: dict[tuple[ProcessId, ...], list[Vote]] = {}
+        unproposed: list[MessageId] = []
         void = False
         for message_id in self._retries.due(now):
             entry = self.entries.get(message_id)
             if entry is None or entry.message is None or entry.position:
+                self._retries.discard(message_id)
                 continue
-            self._retries.add(message_id, now)
             void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
-            if entry.epoch is not None and self.status in (PRIMARY, FOLLOWER):
-                if not (missing := self._missing(entry)):
-                    continue
+            missing = self._missing(entry) if entry.epoch is not None and self.status in (PRIMARY, FOLLOWER) else ()
+            if missing:
                 asked.setdefault(missing, []).append(self._vote(entry))
             elif entry.epoch is None and self.status is FOLLOWER:
-                out.send((self.joined.leader,), Start(entry.message))
+                unproposed.append(message_id)
+            else:
+                self._retries.answered(message_id)
         self._stuck = self._stuck or bool(asked)
         for to, votes in asked.items():
-            for some in portions(votes, lambda vote: 0, self.options.portion_bytes):
+            for some in chunks(votes):
                 self._send_acks(to, self._ack(some, again=True), out)
+        for ids in chunks(unproposed):
+            out.send((self.joined.leader,), Asked(ids))
         if void and self.status is PRIMARY:
             self._stand(now, out)
         return self._retries.wake(now)
@@ -1262,13 +1309,6 @@ class PrimCast(MulticastProtocol):
         if entry.final is not None and entry.final.time > self._horizon():
             missing += [p for p in self.members if p != self.self_id]
         return tuple(missing)
-
-    def _resubmit_due(self, now: int, out: Outbox) -> int:
-        for message_id in self._submission_retries.due(now):
-            if (message := self._submitted.get(message_id)) is not None:
-                out.send(self.topology.members(message.destinations), Start(message))
-                self._submission_retries.add(message_id, now)
-        return self._submission_retries.wake(now)
 
     def _sweep(self, now: int, out: Outbox) -> None:
         """Forget what was only ever heard of (those who want it delivered tell it again)."""
@@ -1295,7 +1335,7 @@ class PrimCast(MulticastProtocol):
             "quorum_clock": self.clocks.quorum_clock,
             "leader_clock": self.clocks.leader_clock,
             "pending": len(self._queue),
-            "submitted": len(self._submitted),
+            "submitted": len(self._submissions),
             "entries": len(self.entries),
             "unsettled": self.log.unsettled,
         }

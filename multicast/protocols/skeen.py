@@ -31,7 +31,6 @@ Orderings relied on: none between links; a process's own Propose may arrive in a
 from __future__ import annotations
 
 import random
-from collections import deque
 from typing import Any, ClassVar
 
 import msgspec
@@ -40,6 +39,7 @@ from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
+from multicast.parts.retries import Retries
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -118,7 +118,7 @@ class Skeen(MulticastProtocol):
         self._entries: dict[MessageId, _Entry] = {}
         self._queue = PendingQueue()
         self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
-        self._retries: deque[tuple[int, MessageId]] = deque()
+        self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Skeen(MulticastProtocol):
                 self._clock.advance(stamp.time)
             if not entry.delivered:
                 self._queue.propose(message_id, entry.stamps[self.group])
-                self._retries.append((now, message_id))
+                self._retries.add(message_id, now)
                 self._commit_if_complete(message_id, entry)
         self._deliver(out)
 
@@ -177,7 +177,7 @@ class Skeen(MulticastProtocol):
         local = Timestamp(self._clock.stamp(self.real_clock(now)), self.group)
         entry = self._entries[message.id] = _Entry(message, {self.group: local})
         self._queue.propose(message.id, local)
-        self._retries.append((now, message.id))
+        self._retries.add(message.id, now)
         self._save(entry, out)
         self._propose(entry, self._addressees(message), False, out)
         return entry
@@ -214,6 +214,7 @@ class Skeen(MulticastProtocol):
         first = entry.stamps.setdefault(group, propose.local)
         if first != propose.local:
             raise PeerError(f"group {group} has stamped a message twice, {first} and {propose.local}")
+        self._retries.answered(propose.message.id)
         if sender == self.self_id:
             entry.told = True
         else:
@@ -257,6 +258,7 @@ class Skeen(MulticastProtocol):
             entry.final = max(entry.stamps.values())
         if entry.final is not None:
             self._advance_clock(entry.final.time)
+            self._retries.discard(message_id)
             self._queue.commit(message_id, entry.final)
 
     def _advance_clock(self, to: int) -> None:
@@ -292,23 +294,19 @@ class Skeen(MulticastProtocol):
         self._log.end_batch(out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        retries = self._retries
-        while retries:
-            since, message_id = retries[0]
+        for message_id in self._retries.due(now):
             entry = self._entries.get(message_id)
-            if entry is not None and entry.final is None:
-                if now - since < self.options.retry_us:
-                    break
-                missing = [g for g in entry.message.destinations if g not in entry.stamps]
-                if not entry.told:
-                    missing.append(self.group)
-                self._propose(entry, self.topology.members(missing), True, out)
-                retries.append((now, message_id))
-            retries.popleft()
-        wakes = [w for w in (self._log.tick(now, out),) if w is not None]
-        if retries:
-            wakes.append(retries[0][0] + self.options.retry_us)
-        return min(wakes) if wakes else None
+            if entry is None or entry.final is not None:
+                self._retries.discard(message_id)
+                continue
+            missing = [g for g in entry.message.destinations if g not in entry.stamps]
+            if not entry.told:
+                missing.append(self.group)
+            self._propose(entry, self.topology.members(missing), True, out)
+        wake, log_wake = self._retries.wake(now), self._log.tick(now, out)
+        if not self._retries:
+            return log_wake
+        return wake if log_wake is None else min(wake, log_wake)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

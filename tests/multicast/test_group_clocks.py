@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.parts.group_clocks import GroupClocks
-from multicast.parts.waiting import Waiting
 from multicast.types import Ballot
 
 FIRST, SECOND = Ballot(1, 0), Ballot(2, 1)
@@ -58,18 +56,3 @@ def test_what_a_member_told_before_it_lost_its_disk_does_not_count_with_what_oth
     assert known.quorum_clock == 5
     known.report(2, SECOND, 60, 0)
     assert known.quorum_clock == 60
-
-
-def test_who_waits_is_due_once_a_period() -> None:
-    waiting, rng = Waiting(100), random.Random(1)
-    ids = [rng.randbytes(16) for _ in range(3)]
-    assert all(waiting.add(i, n * 10) for n, i in enumerate(ids))
-    assert not waiting.add(ids[0], 50)
-    assert waiting.wake(20) == 100
-    assert waiting.due(99) == []
-    assert waiting.due(110) == ids[:2]
-    waiting.add(ids[0], 110)
-    assert waiting.wake(110) == 120
-    waiting.hurry()
-    assert waiting.due(111) == [ids[2], ids[0]]
-    assert waiting.wake(111) > 1_000
