@@ -73,7 +73,7 @@ def test_nobody_is_asked_about_sooner_than_others_took_lately() -> None:
             waiting.discard(key - 15)  # each comes after one period and a half
     waiting.add(1_000, 10_000)
     due = [now for now in range(10_000, 14_000, 10) if 1_000 in waiting.due(now)]
-    assert 2 * PERIOD < due[0] - 10_000 <= 3 * PERIOD
+    assert 2 * PERIOD < due[0] - 10_000 <= 3 * PERIOD + PERIOD // 8
 
 
 def test_an_idle_process_forgets_how_long_others_took() -> None:

@@ -32,7 +32,13 @@ FACTOR = 2.0
 STEADY_US = 1_000_000
 BIN_US = 100_000
 
-_GROUPS = 2
+PAUSES_MAX = 3.0
+"""Recovery is good within so many pauses, counted from the end of the pause, or within what is possible at best."""
+
+STORM_MAX = 2.0
+"""So many times the messages per multicast of a world in peace are no storm."""
+
+GROUPS = 2
 _OUTSTANDING = 48
 _SAMPLES = 600
 _WARM_UP_US = 2_000_000
@@ -43,14 +49,13 @@ _SPARE = 10
 
 class Overload(msgspec.Struct, frozen=True, kw_only=True):
     """What to try. saturation: multicasts per second of this variant. share: of it, the load. pause_us: how long the
-    leader of `group` stands still; limit_us: from then on, how long to wait for recovery."""
+    leader of `group` stands still."""
 
     variant: Variant
     saturation: float
     share: float
     pause_us: int
     group: int
-    limit_us: int
     cpu: Cpu
     seed: int
 
@@ -58,6 +63,16 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
     def rate(self) -> float:
         """Multicasts per second."""
         return self.share * self.saturation
+
+    @property
+    def limit_us(self) -> int:
+        """From the begin of the pause, how long to wait for recovery."""
+        return int((1 + max(PAUSES_MAX, self.best)) * self.pause_us) + STEADY_US + BIN_US
+
+    @property
+    def best(self) -> float:
+        """In pauses, how long processors need for what a pause leaves to do, besides what comes meanwhile."""
+        return self.share / (1.0 - self.share)
 
 
 class Bin(msgspec.Struct, frozen=True):
@@ -92,6 +107,16 @@ class Outcome(msgspec.Struct, kw_only=True):
         return None if self.recovered_us is None else self.recovered_us / self.overload.pause_us
 
     @property
+    def best(self) -> float:
+        """See `Overload.best`."""
+        return self.overload.best
+
+    @property
+    def good(self) -> bool:
+        """Recovered in time, and without a storm."""
+        return self.pauses is not None and self.pauses <= max(PAUSES_MAX, self.best) and self.storm <= STORM_MAX
+
+    @property
     def storm(self) -> float:
         """By what factor a multicast costs more frames than in peace."""
         return self.frames_after / self.frames if self.frames else float("nan")
@@ -105,7 +130,7 @@ def slow(cpu: Cpu, factor: float = SLOWER) -> Cpu:
 def saturation(variant: Variant, cpu: Cpu, seed: int) -> float:
     """Multicasts per second that the variant does when its clients always wait for it."""
     point = Point(
-        deployment=LAN, variant=variant, groups=_GROUPS, destinations=_GROUPS, outstanding=_OUTSTANDING,
+        deployment=LAN, variant=variant, groups=GROUPS, destinations=GROUPS, outstanding=_OUTSTANDING,
         samples=_SAMPLES, cpu=cpu, seed=seed,
     )  # fmt: skip
     return measure(point).throughput
@@ -161,8 +186,8 @@ class _OpenClients(Clients):
 def overload(plan: Overload, progress: Callable[[float], None] = lambda share: None) -> Outcome:
     """Run it. Depends on nothing but the plan."""
     seed = f"{plan.seed}/overload/{plan.variant.title}/{plan.share}/{plan.pause_us}/{plan.group}"
-    clients = _OpenClients(Topology.grid(_GROUPS, REPLICAS), plan.rate, seed)
-    world = build(LAN, plan.variant, _GROUPS, plan.cpu, seed, clients, patient=False)
+    clients = _OpenClients(Topology.grid(GROUPS, REPLICAS), plan.rate, seed)
+    world = build(LAN, plan.variant, GROUPS, plan.cpu, seed, clients, patient=False)
     world.start()
     clients.begin_load()
     world.run_for(_WARM_UP_US)

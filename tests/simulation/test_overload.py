@@ -1,0 +1,30 @@
+"""A leader stands still under open load: every fault-tolerant protocol recovers, without a storm of repetitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from multicast.simulation.experiments.calibrate import RECORDED
+from multicast.simulation.experiments.load import Variant
+from multicast.simulation.experiments.overload import (
+    PAUSES_MAX,
+    STORM_MAX,
+    Overload,
+    overload,
+    slow,
+)
+
+SECOND = 1_000_000
+SATURATION = {"white_box": 77, "primcast": 316, "ft_skeen": 185, "fastcast": 59, "quasi_genuine": 200, "toto": 500}
+"""Multicasts per second on processors 1,000 times slower than the recorded ones, as `overload` measures them; less where that is much."""
+
+
+@pytest.mark.parametrize("name", sorted(SATURATION))
+def test_a_group_recovers_when_its_leader_has_stood_still_under_load(name: str) -> None:
+    plan = Overload(
+        variant=Variant(title=name, protocol=name), saturation=SATURATION[name], share=0.4, pause_us=2 * SECOND,
+        group=0, cpu=slow(RECORDED, 1_000), seed=1,
+    )  # fmt: skip
+    outcome = overload(plan)
+    assert outcome.pauses is not None and outcome.pauses <= PAUSES_MAX
+    assert outcome.storm <= STORM_MAX
