@@ -731,6 +731,9 @@ class WhiteBox(MulticastProtocol):
             needed = again or group in ballots
             if needed and sum(p in acknowledged for p in members) < self.topology.quorum(group):
                 silent.update(p for p in members if p not in acknowledged)
+            demanded = self.options.leaders_in_quorum and group in ballots
+            if again and demanded and ballots[group].leader not in acknowledged:
+                silent.update(members)  # another one may lead, who has nothing to ask for
         if self.self_id not in acknowledged:
             silent.add(self.self_id)
         return tuple(sorted(silent))

@@ -145,6 +145,20 @@ def test_ids_are_forgotten_after_twice_the_window() -> None:
     assert all(len(world.protocol(p).log._known) <= 40 for p in range(6))
 
 
+def test_a_leader_whose_acknowledgement_is_demanded_is_replaced_by_one_that_has_delivered() -> None:
+    world = cluster(leaders_in_quorum=True)
+    world.cut = {(p, 0) for p in range(1, 6)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    world.cut = {(0, p) for p in (3, 4, 5)}
+    world.settle()
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 3 + [[]] * 3
+    world.crash(0)
+    world.cut = set()
+    world.advance(20 * SECOND)
+    assert [world.delivered(p) for p in range(1, 6)] == [[m]] * 5
+
+
 def test_who_waits_for_a_new_state_votes_once_per_link_and_without_its_own_state() -> None:
     world = cluster(groups=1)
     world.cut = {(1, 0), (2, 0), (2, 1)}
