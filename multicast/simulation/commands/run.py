@@ -71,7 +71,7 @@ def command(
     try:
         for one, summary in zip(chosen, summaries, strict=True):
             if coverage:
-                summary.reached = _run_covered(one, wanted, settings, summary, jobs)
+                _run_covered(one, wanted, settings, summary, jobs)
             else:
                 _run_seeds(one, wanted, settings, summary, jobs)
     except KeyboardInterrupt:
@@ -132,10 +132,13 @@ def _check_world(world: SeedRunner, protocol: type[MulticastProtocol], settings:
 
 def _run_covered(
     protocol: type[MulticastProtocol], seeds: range, settings: Settings, summary: Summary, jobs: int
-) -> list[Reached]:
+) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        _run_seeds(protocol, seeds, settings, summary, jobs, Path(directory))
-        return reached(protocol, Path(directory))
+        try:
+            _run_seeds(protocol, seeds, settings, summary, jobs, Path(directory))
+        finally:
+            if summary.seeds:
+                summary.reached = reached(protocol, Path(directory))
 
 
 def _run_seeds(
