@@ -35,8 +35,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     options of what is sent all the while (`_BEATS`): a run should not consist of heartbeats. fault_pace: how
     long faults last, and how far they are apart, as a share of what `faults` draws. delays: the most that a message
     usually takes. fsyncs: how long a sync takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames,
-    catch_up_bytes: of `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of the span. patience: after which
-    time a client that insists tries again. frames_max: of `Network`.
+    catch_up_bytes: of `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of
+    the span. patience: after which time a client that insists tries again. frames_max: of `Network`.
     """
 
     groups: tuple[int, ...]
