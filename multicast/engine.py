@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from multicast import records, wire
-from multicast.discipline import Discipline
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
@@ -96,11 +95,7 @@ class Engine:
         self.position = 0
         self.completed = 0
         self.offset = 0
-        self.discipline: Discipline | None = None
-        if protocol.reads_real_clock() and protocol.options.clock_skew_us_max:
-            processes, options = protocol.topology.processes, protocol.options
-            limit, period = options.clock_skew_us_max, options.clock_probe_us
-            self.discipline = Discipline(self.self_id, processes, limit, period)
+        self.discipline = protocol.new_discipline()
         self._ahead_us = 0
         self._window = protocol.options.dedup_window_us
         self._copy_to_self = copy_to_self

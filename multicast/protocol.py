@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from multicast.discipline import Discipline
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 
@@ -231,8 +232,15 @@ class MulticastProtocol:
         return 0 if self.clock_correction is None else now + self.clock_correction
 
     def reads_real_clock(self) -> bool:
-        """Whether `real_clock` matters under these options; then the host compares clocks."""
+        """Whether `real_clock` matters under these options."""
         return bool(self.options.clock == "hybrid")
+
+    def new_discipline(self) -> Discipline | None:
+        """What the host compares clocks with in this life; None if it need not."""
+        limit, period = self.options.clock_skew_us_max, self.options.clock_probe_us
+        if not limit or not self.reads_real_clock():
+            return None
+        return Discipline(self.self_id, self.topology.processes, limit, period)
 
     def on_clock(self, off: bool, now: int) -> None:
         """This process's wall clock is off from what most show by more than `clock_skew_us_max`, or no longer: so long

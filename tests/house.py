@@ -20,7 +20,7 @@ LIBRARY_PURE = ("types", "protocol", "wire", "session", "discipline", "engine", 
 ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
     ("multicast.types", ()),
-    ("multicast.protocol", ("multicast.types",)),
+    ("multicast.protocol", ("multicast.discipline", "multicast.types")),
     ("multicast.records", ("multicast.types",)),
     ("multicast.session", ("multicast.protocol", "multicast.types")),
     ("multicast.discipline", ("multicast.types",)),

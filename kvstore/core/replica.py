@@ -230,7 +230,8 @@ class Replica(Application):
             return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
         if not self.window_us:
             return None
-        now = self.real_clock(now) or now
+        real = self.real_clock(now)
+        now = real or now
         age = now - created_us(message_id)
         if age > self.window_us and self.store.remembered(message_id) is None:
             return Refused(
@@ -241,13 +242,13 @@ class Replica(Application):
                 "unknown",
             )
         if -age > self.clock_ahead_us_max:
-            # Replicas' clocks differ by less than the allowance, so twice of it was acceptable to none of them.
+            # What replicas agree on differs by less than the allowance, so twice of it was acceptable to none of them.
             return Refused(
                 "id_in_future",
                 f"the id was made {-age / 1e6:.1f} s ahead of this server's clock ({now / 1e6:.3f} s since 1970); "
                 f"at most {self.clock_ahead_us_max / 1e6:g} s are allowed",
                 False,
-                "not_applied" if -age > 2 * self.clock_ahead_us_max else "unknown",
+                "not_applied" if real and -age > 2 * self.clock_ahead_us_max else "unknown",
             )
         return None
 

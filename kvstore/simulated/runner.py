@@ -22,9 +22,11 @@ from kvstore.storage.store import Store
 from multicast import registry
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import drawing, faults
+from multicast.simulation.checkers import attach
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
 from multicast.simulation.observe import Observer
 from multicast.simulation.trace import FrameTrace
+from multicast.simulation.true_time import TrueTime
 from multicast.simulation.world import EPOCH_US
 from multicast.types import GroupId, ProcessId, Topology
 
@@ -162,6 +164,7 @@ def run_seed(
     )
     world = cluster.world
     world.observers += observers
+    attach(world, TrueTime(cluster.options))
     if chasing:
         span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
         workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)

@@ -4,7 +4,8 @@ Kinds: `crash` (the process dies; what it had written stays), `power` (its machi
 batch may be torn), `mid_sync` (power fails while a sync is under way, for one process or its whole group), `blackout`
 (power fails for a whole group), `pause`, `partition` (a process or a group is cut off both ways), `one_sided` (one
 direction of some links is dead), `delay` (a process's links are slow for a while), `reset` (some connections break),
-`clock` (a clock jumps), `slow_fsync`, `swizzle` (the members of a group are cut off one after the other, and let back
+`clock` (a wall clock jumps), `clocks` (those of a minority, or of one leader of each group, jump, and are set right
+again in most cases), `slow_fsync`, `swizzle` (the members of a group are cut off one after the other, and let back
 in another order; FoundationDB's swizzle-clogging: leaders change and change back). Whoever crashes comes back before
 the run's second phase, or at its beginning.
 
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
     from multicast.simulation.world import World
 
 KINDS = (
-    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock",
+    "crash", "power", "mid_sync", "blackout", "pause", "partition", "one_sided", "delay", "reset", "clock", "clocks",
     "slow_fsync", "swizzle",
 )  # fmt: skip
-_WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3, 3)
+_WEIGHTS = (4, 3, 6, 1, 4, 4, 3, 4, 4, 2, 3, 3, 3)
 DISK_KINDS = ("torn_tail", "failing_fsync", "lost_disk")
 GAP_KINDS = ("gap", "first_sync", "deaf_group", "second_loss")
 _GAP_WEIGHTS = (8, 2, 2, 3)
@@ -58,6 +59,9 @@ _RETURN_LIMIT_US = 3_000_000
 _STORM = ("mid_sync", "pause", "partition", "one_sided", "delay", "slow_fsync", "swizzle")
 _STORM_LASTS_US = 300_000
 _SKEW_US = 50_000
+_DAY_US = 86_400_000_000
+_OFF_US_MAX = 1_500_000
+"""So far off a majority of the clocks may be, unless a run wants less."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -103,9 +107,14 @@ def draw(rng: random.Random, topology: Topology, span_us: int, storm: bool = Fal
         fault = _draw_one(kind, at, rng, topology, processes)
         if storm:
             fault = msgspec.structs.replace(fault, lasts_us=min(fault.lasts_us, _STORM_LASTS_US))
-        faults.append(msgspec.structs.replace(fault, aimed=len(fault.processes) == 1 and rng.random() < aim))
+        faults.append(msgspec.structs.replace(fault, aimed=_has_one_victim(fault) and rng.random() < aim))
         at += int(rng.expovariate(1 / gap_us)) + 1
     return faults
+
+
+def _has_one_victim(fault: Fault) -> bool:
+    """One per group, or one at all."""
+    return len(fault.processes) == 1 or fault.kind == "clocks"
 
 
 def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, processes: Sequence[ProcessId]) -> Fault:
@@ -132,10 +141,20 @@ def _draw_one(kind: str, at: int, rng: random.Random, topology: Topology, proces
             kind, at, lasts, (victim,), tuple(p for p in everybody if p != victim), rng.choice((2_000, 20_000, 300_000))
         )
     if kind == "clock":
-        return Fault(kind, at, 0, (victim,), (), rng.choice((-1, 1)) * rng.choice((1_000, 100_000, 1_500_000)))
+        return Fault(kind, at, 0, (victim,), (), _draw_jump(rng))
+    if kind == "clocks":
+        victims = [rng.choice(members) for members in topology.groups.values()]
+        if rng.random() < 0.5:
+            victims = rng.sample(everybody, max(1, (len(everybody) - 1) // 2))
+        return Fault(kind, at, lasts if rng.random() < 0.8 else 0, tuple(victims), (), _draw_jump(rng))
     if kind == "slow_fsync":
         return Fault(kind, at, lasts, (victim,), (), rng.choice((4_000, 30_000, 400_000)))
     return Fault(kind, at, lasts, (victim,))
+
+
+def _draw_jump(rng: random.Random) -> int:
+    """From a millisecond to a day, either way."""
+    return rng.choice((-1, 1)) * int(1_000 * (_DAY_US / 1_000) ** rng.random())
 
 
 def draw_disk(
@@ -208,10 +227,10 @@ def skew(rng: random.Random, world: World) -> None:
 
 
 class Injector:
-    """Lets faults happen in a world. counts: how many of each kind took place. clock_off_us_max: no jump takes a clock
-    further off the world's time; 0: any may."""
+    """Lets faults happen in a world. counts: how many of each kind took place. clock_off_us_max: of all processes, only
+    a minority may have clocks that are further off the world's time."""
 
-    def __init__(self, world: World, faults: Sequence[Fault], clock_off_us_max: int = 0):
+    def __init__(self, world: World, faults: Sequence[Fault], clock_off_us_max: int = _OFF_US_MAX):
         self.counts: dict[str, int] = {}
         self._clock_off_us_max = clock_off_us_max
         self._world = world
@@ -239,13 +258,17 @@ class Injector:
             world.schedule(world.now + fault.lasts_us, self._end, fault)
 
     def _aim(self, fault: Fault) -> Fault:
-        victim = fault.processes[0]
-        node = self._world.nodes[victim]
-        leader = node.protocol.leader_of(self._world.topology.group_of[victim])
-        if leader is None or leader == victim:
-            return fault
-        peers = tuple(victim if p == leader else p for p in fault.peers)
-        return msgspec.structs.replace(fault, processes=(leader,), peers=peers)
+        leaders = dict.fromkeys(self._leader(victim) for victim in fault.processes)
+        peers = fault.peers
+        if len(leaders) == 1:
+            victim, leader = fault.processes[0], next(iter(leaders))
+            peers = tuple(victim if p == leader else p for p in peers)
+        return msgspec.structs.replace(fault, processes=tuple(leaders), peers=peers)
+
+    def _leader(self, pid: ProcessId) -> ProcessId:
+        """Whom this process takes for the leader of its group; itself, if nobody."""
+        leader = self._world.nodes[pid].protocol.leader_of(self._world.topology.group_of[pid])
+        return pid if leader is None else leader
 
     def _apply(self, fault: Fault) -> bool:
         """Whether it could take place."""
@@ -302,10 +325,11 @@ class Injector:
             for peer in fault.peers:
                 world.network.reset(victim, peer)
                 world.network.reset(peer, victim)
-        elif kind == "clock":
-            if self._clock_off_us_max and abs(node.offset_us + fault.amount_us) > self._clock_off_us_max:
+        elif kind in ("clock", "clocks"):
+            if not self._may_jump(fault):
                 return False
-            world.jump_clock(victim, fault.amount_us)
+            for pid in fault.processes:
+                world.jump_clock(pid, fault.amount_us)
         else:
             world.slow_disk(victim, fault.amount_us)
         return True
@@ -493,6 +517,16 @@ class Injector:
             self._slow_links(fault, 0)
         elif kind == "slow_fsync":
             world.slow_disk(fault.processes[0], 0)
+        elif kind == "clocks" and self._may_jump(back := msgspec.structs.replace(fault, amount_us=-fault.amount_us)):
+            for pid in back.processes:
+                world.jump_clock(pid, back.amount_us)
+
+    def _may_jump(self, fault: Fault) -> bool:
+        """Whether most clocks are right nevertheless."""
+        nodes, limit = self._world.nodes, self._clock_off_us_max
+        jumps = dict.fromkeys(fault.processes, fault.amount_us)
+        off = [pid for pid, node in nodes.items() if abs(node.offset_us + jumps.get(pid, 0)) > limit]
+        return not set(jumps) & set(off) or len(off) <= (len(nodes) - 1) // 2
 
     def _may_die(self, pid: ProcessId) -> bool:
         """Whether a minority of its group is down with it. A group of one may always lose its process for a while."""

@@ -23,6 +23,7 @@ from multicast.simulation.endings import Endings
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.observe import Observer
 from multicast.simulation.recovery import RecoveryCheck
+from multicast.simulation.true_time import TrueTime
 from multicast.simulation.world import EPOCH_US, World
 from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
 
@@ -109,8 +110,9 @@ class Run:
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)
         attach(
-            self.world, self.properties, self.genuineness, *invariant_checkers(self.specification.name, self.topology)
-        )
+            self.world, self.properties, self.genuineness, TrueTime(self.options),
+            *invariant_checkers(self.specification.name, self.topology),
+        )  # fmt: skip
         self.fifo = Fifo(self.properties) if self.specification.fifo else None
         if self.fifo is not None:
             attach(self.world, self.fifo)

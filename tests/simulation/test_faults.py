@@ -69,13 +69,22 @@ def test_a_group_has_one_process_without_memory_and_nobody_is_down_with_it() -> 
     assert [pid for pid, node in world.nodes.items() if node.lost] == [1, 4]
 
 
-def test_clocks_stay_as_near_to_the_worlds_time_as_is_wanted() -> None:
+def test_only_a_minority_of_the_clocks_is_far_off() -> None:
     world = _world()
-    jumps = [Fault("clock", at, 0, (1,), (), us) for at, us in ((0, 400), (10, 200), (20, -900), (30, -1), (40, 90))]
-    injector = Injector(world, jumps, clock_off_us_max=500)
+    jumps = [Fault("clocks", at, lasts, who, (), 10_000) for at, lasts, who in ((0, 500, (1, 4)), (10, 0, (0,)))]
+    injector = Injector(world, [*jumps, Fault("clock", 600, 0, (0,), (), -10_000)], clock_off_us_max=500)
+    world.run_for(100)
+    assert {pid: node.offset_us for pid, node in world.nodes.items() if node.offset_us} == {1: 10_000, 4: 10_000}
     world.run_for(1_000)
-    assert injector.counts == {"clock": 3}, "neither to 600 nor to -501"
-    assert world.nodes[1].offset_us == 400 - 900 + 90
+    assert {pid: node.offset_us for pid, node in world.nodes.items() if node.offset_us} == {0: -10_000}
+    assert injector.counts == {"clocks": 1, "clock": 1}
+
+
+def test_clocks_that_are_aimed_are_those_of_the_leaders() -> None:
+    world = _world()
+    Injector(world, [Fault("clocks", 0, 0, (1, 5), (), 10_000, aimed=True)])
+    world.run_for(100)
+    assert [pid for pid, node in world.nodes.items() if node.offset_us] == [0, 3]
 
 
 def test_a_process_that_is_readmitted_counts_again_when_that_is_on_disk() -> None:

@@ -1,0 +1,64 @@
+"""Whether stamps keep to the time: what `multicast.discipline` argues, checked at each final delivery.
+
+However many clocks are wrong, of n processes the (n - 1) // 2 whose clocks are furthest ahead must not move time. So
+the next one is taken for right, at its worst so far. A final timestamp is ahead of that by at most the skew that is
+allowed, the error of a comparison (half as much), and a microsecond for each stamp, for which the count of events
+stands. And what is delivered in time for all that is not expired.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multicast.protocol import Options
+from multicast.simulation.checkers import Checker
+from multicast.types import FINAL, AppMessage, Timestamp, created_us
+
+
+class TrueTime(Checker):
+    """options: the protocol's. With clock_skew_us_max=0 its default is demanded nevertheless."""
+
+    def __init__(self, options: Options):
+        super().__init__()
+        self._window_us = options.dedup_window_us
+        skew_us: int = options.clock_skew_us_max or type(options)().clock_skew_us_max
+        self._allowed_us = skew_us + skew_us // 2
+        self._ahead_us = 0
+
+    def on_life(self, node: Any) -> None:
+        self._look()
+
+    def on_fault(self, fault: Any, begins: bool) -> None:
+        self._look()
+
+    def on_deliver(
+        self,
+        node: Any,
+        position: int,
+        message: AppMessage,
+        timestamp: Timestamp,
+        stage: int,
+        expired: bool,
+        replay: bool,
+    ) -> None:
+        world = self.world
+        if world is None or stage != FINAL or replay or not node.protocol.reads_real_clock():
+            return
+        self._look()
+        limit = world.now + self._ahead_us + self._allowed_us + world.events
+        if timestamp.time > limit:
+            self.report(
+                "true time",
+                f"process {node.pid} delivers {message.id.hex()} at a timestamp that is"
+                f" {(timestamp.time - world.now) / 1e6:.3f} s ahead of the time; no more than"
+                f" {(limit - world.now) / 1e6:.3f} s can be right",
+            )
+        if expired and limit <= created_us(message.id) + self._window_us:
+            age_us = world.now - created_us(message.id)
+            self.report("true time", f"{message.id.hex()} is expired {age_us / 1e6:.3f} s after it was made")
+
+    def _look(self) -> None:
+        """How far ahead the furthest clock is that may be right."""
+        if self.world is not None:
+            offsets = sorted((node.offset_us for node in self.world.nodes.values()), reverse=True)
+            self._ahead_us = max(self._ahead_us, offsets[(len(offsets) - 1) // 2])
