@@ -196,6 +196,11 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
         rows.add("submitted", *place, record.id, record.destinations, record.at)
     elif kind is records.Started:
         _check_numbers("a start", _INT64, record.at)
+        if (record.process, record.group) != place[:2]:
+            raise JournalError(
+                f"it says that replica {record.process} of shard {record.group} started, in the journal of replica"
+                f" {place[0]} of shard {place[1]}"
+            )
         for group, processes in record.members.items():
             _check_numbers("a start", _INT32, group, *processes)
         members = {str(group): list(processes) for group, processes in sorted(record.members.items())}
@@ -235,6 +240,47 @@ def _add_outcome(rows: _Rows, place: tuple[int, int, int, int], record: records.
             )
 
 
+_NO_BEGINNING = "a life begins here without the record that it started: that record is missing"
+_STOPPED = _INT64 - 1
+
+
+class _Lives:
+    """Follows a journal's batches: their numbers rise within a life, and the first batch of a life says that it started.
+
+    batch: the number of the last one; _STOPPED: the life has ended; -1: there was none yet. begin: the byte at which
+    the present one begins. unsure: it holds something unreadable.
+    """
+
+    def __init__(self, batch: int, offset: int):
+        self.batch = batch if batch or offset else -1
+        self.begin = HEADER_BYTES
+        self.unsure = False
+        self._started = self._stopped = False
+
+    def lacks_beginning(self, at: int, kind: int, body: memoryview) -> bool:
+        """Whether the record at byte `at` ends the first batch of a life that never started."""
+        if kind == records.STARTED:
+            self._started, self._stopped = True, False
+        elif kind == records.STOPPED:
+            self._stopped = True
+        if kind != records.BATCH_END:
+            return False
+        number = self._number(body)
+        lacks = not self._started and not self.unsure and (number <= self.batch or self.batch < 0)
+        self.batch = _STOPPED if self._stopped else number
+        self.begin = at + FRAME_BYTES + 1 + len(body)
+        self.unsure = self._started = self._stopped = False
+        return lacks
+
+    def _number(self, body: memoryview) -> int:
+        """Of the batch that ends."""
+        try:
+            end: records.BatchEnd = records.decode_body(records.BATCH_END, body)
+        except JournalError:
+            self.unsure = True
+        return max(self.batch, 0) if self.unsure else end.batch
+
+
 _WANTED = (records.STARTED, records.STOPPED, records.SUBMITTED, records.DELIVERED, records.COMPLETED)
 _IGNORED = (records.PUT, records.DELETE)
 
@@ -266,11 +312,12 @@ class SegmentParser:
     them.
 
     `kept` first, then `rest`. clean: the byte of the file up to which `kept` read; a later reading may begin there.
-    used: how many records stand before it. error: why this is no segment of this replica, or empty.
+    used: how many records stand before it; batch: the number of the last batch before it. error: why this is no segment
+    of this replica, or empty.
     """
 
-    def __init__(self, segment: SegmentFile, data: bytes, start: int = HEADER_BYTES, used: int = 0):
-        """data: the segment's header, and its bytes from `start` on. used: records before `start`."""
+    def __init__(self, segment: SegmentFile, data: bytes, start: int = HEADER_BYTES, used: int = 0, batch: int = 0):
+        """data: the segment's header, and its bytes from `start` on. used, batch: of what stands before `start`."""
         self.segment = segment
         self.data = data
         self.shift = start - HEADER_BYTES
@@ -279,6 +326,7 @@ class SegmentParser:
         self.damages: list[tuple[int, str]] = []
         self.clean = 0
         self.used = used
+        self.batch = batch
         self.error = ""
         self.size = len(data) + self.shift
         self._good = 0
@@ -312,15 +360,19 @@ class SegmentParser:
     def _records(self, header: SegmentHeader) -> Iterator[Batches]:
         rows, segment, damages = self.rows, self.segment, self.damages
         base = header.base + self.shift - HEADER_BYTES
+        life = _Lives(self.batch, base + HEADER_BYTES)
         for found in _scan(self.data):
             if isinstance(found, records.Damage):
                 damages.append((found.at + self.shift, found.reason))
+                life.unsure = True
                 continue
             at, kind, body = found
+            if life.lacks_beginning(at, kind, body):
+                damages.append((life.begin + self.shift, _NO_BEGINNING))
             if kind == records.BATCH_END:
                 self._good, self._good_mark = at + self.shift + FRAME_BYTES + 1 + len(body), rows.mark()
                 if not damages:
-                    self.clean, self._clean_mark = self._good, self._good_mark
+                    self.clean, self._clean_mark, self.batch = self._good, self._good_mark, life.batch
                     self.used, self._more = self.used + self._more, 0
                     if rows.count >= BATCH_ROWS:
                         yield rows.take()

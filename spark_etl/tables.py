@@ -60,7 +60,8 @@ class Unreadable(Exception):
 
 class SourceState(msgspec.Struct):
     """What is known of one file. read: up to which byte it was read for good; crc: of the bytes up to there. touched:
-    size, times of the last changes (ns) and inode. records: before `read` (of a history: lines). rows: of these, by
+    size, times of the last changes (ns) and inode. records: before `read` (of a history: lines); batch: the number of the
+    last batch before it. rows: of these, by
     table; files: theirs, with sizes. rest_rows, rest_files: of what stands behind. error: why it is no segment."""
 
     name: str
@@ -73,6 +74,7 @@ class SourceState(msgspec.Struct):
     rest_rows: dict[str, int] = {}
     rest_files: dict[str, int] = {}
     error: str = ""
+    batch: int = 0
 
 
 class Manifest(msgspec.Struct):
@@ -199,7 +201,7 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
             data += file.read(max(touched[0] - start, 0))
     except OSError as error:
         return _unreadable_segment(segment, _why(error), out), 0
-    parser = SegmentParser(segment, data, start, state.records)
+    parser = SegmentParser(segment, data, start, state.records, state.batch)
     stem = f"r{segment.replica}-s{segment.number:08d}-b{start}"
     with _Writer(out, stem) as kept, _Writer(out, f"{stem}-rest") as rest:
         for batches in parser.kept():
@@ -210,7 +212,7 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
         return SourceState(
             segment.name, touched, read, zlib.crc32(new, state.crc), parser.used,
             dict(Counter(state.rows) + kept.rows), state.files | kept.close(),
-            dict(rest.rows), rest.close(), parser.error,
+            dict(rest.rows), rest.close(), parser.error, parser.batch,
         ), touched[0] - state.read  # fmt: skip
 
 
