@@ -245,7 +245,7 @@ _STOPPED = _INT64 - 1
 
 
 class _Lives:
-    """Follows a journal's batches: their numbers rise within a life, and the first batch of a life says that it started.
+    """Follows a journal's batches: their numbers rise within a life, whose first batch says that it started.
 
     batch: the number of the last one; _STOPPED: the life has ended; -1: there was none yet. begin: the byte at which
     the present one begins. unsure: it holds something unreadable.

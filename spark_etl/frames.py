@@ -110,8 +110,9 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
 
     Columns: id; gts (smallest) and gts_max, destinations (smallest) and destinations_max, over live deliveries (over
     all, if none is live), with a replica that reports each gts; delivered, applied: shards, as bits, that delivered it,
-    that applied it; expected: its destinations as bits; effect: it wrote something somewhere; status and status_max,
-    succeeded and succeeded_max: over live accounts; live: it is not everywhere expired; origin and origin_max.
+    that applied it; expected: its destinations as bits; void: those of them that delivered it, but never live; effect:
+    it wrote something somewhere; status and status_max, succeeded and succeeded_max: over live accounts; live: it is
+    not everywhere expired; origin and origin_max.
     """
     live = F.col("live")
     applied = live & (F.col("status") == APPLIED)
@@ -128,6 +129,7 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
             F.max_by("replica", F.when(live, F.col("gts"))).alias("replica_max"),
             F.bit_or("bit").alias("delivered"),
             F.coalesce(F.bit_or(F.when(applied, F.col("bit"))), F.lit(0)).alias("applied"),
+            F.coalesce(F.bit_or(F.when(live, F.col("bit"))), F.lit(0)).alias("alive"),
             F.coalesce(F.max(live & F.col("effect")), F.lit(False)).alias("effect"),
             F.min(F.when(live, F.col("status"))).alias("status"),
             F.max(F.when(live, F.col("status"))).alias("status_max"),
@@ -138,6 +140,8 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
             F.max("origin").alias("origin_max"),
         )
         .withColumn("expected", destination_bits("destinations", shards))
+        .withColumn("void", F.col("expected").bitwiseAND(F.col("delivered")).bitwiseAND(F.bitwise_not("alive")))
+        .drop("alive")
     )
 
 

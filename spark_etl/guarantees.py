@@ -157,7 +157,7 @@ class Guarantees:
         if self.skip:
             return []
         audit.progress("deciding on consistency models")
-        unfounded = audit.contradiction()
+        unfounded = audit.unfounded()
         if not unfounded and audit.unsure_shards:
             unfounded = "a part of the journals is missing"
         found = {model: (OPEN, self._why_not(model)) for model in MODELS}

@@ -25,7 +25,8 @@ class Top(msgspec.Struct):
 class Inputs(msgspec.Struct):
     """shards: shard -> its replicas. problems: sentences about what is missing or damaged, with file and byte.
     unsure: replicas of whose journals a part is missing; holed: those of them that lack more than the end. crashed:
-    replicas that did not end every life in good order.
+    replicas that did not end every life in good order; down: those whose last life did not; volatile: those that
+    crashed and left their journals to the operating system, so that a loss of power may have cost them anything.
     stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
     foreign: replicas whose journals are of another cluster; nothing of them counts.
     """
@@ -35,6 +36,8 @@ class Inputs(msgspec.Struct):
     unsure: list[int]
     holed: list[int]
     crashed: list[int]
+    down: list[int]
+    volatile: list[int]
     stops: list[tuple[int, int, int, int]]
     unfinished: list[str]
     lives: int
@@ -69,7 +72,7 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
         unsure.add(replica)
     for replica in sorted(set(present) - known - unsure):
         problems.append(f"replicas/{replica}/journal: no other replica of this run knows replica {replica}")
-    crashed, stops = _ends(by_table["lives"])
+    crashed, down, stops = _ends(by_table["lives"])
     if not shards and not problems:
         problems.append("replicas: no journal says that its replica ever started")
     if len(shards) > SHARDS_MAX:
@@ -77,10 +80,11 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
     protocols = sorted({row.protocol for row in by_table["lives"] if row.event == "started"})
     if len(protocols) > 1:
         problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
+    in_memory = {row.replica for row in by_table["lives"] if row.durability == "os"}
     lives = sum(row.event == "started" for row in by_table["lives"])
     return Inputs(
-        shards, problems, sorted(unsure), sorted(unsure - short), crashed, stops, unfinished, lives, protocols,
-        sorted(foreign),
+        shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
+        stops, unfinished, lives, protocols, sorted(foreign),
     )  # fmt: skip
 
 
@@ -153,8 +157,9 @@ def _members(lives: list[Any], segments: list[Any]) -> dict[int, list[int]]:
     return {shard: sorted(members[shard]) for shard in sorted(members)}
 
 
-def _ends(lives: list[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    """(replicas with a life that did not end in good order, what the others said at their last clean stop)."""
+def _ends(lives: list[Any]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
+    """(replicas with a life that did not end in good order, those whose last one did not, what the others said at their
+    last clean stop)."""
     crashed: set[int] = set()
     stops: dict[int, tuple[int, int, int, int]] = {}
     running: dict[int, bool] = {}
@@ -166,8 +171,8 @@ def _ends(lives: list[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]
         else:
             running[row.replica] = False
             stops[row.replica] = (row.replica, row.shard, row.delivered, row.completed)
-    crashed.update(replica for replica, alive in running.items() if alive)
-    return sorted(crashed), [stops[replica] for replica in sorted(stops)]
+    down = {replica for replica, alive in running.items() if alive}
+    return sorted(crashed | down), sorted(down), [stops[replica] for replica in sorted(stops)]
 
 
 def behind(inputs: Inputs, tops: Mapping[int, Top]) -> list[str]:

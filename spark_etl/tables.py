@@ -60,9 +60,9 @@ class Unreadable(Exception):
 
 class SourceState(msgspec.Struct):
     """What is known of one file. read: up to which byte it was read for good; crc: of the bytes up to there. touched:
-    size, times of the last changes (ns) and inode. records: before `read` (of a history: lines); batch: the number of the
-    last batch before it. rows: of these, by
-    table; files: theirs, with sizes. rest_rows, rest_files: of what stands behind. error: why it is no segment."""
+    size, times of the last changes (ns) and inode. records: before `read` (of a history: lines); batch: the number of
+    the last batch there. rows: of these, by table; files: theirs, with sizes. rest_rows, rest_files: of what stands
+    behind. error: why it is no segment."""
 
     name: str
     touched: tuple[int, int, int, int]

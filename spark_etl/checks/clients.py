@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_etl import frames
 from spark_etl.columns import id_text, key_text, text, union, version_text, violations
 
 
-def answers(
-    operations: DataFrame, messages: DataFrame, reads: DataFrame, settled_before: bytes | None, whole: Column
-) -> DataFrame:
-    """Acknowledged operations are in the journals with the version, branch and reads that the client saw; refused ones
-    have no effect. Names: acknowledged-but-absent, refused-but-present, version-mismatch, branch-mismatch,
-    read-mismatch.
+def answers(operations: DataFrame, messages: DataFrame, reads: DataFrame, whole: Column) -> DataFrame:
+    """What the journals hold of an operation is what its client was told: version, branch and reads; refused operations
+    have no effect. Names: refused-but-present, version-mismatch, branch-mismatch, read-mismatch.
 
-    settled_before: what is absent below this version will not appear any more; None: nothing will. Beyond it a
-    transaction may still be under way, stored by a killed replica as a protocol's state only.
     whole: `frames.applied_everywhere`; other transactions may have read what is not in the journals.
     """
-    messages = messages.withColumn("whole", whole)
-    both = operations.join(messages.withColumnRenamed("succeeded", "ran").drop("replica"), "id", "left")
-    both = both.withColumn("present", F.col("gts").isNotNull())
+    both = _beside(operations, messages.withColumn("whole", whole))
     acknowledged = both.where(F.col("type") == "ok")
     return union(
         [
-            _absent(acknowledged, settled_before),
             _refused(both.where((F.col("type") == "fail") & F.col("effect"))),
             _version(acknowledged),
             _branch(acknowledged),
@@ -34,28 +29,85 @@ def answers(
     )
 
 
-def _absent(acknowledged: DataFrame, settled_before: bytes | None) -> DataFrame:
-    if settled_before is None:
-        settled = F.lit(True)
-    else:
-        settled = F.coalesce(F.col("version") < F.lit(settled_before), F.lit(False))
-    nowhere = ~F.col("present") & settled
-    ineffective = F.col("present") & F.col("status").isNotNull() & (F.col("applied") == 0)
-    partly = F.col("present") & settled & (F.col("delivered").bitwiseAND(F.col("expected")) != F.col("expected"))
-    why = (
-        F.when(nowhere, "is in no journal")
-        .when(ineffective, "has no effect according to the journals")
-        .otherwise("is missing in the journals of a shard that it concerns")
+def _beside(operations: DataFrame, messages: DataFrame) -> DataFrame:
+    """Operations, each with its row of `frames.messages` if there is one (present)."""
+    both = operations.join(messages.withColumnRenamed("succeeded", "ran").drop("replica"), "id", "left")
+    return both.withColumn("present", F.col("gts").isNotNull())
+
+
+def lost(
+    operations: DataFrame,
+    messages: DataFrame,
+    shards: list[int],
+    open_ends: DataFrame,
+    settled_before: bytes | None,
+    unsure_shards: Sequence[int],
+) -> DataFrame:
+    """The acknowledged operations without effect, as far as the journals say: file, id, f, version, complete_us, why
+    (a sentence's end), excused: all that is missing may have been what a shard had not yet written when it went down.
+
+    open_ends: shard, top_gts, of the shards of which nobody knows how far they got: beyond that version, what they lack
+    is no evidence. settled_before: the least of these, None: there is no such shard; of what stands in no journal the
+    shards are unknown. unsure_shards: of what they were sent another delivery may be missing that had the effect.
+    """
+    acknowledged = _beside(operations.where(F.col("type") == "ok"), messages)
+    unsure = F.arrays_overlap("destinations", F.array([F.lit(n) for n in unsure_shards]).cast("array<int>"))
+    void = (F.col("void") != 0) & ~unsure
+    ineffective = F.coalesce((F.col("applied") == 0) & F.col("status").isNotNull(), F.lit(False)) | void
+    there = acknowledged.where("present")
+    columns = ["file", "id", "f", "version", "complete_us", "why", "excused"]
+    nowhere = acknowledged.where(~F.col("present")).withColumn("why", F.lit("is in no journal"))
+    settled = F.lit(True) if settled_before is None else F.col("version") < F.lit(settled_before)
+    without = there.where(ineffective).withColumn("why", F.lit("has no effect according to the journals"))
+    return union(
+        [
+            nowhere.withColumn("excused", ~F.coalesce(settled, F.lit(False))).select(*columns),
+            without.withColumn("excused", F.lit(False)).select(*columns),
+            _partly(there.where(~ineffective), shards, open_ends).select(*columns),
+        ]
     )
+
+
+def _partly(there: DataFrame, shards: list[int], open_ends: DataFrame) -> DataFrame:
+    lacking = F.bitwise_not("delivered")
+    missing = (
+        there.where(F.col("expected").bitwiseAND(lacking) != 0)
+        .withColumn("shard", F.explode("destinations"))
+        .where(frames.shard_bit("shard", shards).bitwiseAND(lacking) != 0)
+        .join(F.broadcast(open_ends), "shard", "left")
+    )
+    excused = F.coalesce(F.col("gts") >= F.col("top_gts"), F.lit(False))
+    return (
+        missing.groupBy("file", "id")
+        .agg(
+            F.first("f").alias("f"), F.first("version").alias("version"), F.first("complete_us").alias("complete_us"),
+            F.array_sort(F.collect_set("shard")).alias("lacks"), F.min(excused).alias("excused"),
+        )
+        .withColumn("why", text("is in no journal of shard {}", F.concat_ws(", ", "lacks")))
+    )  # fmt: skip
+
+
+def absent(lost: DataFrame) -> DataFrame:
+    """Name: acknowledged-but-absent. lost: rows of `lost`."""
     return violations(
-        acknowledged.where(nowhere | ineffective | partly),
+        lost,
         "acknowledged-but-absent",
         text(
             "{} {} was acknowledged to a client with version {}, but it {} ({})",
-            F.col("f"), id_text(F.col("id")), version_text(F.col("version")), why, F.col("file"),
+            F.col("f"), id_text(F.col("id")), version_text(F.col("version")), F.col("why"), F.col("file"),
         ),
         [F.col("id")],
     )  # fmt: skip
+
+
+def thin(operations: DataFrame, log: DataFrame, held: DataFrame) -> DataFrame:
+    """Acknowledged operations that stand in the journals of fewer than half of the replicas of some shard: id, f, file,
+    shard, position. held: shard, most: the last position that more than half of its replicas hold."""
+    beyond = log.where(F.col("id").isNotNull()).join(F.broadcast(held), "shard")
+    beyond = beyond.where(F.col("position") > F.col("most")).groupBy("id", "shard").agg(
+        F.min("position").alias("position")
+    )
+    return operations.where(F.col("type") == "ok").select("id", "f", "file").join(beyond, "id")
 
 
 def _refused(refused: DataFrame) -> DataFrame:
@@ -120,8 +172,8 @@ def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
 
 def unknown(operations: DataFrame, messages: DataFrame, settled_before: bytes | None) -> DataFrame:
     """What became of the operations whose outcome no client knows: one row with the counts n, applied, not_applied
-    (for certain) and open. settled_before: as in `answers`; such an operation has no version that a client knows, so
-    that it may still be under way unless nothing is."""
+    (for certain) and open. settled_before: None if nothing is under way any more; such an operation has no version that
+    a client knows."""
     known = messages.select("id", "live", "status", "applied")
     fate = operations.where(F.col("type") == "info").join(known, "id", "left")
     applied = F.coalesce(F.col("applied") != 0, F.lit(False))

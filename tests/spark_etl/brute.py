@@ -129,6 +129,11 @@ class Run:
         kinds = [type(r) for r in self.journals[replica] if isinstance(r, (Started, Stopped))]
         return kinds != [Started, Stopped] * (len(kinds) // 2)
 
+    def down(self, replica: int) -> bool:
+        """Whether its last life did not end in good order."""
+        kinds = [type(r) for r in self.journals[replica] if isinstance(r, (Started, Stopped))]
+        return kinds[-1:] == [Started]
+
     def stop(self, replica: int) -> Stopped | None:
         return next((r for r in reversed(self.journals[replica]) if isinstance(r, Stopped)), None)
 
@@ -324,8 +329,17 @@ def settled(run: Run) -> int | None:
     return min(ends, default=None)
 
 
+def open_ends(run: Run) -> dict[int, int]:
+    """How far the journals go of the shards with a replica that was down at the end: beyond that they may be cut."""
+    return {
+        shard: max((d.time for r in members for d in run.deliveries(r) if run.live(r, d)), default=0)
+        for shard, members in run.shards.items()
+        if any(run.down(r) for r in members)
+    }
+
+
 def _clients(run: Run, found: set[str]) -> None:
-    limit = settled(run)
+    ends = open_ends(run)
     for op in run.ops:
         here = [(s, r, d) for s, r, d in run.everywhere() if d.id == op.id]
         alive = [(s, r, d) for s, r, d in here if run.live(r, d)]
@@ -335,22 +349,22 @@ def _clients(run: Run, found: set[str]) -> None:
             found.add("refused-but-present")
         if op.type != "ok":
             continue
-        sure = limit is None or (op.version is not None and op.version < limit)
         if not here:
-            if sure:
+            if not ends or (op.version is not None and op.version < min(ends.values())):
                 found.add("acknowledged-but-absent")
             continue
         time = min(d.time for _, _, d in alive or here)
-        destinations = min(d.destinations for _, _, d in alive or here)
-        if accounts and not applied:
-            found.add("acknowledged-but-absent")
-        if sure and not set(destinations) & run.shards.keys() <= {s for s, _, _ in here}:
+        destinations = set(min(d.destinations for _, _, d in alive or here)) & run.shards.keys()
+        delivered = {s for s, _, _ in here}
+        void = (destinations & delivered) - {s for s, _, _ in alive}
+        missing = {s for s in destinations - delivered if s not in ends or time < ends[s]}
+        if (accounts and not applied) or void or missing:
             found.add("acknowledged-but-absent")
         if op.version is not None and op.version != time:
             found.add("version-mismatch")
         if applied and op.succeeded is not None and op.succeeded != min(a.succeeded for a in applied):
             found.add("branch-mismatch")
-        whole = set(destinations) & run.shards.keys() <= {s for s, a in accounts if a.status == APPLIED}
+        whole = destinations <= {s for s, a in accounts if a.status == APPLIED}
         for key, told in op.reads.items():
             said = [a.reads[key] for a in _all_accounts(run) if a.id == op.id and key in a.reads]
             if told != time and (max(said) != told if said else whole):
