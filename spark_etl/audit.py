@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl import course, edges, evidence, frames, serialization, tables
+from spark_etl import answered, course, edges, evidence, frames, serialization, tables
 from spark_etl.checks import bank, clients, delivery, genuineness, sessions, transactions, workloads
 from spark_etl.columns import absent
 from spark_etl.consistency import strongest
@@ -37,12 +36,9 @@ _NO_OUTCOMES = "the journals hold no outcomes: a run of the multicast library wi
 _NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is empty"
 _CLIENTS = "clients saw what the journals say"
 _BANK = ("transfer", "read_all")
-LAST_BATCH_US = 1_000_000
-"""An answer does not wait for the journal of the replica that gives it (the message itself is on most disks by then): a
-replica that is killed may have answered for what it had not written. Not for longer than this, microseconds."""
 _FOUNDATIONS = (
     "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
-    "exactly once", _CLIENTS,
+    "exactly once", _CLIENTS, answered.VALUES,
 )  # fmt: skip
 """Properties without which nothing is said to hold of transactions."""
 
@@ -471,91 +467,18 @@ class Audit:
             )
 
     def _check_clients(self) -> None:
-        name = _CLIENTS
         skip = "" if self.has_outcomes else _NO_OUTCOMES
         if not self.has_history:
-            prop = self.check(name, None, 0, blind=self.expect_history, skip=skip)
+            prop = self.check(_CLIENTS, None, 0, blind=self.expect_history, skip=skip)
             self.without_history(prop)
             return
-        ends = self._open_ends()
-        top_frame = self.spark.createDataFrame(sorted(ends.items()), "shard int, top_gts binary")
-        lost = self.keep(
-            clients.lost(
-                self.operations, self.messages, self.shards, top_frame, self._settled_before(ends), self.unsure_shards
-            )
-        )
-        gone = lost if self._beyond_a_batch(lost) else lost.where(~F.col("excused"))
-        frame = clients.answers(self.operations, self.messages, self.reads, self._whole())
-        prop = self.check(
-            name,
-            frame.unionByName(clients.absent(gone)),
-            self.counts["history"],
-            blind=bool(self.inputs.unsure or self.inputs.problems),
-            skip=skip,
-        )
-        if not skip:
-            self._count_excused(prop, lost)
-            self._count_thin(prop)
+        self.excused = answered.check(self, _CLIENTS, skip)
+        answered.check_values(self, skip)
         self._resolve_unknown(skip)
-
-    def _beyond_a_batch(self, lost: DataFrame) -> bool:
-        """Whether the operations that crashed replicas may not have written any more were answered over a longer time
-        than a shard's last batch can have been on its way, for each shard that went down."""
-        if self.inputs.unsure or self.inputs.volatile:
-            return False
-        bucket = F.floor(F.col("complete_us") / (LAST_BATCH_US // 10))
-        rows = lost.where("excused").groupBy("file", bucket.alias("at")).count().collect()
-        ends = sum(bool(set(members) & set(self.inputs.down)) for members in self.inputs.shards.values())
-        for file in {row.file for row in rows}:
-            windows, after = 0, None
-            for at in sorted(row.at for row in rows if row.file == file and row.at is not None):
-                if after is None or at > after + 10:
-                    windows, after = windows + 1, at
-            if windows > ends:
-                return True
-        return False
-
-    def _count_excused(self, prop: Property, lost: DataFrame) -> None:
-        """Answers for what may have been on its way to the disk of replicas that were down at the end."""
-        excused = lost.where("excused")
-        self.excused = excused.count()
-        if not self.excused:
-            return
-        shown = excused.orderBy("file", "complete_us").limit(3).collect()
-        names = [f"{row.f} {uuid.UUID(bytes=bytes(row.id))}" for row in shown]
-        more = f" and {self.excused - len(names)} more" if self.excused > len(names) else ""
-        what = f"{self.excused} acknowledged operation{'s are' if self.excused > 1 else ' is'} not in the journals"
-        who = sorted({*self.inputs.down, *self.inputs.unsure, *self.inputs.volatile})
-        whose = f"replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
-        self.notes.append(f"{what}: {', '.join(names)}{more}; what {whose} had not yet written at the end is not known")
-        if prop.verdict == VALID:
-            prop.verdict, prop.note = PENDING, what
-
-    def _count_thin(self, prop: Property) -> None:
-        """Answers for what only a minority of a shard's replicas holds: their loss would be the operation's."""
-        held = []
-        for shard, members in self.inputs.shards.items():
-            ends = sorted((self.tops[r].delivered if r in self.tops else 0 for r in members), reverse=True)
-            sure = not set(members) & set(self.inputs.unsure)
-            held += [(shard, ends[len(members) // 2])] if sure and ends[0] > ends[len(members) // 2] else []
-        if not held:
-            return
-        frame = self.spark.createDataFrame(held, "shard int, most bigint")
-        rows = clients.thin(self.operations, self.log, frame).orderBy("shard", "position").collect()
-        if not rows:
-            return
-        first = rows[0]
-        what = f"{len({row.id for row in rows})} acknowledged operations stand in the journals of a minority of a shard"
-        self.notes.append(
-            f"{what}: the first is {first.f} {uuid.UUID(bytes=bytes(first.id))} at position {first.position} of shard"
-            f" {first.shard}"
-        )
-        if prop.verdict == VALID:
-            prop.verdict, prop.note = PENDING, what
 
     def _resolve_unknown(self, skip: str) -> None:
         """What became of operations whose outcome no client knows."""
-        under_way = self._settled_before(self._open_ends(self.inputs.crashed))
+        under_way = self.settled_before(self.open_ends(self.inputs.crashed))
         row = None if skip else clients.unknown(self.operations, self.messages, under_way).first()
         prop = self.check("unknown outcomes resolved", None, row.n if row else 0, skip=skip)
         if row is not None and not skip:
@@ -571,10 +494,11 @@ class Audit:
             prop.note = _NO_HISTORY
             prop.verdict = UNDETERMINED if self.expect_history else NOT_APPLICABLE
 
-    def _whole(self) -> Column:
+    def whole(self) -> Column:
+        """`frames.applied_everywhere`."""
         return frames.applied_everywhere(self.shards, self.unsure_shards)
 
-    def _open_ends(self, down: Sequence[int] | None = None) -> dict[int, bytes]:
+    def open_ends(self, down: Sequence[int] | None = None) -> dict[int, bytes]:
         """Of the shards with replicas that were `down` at the end, or of which something is unknown: the version up to
         which their journals go; beyond that something may be missing that was not yet written."""
         inputs = self.inputs
@@ -587,7 +511,7 @@ class Audit:
         lost = {s for s, members in inputs.shards.items() if set(members) & set(inputs.volatile)}
         return ends | dict.fromkeys(lost.union(self.unsure_shards), bytes(16))
 
-    def _settled_before(self, ends: Mapping[int, bytes]) -> bytes | None:
+    def settled_before(self, ends: Mapping[int, bytes]) -> bytes | None:
         """See `clients.lost`: the least of the ends of shards, None if there is none."""
         return min(ends.values(), default=None)
 
@@ -689,7 +613,7 @@ class Audit:
             skip = _NO_HISTORY
         elif not self.operations.where(F.col("f").isin(*_BANK)).limit(1).collect():
             skip = "the client history has no bank operations"
-        frame = None if skip else bank.conservation(self.operations, self.messages, self.writes, self._whole())
+        frame = None if skip else bank.conservation(self.operations, self.messages, self.writes, self.whole())
         self.check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
 
     def _check_workloads(self) -> None:

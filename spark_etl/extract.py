@@ -448,8 +448,12 @@ def _event_row(name: str, number: int, line: bytes) -> tuple[Any, ...]:
     _check_numbers("an event", _INT64, event.process, event.at_us, *(event.value or {}).values())
     return (
         name, number, event.process, event.type, event.at_us, uuid.UUID(event.id).bytes, event.f, version,
-        event.succeeded, reads, value, event.error, None,
+        event.succeeded, reads, value, event.error, _json(event.asked), _json(event.told), None,
     )  # fmt: skip
+
+
+def _json(one: Any) -> str | None:
+    return None if one is None else msgspec.json.encode(one).decode()
 
 
 def parse_history(name: str, data: bytes, first: int = 1) -> Iterator[pa.RecordBatch]:

@@ -164,7 +164,7 @@ def operations(history: DataFrame) -> DataFrame:
 
     Columns: file, id, process, f, type (ok, fail, info), line, end_line (of invocation and end), invoke_us, complete_us
     (null unless ok or fail), version, succeeded, reads, value (what its invocation says, if its end says nothing),
-    invocations, ends.
+    asked, told (JSON, or null), invocations, ends.
     """
     end = F.col("type") != "invoke"
     certain = F.col("type").isin("ok", "fail")
@@ -183,6 +183,8 @@ def operations(history: DataFrame) -> DataFrame:
             F.max("succeeded").alias("succeeded"),
             F.max_by("reads", F.when(end, F.col("at_us"))).alias("reads"),
             F.max_by("value", F.when(F.col("value").isNotNull(), F.when(end, 1).otherwise(0))).alias("value"),
+            F.max("asked").alias("asked"),
+            F.max(F.when(end, F.col("told"))).alias("told"),
             F.sum((~end).cast("int")).alias("invocations"),
             F.sum(end.cast("int")).alias("ends"),
         )

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -151,10 +151,13 @@ HISTORY = StructType(
         StructField("reads", MapType(StringType(), BinaryType())),
         StructField("value", MapType(StringType(), LongType())),
         StructField("error", StringType()),
+        StructField("asked", StringType()),
+        StructField("told", StringType()),
         StructField("damage", StringType()),
     ]
 )
-"""One row per line of a client history. `damage`: null, or why the line could not be read."""
+"""One row per line of a client history. asked, told: JSON, as there, or null. `damage`: null, or why the line could not
+be read."""
 
 FRAMES = StructType(
     [

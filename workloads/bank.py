@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from client_sdk import Add, AsyncClient, Compare, Get, KvError, OutcomeUnknown, Put, Result, ResultsForgotten
+from kvstore.core import audit
 from multicast.types import ZERO, MessageId, Timestamp, new_message_id
 from workloads.history import HistoryWriter
 
@@ -131,7 +132,7 @@ class Bank:
         """One operation, in the history from start to end. None: its outcome is unknown; an error: it has no effect."""
         message_id: MessageId = new_message_id(time.time_ns() // 1000, self._ids.getrandbits(62))
         if self.history:
-            self.history.invoke(process, message_id, f)
+            self.history.invoke(process, message_id, f, asked=audit.asked(compare, success, failure))
         try:
             result = await self.store.txn(compare, success, failure, message_id=message_id, timeout=timeout)
         except KvError as error:
@@ -146,7 +147,9 @@ class Bank:
                 seen[get.key.decode()] = one.found.version if one.found else ZERO
         if self.history:
             value = _balances(result) if f == "read_all" else None
-            self.history.ok(process, message_id, f, result.version, succeeded=result.succeeded, reads=seen, value=value)
+            told = audit.told(success if result.succeeded else failure, result.results)
+            done = result.succeeded
+            self.history.ok(process, message_id, f, result.version, succeeded=done, reads=seen, value=value, told=told)
         self._count(f, result)
         return result
 

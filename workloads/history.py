@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvstore.core.audit import HistoryEvent
+from kvstore.core.audit import Asked, HistoryEvent, Told
 from multicast.types import MessageId, Timestamp
 
 
@@ -55,9 +55,16 @@ class HistoryWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def invoke(self, process: int, message_id: MessageId, f: str, value: dict[str, int] | None = None) -> None:
+    def invoke(
+        self,
+        process: int,
+        message_id: MessageId,
+        f: str,
+        value: dict[str, int] | None = None,
+        asked: Asked | None = None,
+    ) -> None:
         """The client is about to send this. value: what the workload wants remembered even if no answer comes."""
-        self._write(HistoryEvent(process, "invoke", _now_us(), _uuid(message_id), f, value=value))
+        self._write(HistoryEvent(process, "invoke", _now_us(), _uuid(message_id), f, value=value, asked=asked))
 
     def ok(
         self,
@@ -69,6 +76,7 @@ class HistoryWriter:
         succeeded: bool | None = None,
         reads: Mapping[str, Timestamp] | None = None,
         value: dict[str, int] | None = None,
+        told: Told | None = None,
     ) -> None:
         """It was applied, with this answer. reads: key -> the version that was read; (0, 0) for an absent key."""
         self._write(
@@ -82,6 +90,7 @@ class HistoryWriter:
                 succeeded=succeeded,
                 reads={key: str(seen) for key, seen in (reads or {}).items()},
                 value=value,
+                told=told,
             )
         )
 

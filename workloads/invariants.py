@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from client_sdk import Add, Append, AsyncClient, Compare, Get, KvError, OutcomeUnknown, Put, Result, ResultsForgotten
+from kvstore.core import audit
 from multicast.types import MessageId, new_message_id
 from workloads import bank
 from workloads.history import HistoryWriter
@@ -119,7 +120,7 @@ class Workload:
         message_id: MessageId = new_message_id(time.time_ns() // 1000, self._ids.getrandbits(62))
         history = self.history
         if history:
-            history.invoke(process, message_id, f, value)
+            history.invoke(process, message_id, f, value, audit.asked(compare, success))
         try:
             result = await self.store.txn(compare, success, (), message_id=message_id, timeout=timeout)
         except ResultsForgotten as error:
@@ -143,7 +144,10 @@ class Workload:
         self.counts[f if result.succeeded else f"{f} (not done)"] += 1
         if history:
             seen = self.values(f, result, value)
-            history.ok(process, message_id, f, result.version, succeeded=result.succeeded, value=seen)
+            told = audit.told(success if result.succeeded else (), result.results)
+            history.ok(
+                process, message_id, f, result.version, succeeded=result.succeeded, value=seen, told=told
+            )
         return result
 
 

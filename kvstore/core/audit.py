@@ -2,12 +2,18 @@
 
 The `record` of a journal's `Completed` is an `Outcome`, as msgpack. A client history is a file of JSON lines, each a
 `HistoryEvent`: one "invoke", and at most one of "ok", "fail" (certainly no effect) or "info" (unknown) per operation.
+Values in a history are texts: `value_text`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
 import msgspec
 
+from kvstore.core.model import Add, Append, Compare, Delete, Get, Operation, OperationResult, Put
 from multicast.types import MessageId, Timestamp
 
 AUDIT_VERSION = 1
@@ -58,13 +64,29 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     reason_key: bytes = b""
 
 
+class Asked(msgspec.Struct, omit_defaults=True):
+    """What a client asked for. compare: [key, target, operator, operand], a version as its text. success, failure:
+    ["get", key], ["put", key, value], ["delete", key], ["add", key, n], ["append", key, value], ["range", prefix].
+    """
+
+    compare: list[list[str | bool]] = []
+    success: list[list[str | int]] = []
+    failure: list[list[str | int]] = []
+
+
+Told = list[str | int | bool | dict[str, str] | None]
+"""What a client was told, per operation of the branch that ran: of a get the value or null, of an add the new integer,
+of an append the new length in bytes, of a delete whether there was something, of a range key -> value, else null."""
+
+
 class HistoryEvent(msgspec.Struct, omit_defaults=True):
     """One line of a client history.
 
     process: the client's own sequential thread of operations. type: "invoke", "ok", "fail" or "info". at_us: that
     client's monotonic clock, microseconds; all clients of one file share the clock. id: the transaction's id as a UUID
     string. f: what it was ("transfer", "read_all", "put", ...). version: the version in the answer. value: whatever the
-    workload adds (for read_all: key -> integer).
+    workload adds (for read_all: key -> integer). asked: of an "invoke"; told: of an "ok". Without them what was written
+    and read cannot be compared.
     """
 
     process: int
@@ -77,6 +99,69 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
     reads: dict[str, str] = {}
     value: dict[str, int] | None = None
     error: str = ""
+    asked: Asked | None = None
+    told: Told | None = None
+
+
+def value_text(value: bytes) -> str:
+    """ "=" and the value; "#" and its BLAKE2b-16 digest if it is long, or no text."""
+    if len(value) <= VALUE_BYTES_KEPT:
+        try:
+            return "=" + value.decode()
+        except UnicodeDecodeError:
+            pass
+    return "#" + blake2b(value, digest_size=16).hexdigest()
+
+
+def asked(
+    compare: Sequence[Compare] = (), success: Sequence[Operation] = (), failure: Sequence[Operation] = ()
+) -> Asked | None:
+    """For a history; None if a key is no text."""
+    try:
+        return Asked([_compare(c) for c in compare], [_operation(o) for o in success], [_operation(o) for o in failure])
+    except UnicodeDecodeError:
+        return None
+
+
+def _compare(c: Compare) -> list[str | bool]:
+    operand = value_text(c.operand) if isinstance(c.operand, bytes) else c.operand
+    return [c.key.decode(), c.target, c.op, operand if isinstance(operand, bool) else str(operand)]
+
+
+def _operation(operation: Operation) -> list[str | int]:
+    if isinstance(operation, Get):
+        return ["get", operation.key.decode()]
+    if isinstance(operation, Put):
+        return ["put", operation.key.decode(), value_text(operation.value)]
+    if isinstance(operation, Delete):
+        return ["delete", operation.key.decode()]
+    if isinstance(operation, Add):
+        return ["add", operation.key.decode(), operation.delta]
+    if isinstance(operation, Append):
+        return ["append", operation.key.decode(), value_text(operation.value)]
+    return ["range", operation.prefix.decode()]
+
+
+def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Told | None:
+    """For a history; None if a key is no text. `branch`: the one that ran."""
+    try:
+        return [_told(operation, result) for operation, result in zip(branch, results, strict=True)]
+    except UnicodeDecodeError:
+        return None
+
+
+def _told(operation: Operation, result: OperationResult) -> Any:
+    if isinstance(operation, Get):
+        return None if result.found is None else value_text(result.found.value)
+    if isinstance(operation, Put):
+        return None
+    if isinstance(operation, Delete):
+        return result.deleted
+    if isinstance(operation, Add):
+        return result.value
+    if isinstance(operation, Append):
+        return result.length
+    return {entry.key.decode(): value_text(entry.value) for entry in result.entries}
 
 
 encode_outcome = msgspec.msgpack.Encoder().encode

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction
@@ -57,7 +58,9 @@ class History:
     def invoke(self, process: int, at_us: int, operation: Operated) -> None:
         """`operation` is about to be sent."""
         self.operations[operation.id] = operation
-        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f))
+        txn = operation.transaction
+        asked = audit.asked(txn.compare, txn.success, txn.failure)
+        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f, asked=asked))
 
     def end(self, process: int, type_: str, at_us: int, operation: Operated, error: str = "") -> None:
         """type_: "ok", "fail" or "info"."""
@@ -68,6 +71,8 @@ class History:
             event.version = str(result.version)
             event.succeeded = result.succeeded
             if not operation.results_omitted:
+                txn = operation.transaction
+                event.told = audit.told(txn.success if result.succeeded else txn.failure, result.results)
                 event.reads = {key.decode(): str(version) for key, version in reads_of(operation).items()}
                 if operation.f == "read_all":
                     event.value = {r.found.key.decode(): int(r.found.value) for r in result.results if r.found}

@@ -167,7 +167,7 @@ class Folded(Audit):
     def _prove(self) -> None:
         """No lines to show."""
 
-    def _settled_before(self, ends: Mapping[int, bytes]) -> Any:
+    def settled_before(self, ends: Mapping[int, bytes]) -> Any:
         """Per run; as a column, which does where a version does."""
         limits = [
             min((end for shard, end in ends.items() if shard // SHARDS == case), default=b"\xff" * 16)

@@ -11,8 +11,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.core.audit import FAILED, MISMATCH, Read, Write, decode_outcome, encode_outcome
-from multicast.records import HEADER_BYTES, Completed, Delivered, decode_body, encode_record, scan
+from kvstore.core.audit import EXPIRED, FAILED, MISMATCH, Read, Write, decode_outcome, encode_outcome
+from multicast.records import (
+    HEADER_BYTES,
+    BatchEnd,
+    Completed,
+    Delivered,
+    Started,
+    Stopped,
+    decode_body,
+    encode_record,
+    scan,
+)
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
 from spark_etl import extract
 from tests.spark_etl import folded
@@ -199,7 +209,7 @@ FORGERIES = {
     "an id used before": Kind(
         account(_set(status=lambda o: MISMATCH), _writes),
         "outcome-disagreement",
-        "unwritten-version",
+        "acknowledged-but-absent unwritten-version",
     ),
     "another branch": Kind(
         account(_set(succeeded=lambda o: not o.succeeded)),
@@ -234,7 +244,7 @@ FORGERIES = {
     "expired": Kind(
         delivery(_set(expired=lambda d: True)),
         "expired-with-effect position-disagreement",
-        "expired-with-effect",
+        "acknowledged-but-absent expired-with-effect",
     ),
     "another id": Kind(
         delivery(message(id=lambda m: bytes([m.id[0] ^ 1]) + m.id[1:])),
@@ -327,6 +337,111 @@ FORGERIES = {
         "damage",
     ),
 }
+
+
+EVERYWHERE = (0, 1, 2, 3, 4, 5)
+
+
+def restarted(records: Records) -> Records:
+    """The replica was killed in the middle and came back: its batches' numbers begin anew behind its second start."""
+    ends = [at for at, r in enumerate(records) if type(r) is BatchEnd]
+    middle = ends[len(ends) // 2] + 1
+    again = copy.deepcopy(next(r for r in records if type(r) is Started))
+    again.incarnation += 1
+    later, number = [again, *records[middle:]], 0
+    for record in later:
+        if type(record) is BatchEnd:
+            number += 1
+            record.batch = number
+    return records[:middle] + later
+
+
+def _crashed_and(*changes: Forgery) -> Forgery:
+    """To a replica that was killed and came back."""
+
+    def forgery(records: Records) -> Records:
+        records = restarted(records)
+        for change in changes:
+            records = change(records) or records
+        return records
+
+    return forgery
+
+
+def rolled_back(records: Records) -> Records:
+    """To 60 %, at the end of a batch."""
+    ends = [at for at, r in enumerate(records) if type(r) is BatchEnd]
+    return records[: next(at for at in ends if at >= 0.6 * len(records)) + 1]
+
+
+def cut(positions: int) -> Forgery:
+    """The last ones never were, and the replica stopped in good order."""
+
+    def forgery(records: Records) -> Records:
+        end = _deliveries(records)[-1].position - positions
+        kept = [r for r in records if not (type(r) in (Delivered, Completed) and r.position > end)]
+        for record in kept:
+            if type(record) is Stopped:
+                record.delivered, record.completed = min(record.delivered, end), min(record.completed, end)
+        return kept
+
+    return forgery
+
+
+def without_start(records: Records) -> Records:
+    """The second life's record that it started is gone."""
+    at = max(i for i, r in enumerate(records) if type(r) is Started)
+    return records[:at] + records[at + 1 :]
+
+
+def _alone(outcome: Any) -> bool:
+    return bool(outcome.status == 1 and not outcome.writes and len(outcome.reads) == 1)
+
+
+def _at_all(status: int) -> Forgery:
+    """A transaction on this shard alone, which wrote nothing, expired or had a used id: so every journal says."""
+
+    def forgery(records: Records) -> None:
+        done = [r for r in records if type(r) is Completed]
+        one = next(r for r in done[len(done) // 3 :] if _alone(decode_outcome(r.record)))
+        outcome = decode_outcome(one.record)
+        outcome.status, outcome.reads = status, ()
+        one.record = encode_outcome(outcome)
+        next(r for r in _deliveries(records) if r.position == one.position).expired = status == EXPIRED
+
+    return forgery
+
+
+def _of_another(records: Records) -> None:
+    """The header was changed to fit; what the record of its start says was not."""
+    next(r for r in records if type(r) is Started).process = 1
+
+
+class Loss(NamedTuple):
+    """What is done to the journals of these replicas, and what is found."""
+
+    forge: Forgery
+    replicas: Sequence[int]
+    found: str
+
+
+LOSSES = {
+    "a replica that was killed and came back": Loss(restarted, (1,), ""),
+    "rolled back everywhere": Loss(_crashed_and(rolled_back), EVERYWHERE, ""),
+    "the last positions cut everywhere": Loss(_crashed_and(cut(12)), EVERYWHERE, "acknowledged-but-absent"),
+    "the last positions cut at one shard": Loss(
+        _crashed_and(cut(12)), (0, 1, 2), "acknowledged-but-absent missed-delivery"
+    ),
+    "the last positions cut at most of a shard": Loss(_crashed_and(cut(12)), (1, 2), ""),
+    "the last operation dropped": Loss(_crashed_and(cut(1)), EVERYWHERE, "acknowledged-but-absent"),
+    "no second start": Loss(_crashed_and(without_start), (1,), "damage"),
+    "no start": Loss(without_start, (1,), "damage"),
+    "the journal of another replica": Loss(_of_another, (2,), "damage"),
+    "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),
+    "a used id in every journal": Loss(_at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent"),
+}
+"""Of a run without faults whose journals are shortened or exchanged so that they fit one another. What replicas that
+were down at the end may not have written is counted only."""
 
 
 class Forged(folded.Folded):

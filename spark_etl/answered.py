@@ -1,0 +1,127 @@
+"""What clients were told, held against the journals: what is lost, and what a crash may have kept from the disk."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_etl.checks import clients, values
+from spark_etl.report import PENDING, VALID, Property
+
+if TYPE_CHECKING:
+    from spark_etl.audit import Audit
+
+VALUES = "values as asked and as written"
+_NO_VALUES = "the client history says neither what was asked nor which values were read: not compared"
+
+LAST_BATCH_US = 1_000_000
+"""An answer does not wait for the journal of the replica that gives it (the message itself is on most disks by then): a
+replica that is killed may have answered for what it had not written. Not for longer than this, microseconds."""
+
+
+def check(audit: Audit, name: str, skip: str) -> int:
+    """The property `name` of an audit with a history. Returns how many answers are for what was perhaps not written."""
+    ends = audit.open_ends()
+    open_ends = audit.spark.createDataFrame(sorted(ends.items()), "shard int, top_gts binary")
+    lost = audit.keep(
+        clients.lost(
+            audit.operations, audit.messages, audit.shards, open_ends, audit.settled_before(ends), audit.unsure_shards
+        )
+    )
+    beyond = _beyond_a_batch(audit, lost)
+    gone = lost if beyond else lost.where(~F.col("excused"))
+    frame = clients.answers(audit.operations, audit.messages, audit.reads, audit.whole())
+    prop = audit.check(
+        name,
+        frame.unionByName(clients.absent(gone)),
+        audit.counts["history"],
+        blind=bool(audit.inputs.unsure or audit.inputs.problems),
+        skip=skip,
+    )
+    if skip:
+        return 0
+    _count_thin(audit, prop)
+    return 0 if beyond else _count_excused(audit, prop, lost)
+
+
+def check_values(audit: Audit, skip: str) -> None:
+    """The property `VALUES` of an audit with a history."""
+    compared = audit.keep(
+        values.compare(audit.operations, audit.messages, audit.reads, audit.writes, audit.whole())
+    )
+    rows = 0 if skip else compared.where(F.col("name") == "").count()
+    skip = skip or ("" if rows else _NO_VALUES)
+    frame = None if skip else values.wrong(compared, audit.writes)
+    prop = audit.check(VALUES, frame, rows, blind=bool(audit.unsure_shards), skip=skip)
+    answered = 0 if skip else audit.operations.where(F.col("type") == "ok").count()
+    if prop.verdict == VALID:
+        left = f", {answered - rows:,} not" if answered > rows else ""
+        prop.note = f"{rows:,} operations were compared{left}"
+
+
+def _beyond_a_batch(audit: Audit, lost: DataFrame) -> bool:
+    """Whether what crashed replicas may not have written any more was answered over a longer time than the last batch
+    of each shard that went down can have been on its way."""
+    inputs = audit.inputs
+    if inputs.unsure or inputs.volatile:
+        return False
+    bucket = F.floor(F.col("complete_us") / (LAST_BATCH_US // 10))
+    rows = lost.where("excused").groupBy("file", bucket.alias("at")).count().collect()
+    ends = sum(bool(set(members) & set(inputs.down)) for members in inputs.shards.values())
+    return any(
+        _windows([row.at for row in rows if row.file == file and row.at is not None]) > ends
+        for file in {row.file for row in rows}
+    )
+
+
+def _windows(tenths: list[int]) -> int:
+    """The fewest spans of ten tenths that hold all of them."""
+    count, begin = 0, None
+    for at in sorted(tenths):
+        if begin is None or at > begin + 10:
+            count, begin = count + 1, at
+    return count
+
+
+def _count_excused(audit: Audit, prop: Property, lost: DataFrame) -> int:
+    """Answers for what may have been on its way to the disk of replicas that were down at the end."""
+    excused = lost.where("excused")
+    count = excused.count()
+    if not count:
+        return 0
+    shown = excused.orderBy("file", "complete_us").limit(3).collect()
+    names = [f"{row.f} {uuid.UUID(bytes=bytes(row.id))}" for row in shown]
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    what = f"{count} acknowledged operation{'s are' if count > 1 else ' is'} not in the journals"
+    who = sorted({*audit.inputs.down, *audit.inputs.unsure, *audit.inputs.volatile})
+    whose = f"replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
+    audit.notes.append(f"{what}: {', '.join(names)}{more}; what {whose} had not yet written at the end is not known")
+    if prop.verdict == VALID:
+        prop.verdict, prop.note = PENDING, what
+    return count
+
+
+def _count_thin(audit: Audit, prop: Property) -> None:
+    """Answers for what only a minority of a shard's replicas holds: their loss would be the operation's."""
+    held = []
+    for shard, members in audit.inputs.shards.items():
+        ends = sorted((audit.tops[r].delivered if r in audit.tops else 0 for r in members), reverse=True)
+        sure = not set(members) & set(audit.inputs.unsure)
+        held += [(shard, ends[len(members) // 2])] if sure and ends[0] > ends[len(members) // 2] else []
+    if not held:
+        return
+    frame = audit.spark.createDataFrame(held, "shard int, most bigint")
+    rows = clients.thin(audit.operations, audit.log, frame).orderBy("shard", "position").collect()
+    if not rows:
+        return
+    first = rows[0]
+    what = f"{len({row.id for row in rows})} acknowledged operations stand in the journals of a minority of a shard"
+    audit.notes.append(
+        f"{what}: the first is {first.f} {uuid.UUID(bytes=bytes(first.id))} at position {first.position} of shard"
+        f" {first.shard}"
+    )
+    if prop.verdict == VALID:
+        prop.verdict, prop.note = PENDING, what

@@ -1,0 +1,113 @@
+"""What clients asked and were told, value by value, held against what the journals say was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kvstore.core.audit import value_text
+from multicast.types import ZERO, Timestamp
+from spark_etl import replay
+from spark_etl.columns import id_text, text, version_text, violations
+
+READERS = ("read_all", "cycle_read", "counter_read")
+"""Operations whose `value` in a history is what they read, key -> integer, and all of it."""
+
+_COMPARED = "id binary, gts binary, f string, file string, name string, key string, said string, why string"
+_ARROW = pa.schema([
+    ("id", pa.binary()), ("gts", pa.binary()),
+    *((name, pa.string()) for name in ("f", "file", "name", "key", "said", "why")),
+])  # fmt: skip
+
+
+def compare(
+    operations: DataFrame, messages: DataFrame, reads: DataFrame, writes: DataFrame, whole: Column
+) -> DataFrame:
+    """Each operation that says what was asked or read, executed again on the values that it read (`replay`): a row with
+    name "" for each, and one for everything that is wrong: id, gts, f, file, name, key, said (as in a history), why.
+
+    whole: `frames.applied_everywhere`; of other transactions only a part is known, and they are left out.
+    """
+    integers = F.col("f").isin(*READERS) & (F.col("type") == "ok") & F.col("value").isNotNull()
+    asked = operations.where(F.col("asked").isNotNull() | integers)
+    asked = asked.withColumn("value", F.when(integers, F.col("value")))
+    ran = messages.where(whole).select("id", "gts", F.col("succeeded").alias("ran"))
+    asked = asked.select("id", "f", "file", "asked", "told", "value").join(ran, "id")
+    versions = writes.select(
+        "key", F.col("gts").alias("version"), "value", "digested", "deleted", F.lit(True).alias("known")
+    )
+    concerned = asked.select("id").distinct()
+    seen = reads.select("id", "key", "version").join(concerned, "id", "left_semi").join(
+        versions, ["key", "version"], "left"
+    )
+    seen = seen.groupBy("id").agg(
+        F.collect_list(F.struct("key", "version", "value", "digested", "deleted", "known")).alias("seen")
+    )
+    wrote = writes.groupBy("id").agg(F.collect_list(F.struct("key", "value", "digested", "deleted")).alias("wrote"))
+    return asked.join(seen, "id", "left").join(wrote, "id", "left").mapInArrow(_batches, _COMPARED)
+
+
+def _batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([found for row in batch.to_pylist() for found in _compare(row)], schema=_ARROW)
+
+
+def _compare(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    seen = {_key(one): replay.Seen(_before(one), _version(one["version"])) for one in row["seen"] or ()}
+    writes = {_key(one): _text(one) for one in row["wrote"] or ()}
+    read = None if row["value"] is None else dict(row["value"])
+    try:
+        found = replay.compare(row["asked"], row["told"], read, bool(row["ran"]), seen, writes)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return  # nothing that a client of ours writes: not compared
+    base = {"id": row["id"], "gts": row["gts"], "f": row["f"], "file": row["file"]}
+    yield {**base, "name": "", "key": None, "said": None, "why": None}
+    for one in found:
+        yield {**base, "name": one.name, "key": one.key, "said": one.said, "why": one.why}
+
+
+def _key(one: dict[str, Any]) -> str:
+    return bytes(one["key"]).decode(errors="surrogateescape")
+
+
+def _version(version: bytes) -> str:
+    return str(Timestamp.decode(bytes(version)))
+
+
+def _before(one: dict[str, Any]) -> Any:
+    if _version(one["version"]) == str(ZERO):
+        return None
+    return _text(one) if one["known"] and not one["deleted"] else replay.UNKNOWN
+
+
+def _text(one: dict[str, Any]) -> str | None:
+    if one["deleted"]:
+        return None
+    value = bytes(one["value"])
+    return f"#{value.hex()}" if one["digested"] else value_text(value)
+
+
+def wrong(compared: DataFrame, writes: DataFrame) -> DataFrame:
+    """Names: value-mismatch, unwritten-value, not-as-asked. compared: from `compare`."""
+    digest = F.concat(F.lit("#"), F.lower(F.hex("value")))
+    said = F.when(F.col("digested"), digest).otherwise(F.concat(F.lit("="), F.col("value").cast("string")))
+    written = writes.where(~F.col("deleted")).select("key", said.alias("said"), F.lit(True).alias("written")).distinct()
+    found = compared.where(F.col("name") != "").withColumn("key", F.col("key").cast("binary"))
+    found = found.join(written, ["key", "said"], "left")
+    told = (F.col("name") == "value-mismatch") & F.col("said").rlike("^[=#]")
+    unwritten = told & F.col("written").isNull()
+    return violations(
+        found,
+        F.when(unwritten, "unwritten-value").otherwise(F.col("name")),
+        text(
+            "{} {} (version {}): {}{} ({})",
+            F.col("f"), id_text(F.col("id")), version_text(F.col("gts")), F.col("why"),
+            F.when(unwritten, ", and nobody ever wrote what it was told").otherwise(""), F.col("file"),
+        ),
+        [F.col("id")],
+        [F.when(F.length("key") > 0, F.col("key"))],
+    )  # fmt: skip
