@@ -334,10 +334,11 @@ def _extract(run: Path, out: Path, spark: SparkSession | None) -> Extraction:
         old = Manifest(schemas.SCHEMA_VERSION, str(run.resolve()), {}, {}, {})
     _clean(out, old.files())
     write_empty(out)
-    jobs = [(segment, old.segments.get(segment.name)) for segment in segments]
-    read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
     names = {f"history/{path.name}": path for path in histories}
     events = [_read_history(n, p, i, old.histories.get(n), out) for i, (n, p) in enumerate(names.items())]
+    segments = find_segments(run)  # and marks: of a running cluster nothing that a client knows must be missing
+    jobs = [(segment, old.segments.get(segment.name)) for segment in segments]
+    read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
     traces = {f"trace/{path.name}": path for path in find_traces(run)}
     frames = [_read_trace(n, p, i, old.traces.get(n), out) for i, (n, p) in enumerate(traces.items())]
     manifest = Manifest(

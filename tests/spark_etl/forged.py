@@ -184,12 +184,12 @@ FORGERIES = {
     "another value written": Kind(
         account(_set(writes=_first_write), _writes),
         "outcome-disagreement",
-        "",
+        "not-as-asked unwritten-value",
     ),
     "a write fewer": Kind(
         account(_set(writes=lambda o: o.writes[1:]), _writes),
         "outcome-disagreement",
-        "unwritten-version",
+        "not-as-asked unwritten-version",
     ),
     "another version of the outcome": Kind(
         account(_set(timestamp=lambda o: _next(o.timestamp))),
@@ -214,7 +214,7 @@ FORGERIES = {
     "another branch": Kind(
         account(_set(succeeded=lambda o: not o.succeeded)),
         "outcome-disagreement",
-        "branch-disagreement branch-mismatch",
+        "branch-disagreement branch-mismatch not-as-asked",
     ),
     "another state": Kind(
         account(_set(state_digest=lambda o: bytes(16)), lambda o: o.state_digest is not None),
@@ -429,9 +429,7 @@ LOSSES = {
     "a replica that was killed and came back": Loss(restarted, (1,), ""),
     "rolled back everywhere": Loss(_crashed_and(rolled_back), EVERYWHERE, ""),
     "the last positions cut everywhere": Loss(_crashed_and(cut(12)), EVERYWHERE, "acknowledged-but-absent"),
-    "the last positions cut at one shard": Loss(
-        _crashed_and(cut(12)), (0, 1, 2), "acknowledged-but-absent missed-delivery"
-    ),
+    "the last positions cut at one shard": Loss(_crashed_and(cut(12)), (0, 1, 2), "acknowledged-but-absent"),
     "the last positions cut at most of a shard": Loss(_crashed_and(cut(12)), (1, 2), ""),
     "the last operation dropped": Loss(_crashed_and(cut(1)), EVERYWHERE, "acknowledged-but-absent"),
     "no second start": Loss(_crashed_and(without_start), (1,), "damage"),
@@ -444,14 +442,78 @@ LOSSES = {
 were down at the end may not have written is counted only."""
 
 
+Events = list[dict[str, Any]]
+
+
+def _balances(events: Events) -> Events:
+    """Those that say what all accounts hold."""
+    return [event for event in events if event.get("value")]
+
+
+def exchanged(events: Events) -> None:
+    """Two balances of an answer: their sum is what it was."""
+    value = _balances(events)[0]["value"]
+    one, other = next((a, b) for a in value for b in value if value[a] != value[b])
+    value[one], value[other] = value[other], value[one]
+
+
+def exchanged_of_old(events: Events) -> None:
+    """The same in a history that says no more than that."""
+    for event in events:
+        event.pop("asked", None), event.pop("told", None)
+    exchanged(events)
+
+
+def unwritten(events: Events) -> None:
+    """An answer with a value that no account ever had."""
+    event = next(event for event in reversed(events) if event["f"] == "get" and (event.get("told") or [None])[0])
+    event["told"][0] = "=nobody wrote this"
+
+
+def another_amount(events: Events) -> None:
+    """A transfer of more than was moved."""
+    done = {event["id"] for event in events if event.get("succeeded")}
+    event = next(event for event in events if event["f"] == "transfer" and event["id"] in done and "asked" in event)
+    event["asked"]["success"][0][2] -= 1
+    event["asked"]["success"][1][2] += 1
+
+
+def another_condition(events: Events) -> None:
+    """A transfer that asked for more than there is."""
+    done = {event["id"] for event in events if event.get("succeeded")}
+    event = next(event for event in events if event["f"] == "transfer" and event["id"] in done and "asked" in event)
+    event["asked"]["compare"][0][3] = "=9999999"
+
+
+def another_key(events: Events) -> None:
+    """A put of another key than was written."""
+    done = {event["id"] for event in events if event["type"] == "ok"}
+    event = next(event for event in events if event["f"] == "put" and event["id"] in done and "asked" in event)
+    event["asked"]["success"][0][1] = "key/none"
+
+
+TOLD: dict[str, tuple[Callable[[Events], None], str]] = {
+    "two balances exchanged": (exchanged, "unwritten-value"),
+    "two balances exchanged in an old history": (exchanged_of_old, "unwritten-value"),
+    "a value that nobody wrote": (unwritten, "unwritten-value"),
+    "another amount": (another_amount, "not-as-asked value-mismatch"),
+    "another condition": (another_condition, "not-as-asked"),
+    "another key": (another_key, "not-as-asked"),
+}
+"""What is done to a history, and what is found."""
+
+
 class Forged(folded.Folded):
-    """One audit of copies of a run; copy c has the journals of `replicas` forged as the c-th of `copies` says."""
+    """One audit of copies of a run; copy c has the journals of `replicas` forged as the c-th of `copies` says; its
+    history, as `told` says of c."""
 
     def __init__(
-        self, spark: Any, run: Path, copies: Sequence[tuple[Forgery, Sequence[int]]], out: Path, parts: Sequence[str]
-    ):
+        self, spark: Any, run: Path, copies: Sequence[tuple[Forgery, Sequence[int]]],
+        told: Mapping[int, Callable[[Events], None]], out: Path, parts: Sequence[str],
+    ):  # fmt: skip
         super().__init__(spark, [], out, parts=parts)
         self.copies = copies
+        self.told = told
         self.segments = extract.find_segments(run)
         self.journals = {s.replica: Path(s.path).read_bytes() for s in self.segments}
         self.history_file = next(iter(extract.find_histories(run)))
@@ -469,11 +531,7 @@ class Forged(folded.Folded):
 
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        events = [
-            event
-            for batch in extract.parse_history("history/clients.jsonl", self.history_file.read_bytes())
-            for event in batch.to_pylist()
-        ]
+        events = self._events(None)
         for case, (change, replicas) in enumerate(self.copies):
             for segment in self.segments:
                 found = self.parsed[segment.replica]
@@ -481,8 +539,16 @@ class Forged(folded.Folded):
                     found = self._parse(segment, forge(self.journals[segment.replica], change))
                 for table, row in found:
                     rows[table].append(self._fold(case, row))
-            rows["history"] += [self._fold(case, event) for event in events]
+            told = self._events(self.told[case]) if case in self.told else events
+            rows["history"] += [self._fold(case, event) for event in told]
         return rows
+
+    def _events(self, change: Callable[[Events], None] | None) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.history_file.read_bytes().splitlines()]
+        if change is not None:
+            change(lines)
+        data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        return [e for batch in extract.parse_history("history/clients.jsonl", data) for e in batch.to_pylist()]
 
     def _fold(self, case: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """As a row of that copy: nothing of it is any other copy's."""
@@ -504,6 +570,19 @@ class Forged(folded.Folded):
                 new[name] = b"%d:" % case + value
             elif name == "reads":
                 new[name] = [(f"{case}:{key}", self._version(case, version)) for key, version in value]
+            elif name == "value" and isinstance(value, list):
+                new[name] = [(f"{case}:{key}", n) for key, n in value]
+            elif name == "asked":
+                asked = json.loads(value)
+                for words in asked.get("success", []) + asked.get("failure", []):
+                    words[1] = f"{case}:{words[1]}"
+                for words in asked.get("compare", []):
+                    words[0] = f"{case}:{words[0]}"
+                new[name] = json.dumps(asked)
+            elif name == "told":
+                told = [{f"{case}:{k}": v for k, v in one.items()} if isinstance(one, dict) else one
+                        for one in json.loads(value)]  # fmt: skip
+                new[name] = json.dumps(told)
             elif name == "members":
                 new[name] = json.dumps({
                     case * folded.SHARDS + int(s): [case * folded.REPLICAS + r for r in rs]

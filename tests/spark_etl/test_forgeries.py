@@ -10,7 +10,7 @@ import pytest
 
 from kvstore.simulated.runner import Settings, run_seed
 from tests.spark_etl import folded
-from tests.spark_etl.forged import FORGERIES, LOSSES, Forged
+from tests.spark_etl.forged import FORGERIES, LOSSES, TOLD, Forged
 
 PARTS = ("delivery", "transactions", "clients")
 ONE, SHARD = (2,), (0, 1, 2)
@@ -22,8 +22,10 @@ def test_every_forgery_is_named_or_known_to_be_beyond_us(spark: Any, tmp_path: P
     run_seed(settings, 1, tmp_path / "run")
     copies = [(kind.forge, replicas) for kind in FORGERIES.values() for replicas in (ONE, SHARD)]
     copies += [(loss.forge, loss.replicas) for loss in LOSSES.values()]
+    told = {len(copies) + n: change for n, (change, _) in enumerate(TOLD.values())}
+    copies += [(lambda records: None, ()) for _ in TOLD]
     folded.unlimited(monkeypatch)
-    report = Forged(spark, tmp_path / "run", copies, tmp_path / "out", PARTS).check_all()
+    report = Forged(spark, tmp_path / "run", copies, told, tmp_path / "out", PARTS).check_all()
     found = defaultdict(set)
     for violation in (violation for prop in report.properties for violation in prop.examples):
         cases = {folded.case_of_text(one) for one in violation.transactions}
@@ -38,5 +40,7 @@ def test_every_forgery_is_named_or_known_to_be_beyond_us(spark: Any, tmp_path: P
     assert got == {name: [kind.one, kind.shard] for name, kind in kinds}
     lost = {name: " ".join(sorted(found[2 * len(kinds) + n])) for n, name in enumerate(LOSSES)}
     assert lost == {name: loss.found for name, loss in LOSSES.items()}
+    said = {name: " ".join(sorted(found[case])) for name, case in zip(TOLD, told, strict=True)}
+    assert said == {name: names for name, (_, names) in TOLD.items()}
     assert any("acknowledged operations stand in the journals of a minority of a shard" in n for n in report.notes)
     assert any("acknowledged operations are not in the journals" in note for note in report.notes)

@@ -1,0 +1,117 @@
+"""What a transaction must have written and told, executed once more from what was asked: as the store does it."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvstore.core import audit
+from kvstore.core.execution import Execution, LocalPlan
+from kvstore.core.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
+from multicast.types import ZERO, Timestamp
+from spark_etl import answered, replay
+
+LONG = b"long" * 100
+KEYS = (b"a", b"b", b"n")
+
+
+class Store:
+    """Rows as the store's state gives them."""
+
+    def __init__(self, rows: dict[bytes, tuple[bytes, Timestamp]]):
+        self.rows = rows
+
+    def get(self, key: bytes) -> Any:
+        return self.rows.get(key)
+
+    def scan(self, prefix: bytes, after: bytes, limit: int) -> Any:
+        found = [(k, *self.rows[k]) for k in sorted(self.rows) if k.startswith(prefix) and k > after]
+        return found[:limit], len(found) > limit
+
+
+def random_transaction(rng: Random) -> Transaction:
+    def operation() -> Any:
+        key = rng.choice(KEYS[:2])
+        return rng.choice([
+            Get(key), Put(key, rng.choice((b"1", b"text", LONG, b"\xff"))), Delete(key), Append(key, b"x"),
+            Append(key, LONG), Get(b"n"), Add(b"n", 3), Range(b"", 9),
+        ])  # fmt: skip
+
+    compare = tuple(
+        rng.choice([
+            Compare(b"a", "exists", "==", rng.random() < 0.5), Compare(b"n", "value", rng.choice("<>"), b"12"),
+            Compare(b"b", "value", rng.choice(("==", "!=")), rng.choice((b"1", LONG))),
+            Compare(b"a", "version", rng.choice(("==", "!=")), Timestamp(1, 1)),
+        ])
+        for _ in range(rng.choice((0, 1, 2)))
+    )  # fmt: skip
+    branches = [tuple(operation() for _ in range(rng.randint(0, 4))) for _ in range(2)]
+    return Transaction(compare, *branches)
+
+
+def executed(seed: int) -> dict[str, Any]:
+    """Arguments of `replay.compare`, as journals and history say them of a transaction that the store executed."""
+    rng = Random(seed)
+    rows = {key: (value, Timestamp(1, 1)) for key in KEYS[:2] if (value := rng.choice((None, b"1", b"y", LONG)))}
+    rows |= {b"n": (b"%d" % rng.randint(0, 30), Timestamp(2, 1))} if rng.random() < 0.8 else {}
+    transaction = random_transaction(rng)
+    execution = Execution(Store(rows), Timestamp(9, 1))  # type: ignore[arg-type]
+    succeeded = execution.compare(transaction.compare)
+    plan = LocalPlan(transaction)
+    execution.run(plan.success if succeeded else plan.failure)
+    assert not execution.failure
+    values = {key: audit.value_text(value) for key, (value, _) in rows.items()}
+    branch = transaction.success if succeeded else transaction.failure
+    return {
+        "asked": _json(audit.asked(transaction.compare, transaction.success, transaction.failure)),
+        "told": _json(audit.told(branch, [result for _, result in execution.results])),
+        "read": None,
+        "succeeded": succeeded,
+        "seen": {k.decode(): replay.Seen(None if v == ZERO else values[k], str(v)) for k, v in execution.reads.items()},
+        "writes": {k.decode(): None if v is None else audit.value_text(v) for k, v in execution.writes.items()},
+    }
+
+
+def _json(one: Any) -> str:
+    return msgspec.json.encode(one).decode()
+
+
+def test_what_the_store_does_is_right():
+    for seed in range(400):
+        assert replay.compare(**executed(seed)) == [], seed
+
+
+def test_what_it_does_not_do_is_wrong():
+    """Any other value that was written or told, the other branch where its comparisons tell, a write more or fewer."""
+    found = dict.fromkeys(("write", "less", "told", "branch"), 0)
+    for seed in range(400):
+        for what in found:
+            one = executed(seed)
+            told = json.loads(one["told"])
+            texts = [at for at, value in enumerate(told) if isinstance(value, str)]
+            if what == "write":
+                one["writes"]["a"] = "=forged"
+            elif what == "less" and one["writes"]:
+                del one["writes"][min(one["writes"])]
+            elif what == "told" and texts:
+                told[texts[0]] = "=forged"
+                one["told"] = json.dumps(told)
+            elif what == "branch":
+                one["succeeded"] = not one["succeeded"]
+            else:
+                continue
+            found[what] += any(replay.compare(**one))
+    assert min(found.values()) > 100, found
+
+
+@pytest.mark.parametrize(("value", "text"), [(b"5", "=5"), (b"", "="), (b"\xff", "#"), (b"x" * 257, "#")])
+def test_a_long_value_or_no_text_is_its_digest(value: bytes, text: str):
+    assert audit.value_text(value).startswith(text) and len(audit.value_text(value)) in (len(text), 33)
+
+
+def test_answers_over_more_time_than_a_batch_takes_are_of_several():
+    assert [answered._windows(tenths) for tenths in ([], [5], [5, 15], [5, 16], [0, 5, 11, 21, 22])] == [0, 1, 1, 2, 3]
