@@ -185,7 +185,7 @@ def history(placed: DataFrame, reads: DataFrame, shape: Shape) -> DataFrame:
     ).select(
         F.lit("history/bench.jsonl").alias("file"), "event.line", (F.col("number") % PROCESSES).alias("process"),
         "event.type", "event.at_us", "id", F.lit("txn").alias("f"), "event.version", "event.succeeded", "event.reads",
-        F.lit(None).alias("value"), F.lit(None).alias("error"), F.lit(None).alias("damage"),
+        *(F.lit(None).alias(name) for name in ("value", "error", "asked", "told", "damage")),
     )  # fmt: skip
 
 

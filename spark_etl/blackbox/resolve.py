@@ -16,7 +16,7 @@ After Adya, Liskov and O'Neil 2000; Kingsbury and Alvaro, Elle, VLDB 2020, Secti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
@@ -127,6 +127,9 @@ class _Resolver:
         self.after_own: set[tuple[int, int]] = set()
         self.whole: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.list_keys = {op.key for t in history for op in t.ops if op.kind == "append"}
+        self.assigned = {op.key for t in history for op in t.ops if op.kind == "w"}
+        self.lists = self.list_keys | {op.key for t in history for op in t.ops if isinstance(op.value, tuple)}
+        self.after_write: dict[Key, list[_ByValue]] = defaultdict(list)
 
     def run(self) -> Facts:
         facts = self.facts
@@ -234,17 +237,18 @@ class _Resolver:
                     wrote[op.key] += 1
                 elif _shown(transaction, op):
                     own = wrote[op.key]
-                    if isinstance(op.value, tuple) or op.key in self.list_keys:
+                    if op.key in self.lists:
                         whole = op.value or ()
                         mine = tuple(o.value for o in transaction.ops[:number] if o[:2] == ("append", op.key))
                         if own:
                             self.after_own.add((index, number))
-                        if not own or whole[len(whole) - own :] == mine:
+                        if set(mine) <= set(whole):
                             self.whole[index, number] = whole
+                        else:
+                            self.facts.own_missed.append(Read(index, op.key, index, number))
+                        if not own or whole[len(whole) - own :] == mine:
                             whole = whole[: len(whole) - own]
                         else:
-                            if not set(mine) <= set(whole):
-                                self.facts.own_missed.append(Read(index, op.key, index, number))
                             whole = tuple(value for value in whole if value not in mine)
                         lists[op.key].append((index, number, whole))
                     elif not own:
@@ -253,6 +257,8 @@ class _Resolver:
                         writer = INIT if op.value is None else self._committed_writer(op.key, op.value)
                         if writer not in (None, index):
                             self.facts.own_missed.append(Read(index, op.key, writer, number))
+                        if writer != INIT:
+                            self.after_write[op.key].append((index, number, op.value))
         return registers, lists
 
     # -- registers ----------------------------------------------------------------------------------------------------
@@ -271,6 +277,9 @@ class _Resolver:
             if writer is not None and writer != reader:
                 facts.reads.append(Read(reader, key, writer, ordinal))
                 first.setdefault(reader, writer)
+        for reader, _, value in self.after_write.get(key, []):
+            if value != initial:
+                self._writer(key, value, reader, initial)
         given = (self._committed_writer(key, v) for v in self.orders.get(key, self.orders.get(str(key), ())))
         chain = list(dict.fromkeys(w for w in given if w is not None))
         facts.ww.update((earlier, later, key) for earlier, later in pairwise(chain))
@@ -336,15 +345,16 @@ class _Resolver:
         itself appended show their place too, unless other reads contradict that: then it was the reader's own view."""
         facts = self.facts
         wholes = [(reader, self._whole(reader, ordinal, value)) for reader, ordinal, value in reads]
-        longest = max((value for _, value in wholes), key=len, default=())
-        if any(value != longest[: len(value)] for _, value in wholes):
-            wholes = [(reader, value) for reader, _, value in reads]
-            longest = max((value for _, value in wholes), key=len, default=())
         for reader, value in wholes:
             if len(set(value)) < len(value):
                 twice = next(v for v in value if value.count(v) > 1)
                 facts.contradictory.add(key)
                 facts.report("duplicate-elements", [reader], f"T{reader} reads {twice!r} twice in {key!r}")
+        longest = max((value for _, value in wholes), key=len, default=())
+        if any(value != longest[: len(value)] for _, value in wholes):
+            wholes = [(reader, value) for reader, _, value in reads]
+            longest = max((value for _, value in wholes), key=len, default=())
+        for reader, value in wholes:
             if value != longest[: len(value)]:
                 text = f"T{reader} reads {key!r} = {listed(value)}; another reads {listed(longest)}"
                 facts.contradictory.add(key)
@@ -352,10 +362,14 @@ class _Resolver:
         for rival in [value for _, value in wholes if len(value) == len(longest) and value != longest]:
             longest = tuple(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(longest, rival, strict=False)))
         elements = list(dict.fromkeys(longest))
-        order = [self._appender(key, value, elements, wholes) for value in elements]
+        facts.initial[key] = beginning = self._beginning(key, elements, reads)
+        order = [self._appender(key, value, elements, wholes) if at >= len(beginning) else INIT
+                 for at, value in enumerate(elements)]  # fmt: skip
         place = {value: i for i, value in enumerate(elements)}
-        facts.initial[key] = tuple(takewhile(lambda value: (key, value) not in self.written, elements))
         self._program_order(key, elements, wholes)
+        if key in facts.contradictory:
+            for reader, ordinal, value in reads:
+                self._out_of_order(key, place, reader, self._whole(reader, ordinal, value))
         unseen = [w for w in facts.writers.get(key, []) if any(v not in place for v in self._appended(w, key))]
         known = [w for w in order if w is not None and w != INIT]
         facts.ww.update((a, b, key) for a, b in pairwise(known) if a != b)
@@ -385,6 +399,21 @@ class _Resolver:
         for at, updaters in updates.items():
             self._lost_update(updaters, f"all read the first {at + 1} elements of {key!r}, and then append to it")
 
+    def _beginning(self, key: Key, elements: list[Any], reads: list[_ByValue]) -> tuple[Any, ...]:
+        """The elements that nobody appended and that can have been there from the beginning: all reads show them."""
+        shortest = min((len(self._whole(*read)) for read in reads), default=0)
+        most = len(elements) if key in self.assigned else shortest
+        return tuple(takewhile(lambda value: (key, value) not in self.written, elements[:most]))
+
+    def _out_of_order(self, key: Key, elements: Collection[Any], reader: int, value: tuple[Any, ...]) -> None:
+        """Elements of a read that contradicts others, which are not in their order and nobody's."""
+        for one in dict.fromkeys(value):
+            if one not in elements and (key, one) not in self.written:
+                self._nobodys(key, one, reader)
+
+    def _nobodys(self, key: Key, value: Any, reader: int) -> None:
+        self.facts.report("garbage-read", [reader], f"T{reader} reads {value!r} in {key!r}, which nobody appended")
+
     def _program_order(self, key: Key, elements: list[Any], wholes: list[tuple[int, tuple[Any, ...]]]) -> None:
         """Of a transaction's own appends, the list must hold the first ones in their order."""
         shown: dict[int, list[Any]] = defaultdict(list)
@@ -409,16 +438,14 @@ class _Resolver:
     def _appender(
         self, key: Key, value: Any, elements: list[Any], wholes: list[tuple[int, tuple[Any, ...]]]
     ) -> int | None:
-        """Whose element this is: INIT if it was there from the beginning, None if it is nobody's that committed."""
+        """Whose element this is, that was not there from the beginning; None if it is nobody's that committed."""
         facts, writers = self.facts, self.written.get((key, value), [])
         if writers and (writer := self._committed_writer(key, value)) is not None:
             return writer
         at = elements.index(value)
         reader = next((r for r, whole in wholes if value in whole), -1)
         if not writers:
-            if all((key, v) not in self.written for v in elements[:at]):
-                return INIT
-            facts.report("garbage-read", [reader], f"T{reader} reads {value!r} in {key!r}, which nobody appended")
+            self._nobodys(key, value, reader)
             return None
         self._aborted_read(key, value, reader, writers[0])
         above = next((w for v in elements[at + 1 :] if (w := self._committed_writer(key, v)) is not None), None)
@@ -443,8 +470,7 @@ class _Resolver:
             self.facts.reads.append(Read(reader, key, writer, ordinal))
         for one in value:
             if (key, one) not in self.written:
-                text = f"T{reader} reads {one!r} in {key!r}, which nobody appended"
-                self.facts.report("garbage-read", [reader], text)
+                self._nobodys(key, one, reader)
             elif self._committed_writer(key, one) is None:
                 self._aborted_read(key, one, reader, self.written[key, one][0])
 

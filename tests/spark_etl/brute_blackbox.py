@@ -287,7 +287,9 @@ def _commit_order(world: World, order: Order, level: str) -> bool:
     sources: list[tuple[int, int, Any, int]] = []
     for t, n, key, value in world.reads:
         shown = world.external(t, n, key, value)
-        if shown is ...:
+        if shown is ...:  # no read of others, unless it shows theirs: then nothing aborted or intermediate
+            if value not in world.own(t, n, key) and world.version(key, value) is None:
+                return False
             continue
         writer = source_of(world, order, key, shown, finals)
         if writer is None or place[writer] >= place[t.index] or writer == t.index:

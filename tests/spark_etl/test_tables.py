@@ -254,3 +254,17 @@ def test_a_full_disk_is_a_sentence(run: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(pq.ParquetWriter, "write_batch", full)
     with pytest.raises(Unreadable, match="out: No space left on device"):
         extract(run, tmp_path / "out")
+
+
+def test_histories_are_read_before_journals(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a cluster that runs, the journals hold all that its clients had heard of by then."""
+    order: list[str] = []
+    for name in ("_read_history", "find_segments", "read_segment"):
+
+        def reading(*args: object, name: str = name, old: Callable[..., object] = getattr(tables, name)) -> object:
+            order.append(name)
+            return old(*args)
+
+        monkeypatch.setattr(tables, name, reading)
+    extract(run, tmp_path / "out")
+    assert order[-8:] == ["_read_history", "find_segments", *["read_segment"] * 6]
