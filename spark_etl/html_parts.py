@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from spark_etl import drawing
+from spark_etl import drawing, names
 from spark_etl.html_style import SCRIPT, STYLE
 from spark_etl.report import NOT_APPLICABLE, PENDING, UNDETERMINED, VALID, VIOLATED, Evidence, Violation, visible
 
@@ -88,8 +88,13 @@ def models(verdicts: Mapping[str, tuple[str, str]], per_key: str, columns: tuple
     head = "".join(f'<th scope="col">{title}</th>' for title in ("model", *columns))
     return (
         '<div class="wide" tabindex="0"><table class="models"><thead><tr>'
-        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{_reasons(verdicts)}"
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{_definitions()}{_reasons(verdicts)}"
     )
+
+
+def _definitions() -> str:
+    items = "".join(f"<li>{esc(line)}</li>" for line in names.definitions())
+    return f"<details><summary>Definitions</summary><ul>{items}</ul></details>"
 
 
 def _row(name: str, cells: Iterable[str]) -> str:
@@ -105,8 +110,8 @@ def _reasons(verdicts: Mapping[str, tuple[str, str]]) -> str:
     if not reasons:
         return ""
     items = "".join(
-        f"<li>{pill(verdict)} {esc(why)}: {esc(', '.join(names) if len(names) < len(verdicts) else 'all models')}</li>"
-        for (verdict, why), names in sorted(reasons.items(), key=lambda item: item[0][0] != VIOLATED)
+        f"<li>{pill(verdict)} {esc(why)}: {esc(', '.join(of) if len(of) < len(verdicts) else 'all models')}</li>"
+        for (verdict, why), of in sorted(reasons.items(), key=lambda item: item[0][0] != VIOLATED)
     )
     return f"<details><summary>Why</summary><ul>{items}</ul></details>"
 

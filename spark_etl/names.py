@@ -92,6 +92,7 @@ VIOLATIONS = {
 """Of an audit, besides cycles."""
 
 ANOMALIES = {
+    "G-other": "a circle of dependencies of no such shape, which the model that is named forbids",
     "long-fork": "two readers saw two writes in opposite orders",
     "lost-update": "several read one version and wrote the next",
     "G1a": "a read of what was aborted",
@@ -107,6 +108,35 @@ ANOMALIES = {
     "not-strict-serializable": "no order of the transactions respects real time, found by search (values repeat)",
 }
 """Of histories of any database, besides cycles."""
+
+DEFINITIONS = {
+    "read-uncommitted": ("no cycle of ww (no G0), and nothing read that nobody wrote", "Adya 1999, PL-1"),
+    "read-committed": (
+        "no aborted or intermediate reads, no cycle of ww and wr, and whoever has read from a transaction reads nothing"
+        " older than its writes later on", "Biswas and Enea 2019; stronger than Adya's PL-2, which lacks the last",
+    ),
+    "read-atomic": ("a transaction's writes are seen all or none", "Biswas and Enea 2019"),
+    "causal": ("what is seen includes all that it depends on", "Biswas and Enea 2019"),
+    "consistent-view": ("no cycle with exactly one rw (no G-single)", "Adya 1999, PL-2+"),
+    "prefix": ("all see prefixes of one order of commits", "Cerone and Gotsman 2018"),
+    "snapshot-isolation": ("the same, and of two writers of a key one saw the other", "Cerone and Gotsman 2018"),
+    "repeatable-read": ("no cycle of ww, wr and rw of items", "Adya 1999, PL-2.99"),
+    "serializable": ("no cycle of ww, wr and rw", "Adya 1999, PL-3"),
+}  # fmt: skip
+"""Of each consistency model: what it asks for, and whose definition that is. ww: the later one overwrote what the other
+wrote; wr: it read that; rw: it overwrote what the other had read (Adya 1999)."""
+
+VARIANTS = (
+    "with sessions, or with real time: what these put in order is a dependency, too (Daudjee and Salem 2006; Herlihy"
+    " and Wing 1990)"
+)
+
+
+def definitions() -> list[str]:
+    """A line per consistency model, and one on its variants."""
+    lines = [f"{name.replace('-', ' ')}: {what} ({whose})" for name, (what, whose) in DEFINITIONS.items()]
+    return [*lines, VARIANTS]
+
 
 _NEEDS = {"-process": "with the order within sessions", "-realtime": "with the order of real time"}
 
@@ -128,4 +158,5 @@ def meaning(name: str, known: dict[str, str]) -> str:
         return known[name]
     base = next((name.removesuffix(suffix) for suffix in _NEEDS if name.endswith(suffix)), name)
     needs = _NEEDS.get(name.removeprefix(base), "")
-    return ", ".join(filter(None, [CYCLES.get(base, ""), needs])) if base in CYCLES else ""
+    said = {**CYCLES, **known}.get(base, "")
+    return ", ".join(filter(None, [said, needs])) if said else ""

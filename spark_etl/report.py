@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spark_etl import names
+
 REPORT_VERSION = 2
 
 VALID, VIOLATED, UNDETERMINED, PENDING, NOT_APPLICABLE = (
@@ -261,8 +263,10 @@ def _render_models(report: Report, console: Console) -> None:
     per_key = verdicts["linearizable-per-key"]
     table.add_row("linearizable per key", "", "", Text(per_key, _MODEL_STYLES[per_key]))
     console.print(table)
-    names = ["strict serializable" if n == "strong-serializable" else n.replace("-", " ") for n in report.strongest]
-    _line(console, Text.assemble("strongest that holds: ", (", ".join(names) or "none for certain", "bold")))
+    for line in names.definitions():
+        _line(console, Text(line, "dim"))
+    holding = ["strict serializable" if n == "strong-serializable" else n.replace("-", " ") for n in report.strongest]
+    _line(console, Text.assemble("strongest that holds: ", (", ".join(holding) or "none for certain", "bold")))
 
 
 def _line(console: Console, text: Text) -> None:

@@ -1,26 +1,36 @@
 """Names for cycles (Adya 1999; Elle, Section 3.2), the shortest of each kind, and a sentence for every edge.
 
 G0: only ww. G1c: ww and wr. G-single: exactly one rw. G-nonadjacent: several rw, no two in a row. G2-item: two rw in a
-row. With the suffix -process a cycle needs the order within sessions, with -realtime real time. Where the order of
-versions is not certain, only cycles of what is certain have such a name.
+row. G-other: a cycle that some model forbids, and that has none of these shapes. With the suffix -process a cycle needs
+the order within sessions, with -realtime real time. Where the order of versions is not certain, only cycles of what is
+certain have one of the first names.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from spark_etl.blackbox.graphs import Chains, Edge, Graph
 from spark_etl.blackbox.history import Transaction
-from spark_etl.blackbox.models import Judge, realtime_edges
+from spark_etl.blackbox.models import DEMANDED, MODELS, PLAIN, REALTIME, SESSION, Judge, realtime_edges, weaker
 from spark_etl.blackbox.reasons import explain
 from spark_etl.blackbox.resolve import INIT, Anomaly, Facts, Key, show
+from spark_etl.blackbox.solver import VIOLATED, Verdict
 
 NAMES = ("G0", "G1c", "G-single", "G-nonadjacent", "G2-item")
+OTHER = "G-other"
+_FORBIDDEN_BY = DEMANDED | {
+    "G0": "read-uncommitted", "G1c": "read-committed", "G-single": "consistent-view", "long-fork": "prefix",
+    "G-nonadjacent": "snapshot-isolation", "G2-item": "repeatable-read", OTHER: "serializable",
+}  # fmt: skip
+"""The weakest model that forbids what has this name."""
 INFERRED_MAX = 5_000
 """Up to so many transactions, orders of versions that must be inferred count too."""
 _TRIES_MAX = 500
@@ -89,6 +99,31 @@ def find(judge: Judge) -> list[Anomaly]:
         if not suffix and (fork := _long_fork([*judge.known, *sorted(new, key=repr)])):
             found["long-fork"] = fork
     return [anomaly(kind, cycle, judge.whole) for kind, cycle in found.items()]
+
+
+def unnamed(judge: Judge, models: Mapping[str, Verdict], named: Sequence[Anomaly]) -> list[Anomaly]:
+    """The cycles that show the weakest violated models that no anomaly found so far rules out."""
+    shown = {_forbidden_by(anomaly.name) for anomaly in named} - {""}
+    found: list[Anomaly] = []
+    broken = [model for model in MODELS if models[model].verdict == VIOLATED]
+    for model in broken:
+        if any(m in broken or m in shown for m in weaker(model)) or model in shown or len(models[model].cycle) < 2:
+            continue
+        cycle = models[model].cycle
+        variant = next(v for v in (SESSION, REALTIME, PLAIN) if model.startswith(v))
+        one = anomaly(OTHER + {SESSION: "-process", REALTIME: "-realtime", PLAIN: ""}[variant], cycle, judge.whole)
+        text = f"{one.text}. No execution that is {model.replace('-', ' ')} has this"
+        if all(set(one.transactions) != set(other.transactions) for other in found):
+            found.append(msgspec.structs.replace(one, text=text))
+    return found
+
+
+def _forbidden_by(kind: str) -> str:
+    """The weakest model that an anomaly's name rules out; empty: none of the table."""
+    for suffix, variant in (("-process", SESSION), ("-realtime", REALTIME), ("", PLAIN)):
+        if kind.endswith(suffix) and (base := _FORBIDDEN_BY.get(kind.removesuffix(suffix))):
+            return variant + base
+    return ""
 
 
 def _long_fork(known: Sequence[Edge]) -> list[Edge]:

@@ -74,6 +74,7 @@ def judge(
     models = judged.verdicts()
     if models[STRICT].verdict != HOLDS:
         anomalies += cycles.find(judged) + cycles.cyclic_versions(judged)
+        anomalies += cycles.unnamed(judged, models, anomalies)
     if models[STRICT].verdict == HOLDS:
         models[LINEARIZABLE] = Verdict(HOLDS)
     else:

@@ -54,6 +54,8 @@ BASES = (
 MODELS = tuple(variant + base for variant in (PLAIN, SESSION, REALTIME) for base in BASES)
 """From weak to strong within each variant. "strong-serializable" is strict serializability."""
 
+PL2 = "Adya's PL-2, which Elle calls read committed, holds: no G0, no G1"
+
 _IMPLIED = {
     "serializable": ("snapshot-isolation", "repeatable-read"),
     "repeatable-read": ("consistent-view",),
@@ -66,7 +68,7 @@ _IMPLIED = {
     "read-uncommitted": (),
 }
 
-_DEMANDED = {
+DEMANDED = {
     "G1a": "read-committed",
     "G1b": "read-committed",
     "dirty-update": "read-committed",
@@ -154,7 +156,7 @@ class Judge:
         if any(verdict.verdict == HOLDS and model in weaker(stronger) for stronger, verdict in found.items()):
             return Verdict(HOLDS)
         for anomaly in self.facts.anomalies:
-            demanded = _DEMANDED.get(anomaly.name)
+            demanded = DEMANDED.get(anomaly.name)
             if demanded and demanded in (base, *weaker(base)):
                 return Verdict(VIOLATED, anomaly.text)
         if variant == REALTIME and not self.has_times:
@@ -243,12 +245,15 @@ class Judge:
             graph.add(edge.source, edge.target, edge)
         if graph.order() is None:
             return Verdict(VIOLATED, CIRCLE, circle(graph))
+        otherwise = f" ({PL2})" if base == "read-committed" else ""
         for missed in self._overlooked(base, extra):
             edge = missed.edge
             if missed.writer == INIT:
-                return Verdict(VIOLATED, self._blind(missed), [edge])
+                return Verdict(VIOLATED, self._blind(missed) + otherwise, [edge])
             graph.add(edge.source, edge.target, edge)
-        return Verdict(HOLDS) if graph.order() is not None else Verdict(VIOLATED, CIRCLE, circle(graph))
+        if graph.order() is not None:
+            return Verdict(HOLDS)
+        return Verdict(VIOLATED, CIRCLE + otherwise, circle(graph))
 
     def _overlooked(self, base: str, extra: Sequence[Edge]) -> Iterable[Missed]:
         """Reads, and other writers of the key that the reader has seen: they come before the version that was read.

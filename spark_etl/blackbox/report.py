@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spark_etl import names
 from spark_etl.blackbox.compare import AGREE, DISAGREE, Comparison, internal_name, public_name
 from spark_etl.blackbox.judge import EXIT_CODES, LINEARIZABLE
 from spark_etl.blackbox.models import BASES, PLAIN, REALTIME, SESSION
@@ -109,6 +110,8 @@ def render_one(one: HistoryReport, console: Console) -> None:
     linear = one.models[LINEARIZABLE].verdict
     table.add_row("linearizable per key", "", "", Text(linear, _STYLES[linear]))
     console.print(table)
+    for line in names.definitions():
+        _line(console, Text(line, "dim"))
     _line(console, Text("serializable with sessions: strong session serializable; with real time: strict serializable"))
     _line(console, Text(f"strongest that holds: {_list([spoken(m) for m in one.strongest]) or 'none'}"))
     _anomalies(one.anomalies, console)
@@ -160,13 +163,13 @@ def render_many(report: HistoriesReport, console: Console) -> None:
 def _one_line(one: HistoryReport) -> Text:
     if one.error:
         return _text(f"{one.history}: ", ("not readable: ", "yellow"), one.error)
-    names = list(dict.fromkeys(anomaly.name for anomaly in one.anomalies))
+    found = list(dict.fromkeys(anomaly.name for anomaly in one.anomalies))
     text = _text(f"{one.history}: ")
     if one.comparison:
         text.append_text(Text(one.comparison.result, _STYLES[one.comparison.result])).append("; ")
     text.append(f"strongest {_list([spoken(m) for m in one.strongest]) or 'none'}; {spoken(internal_name(one.asked))} ")
     text.append(one.verdict, _STYLES[one.verdict])
-    return text.append(f"; {_list(names)}" if names else "")
+    return text.append(f"; {_list(found)}" if found else "")
 
 
 def _text(*parts: str | tuple[str, str]) -> Text:

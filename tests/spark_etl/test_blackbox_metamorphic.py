@@ -101,7 +101,8 @@ def test_two_histories_that_share_nothing(one: list[Transaction], two: list[Tran
             assert verdict in (HOLDS, UNDETERMINED), f"{name}\n{written(one)}\n\n{written(two)}"
     found = {name.removesuffix("-process").removesuffix("-realtime") for name in names(both)}
     expected = {name.removesuffix("-process").removesuffix("-realtime") for part in parts for name in names(part)}
-    assert found == expected, f"{written(one)}\n\n{written(two)}"
+    other = {"G-other"}  # where nothing else shows why a model does not hold
+    assert found - other == expected - other, f"{written(one)}\n\n{written(two)}"
 
 
 @given(HISTORIES)
