@@ -314,7 +314,7 @@ FORGERIES = {
     "messages exchanged": Kind(
         _swap(Delivered, "message"),
         "outcome-of-another-delivery position-disagreement",
-        "outcome-of-another-delivery timestamp-disagreement timestamp-shared version-mismatch",
+        "order-cycle outcome-of-another-delivery timestamp-disagreement timestamp-shared version-mismatch",
     ),
     "records exchanged": Kind(
         _swap_places,
