@@ -16,8 +16,8 @@ from multicast.simulation.experiments.overload import (
 
 SECOND = 1_000_000
 SATURATION = {"white_box": 77, "primcast": 316, "ft_skeen": 185, "fastcast": 59, "quasi_genuine": 200, "toto": 500}
-"""Multicasts per second on processors 1,000 times slower than the recorded ones, as `overload` measures them; less where
-that is much."""
+"""Multicasts per second on processors 1,000 times slower than the recorded ones, as `overload` measures them; less
+where that is much."""
 
 
 @pytest.mark.parametrize("name", sorted(SATURATION))
