@@ -65,8 +65,8 @@ class StampsByTimers(WhiteBox):
 _SMALL = Settings(groups=2, replicas=3, messages=40, options={"clock": "hybrid"})
 
 PLANTED = (
-    Planted(BelievesItself, _SMALL, 0, "discipline: agreed time"),
-    Planted(BelievesItselfAtFirst, _SMALL, 0, "discipline: stamps, nothing before a majority has answered"),
-    Planted(MedianOfTheHeard, _SMALL, 76, "discipline: rank min(h - f, ceil(h / 2))"),
-    Planted(StampsByTimers, _SMALL, 60, "discipline: two readings"),
+    Planted(BelievesItself, _SMALL, shows="discipline: agreed time"),
+    Planted(BelievesItselfAtFirst, _SMALL, shows="discipline: stamps, nothing before a majority has answered"),
+    Planted(MedianOfTheHeard, _SMALL, shows="discipline: rank min(h - f, ceil(h / 2))"),
+    Planted(StampsByTimers, _SMALL, shows="discipline: two readings"),
 )

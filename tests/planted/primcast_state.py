@@ -267,11 +267,6 @@ class NotToldAgain(PrimCast):
     """Acknowledgements are told once."""
 
 
-@rewrite("_retry_due", "out.send((self.joined.leader,), Start(entry.message))", "pass")
-class NotHandedOn(PrimCast):
-    """A follower does not hand a message on to a primary that never got it."""
-
-
 @rewrite("_adopt", "self.clocks.begin(self.joined, self.length, clock)", "pass")
 class ClocksNotBegun(PrimCast):
     """Clocks that are told in an epoch are not counted from its beginning."""

@@ -27,7 +27,7 @@ class NotToldAfterRestart(Skeen):
     """After a restart the own stamp does not count until it is told again."""
 
 
-@rewrite("on_start", "self._retries.append((now, message_id))", "pass")
+@rewrite("on_start", "self._retries.add(message_id, now)", "pass")
 class NotRepeatedAfterRestart(Skeen):
     """After a restart nobody repeats what waits for stamps."""
 
@@ -62,11 +62,6 @@ class DroppedOnWord(Skeen):
     """What another process has delivered is dropped, though this one has not come so far."""
 
 
-@rewrite("on_tick", "retries.append((now, message_id))", "pass")
-class RepeatedOnce(Skeen):
-    """A stamp that is not answered is told again once."""
-
-
 @rewrite("_drop", "out.delete(_ENTRY_PREFIX + message_id)", "pass")
 class SettledNotDeleted(Skeen):
     """What is settled is there again after a restart."""
@@ -94,7 +89,7 @@ PLANTED = (
         Planted,
         (
             OthersStampsNotSaved, ClockForgotten, NotToldAfterRestart, NotRepeatedAfterRestart, DeliveredIsPending,
-            OwnStampNotWaitedFor, ClockOneShort, NeverToldAgain, StampedAgain, DroppedOnWord, RepeatedOnce,
+            OwnStampNotWaitedFor, ClockOneShort, NeverToldAgain, StampedAgain, DroppedOnWord, 
             SettledNotDeleted, SettledInOneGroup,
         ),
     ),
