@@ -64,6 +64,8 @@ _DECIDED_KEY = b"xd"
 _FIRST_NUMBER = 1
 _BATCH_BYTES = 1024 * 1024
 _ACCEPT_BYTES = 64
+_RESENT_MIN = 8
+_RESENT_MAX = 64
 
 FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
 
@@ -220,6 +222,8 @@ class Paxos:
         self._fetch_turn = 0
         self._marks_dirty = False
         self._beaten = (0, 0)
+        self._resend_at = self._resent = self._lost_below = 0
+        self._resend_max = _RESENT_MIN
         self._wake = 0
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -477,6 +481,8 @@ class Paxos:
         self._taken.append((self.decided, values))
         self._next = max(self._next, self.decided + 1)
         self._marks_dirty = True
+        if self.decided == self._resent < self._lost_below - 1:
+            self._next_heartbeat = self._resend_at = self._wake = 0  # the next of what was lost
 
     # -- catching up --------------------------------------------------------------------------------------------------
 
@@ -672,15 +678,24 @@ class Paxos:
         return self._wake
 
     def _beat(self, now: int, out: Outbox) -> None:
-        """A heartbeat; and if nothing was decided since the last one, what was undecided then is sent again, to those
-        who have not acknowledged it; not more than one batch's bytes at once."""
+        """A heartbeat; and if nothing was decided since the last one, the first of what was undecided then is sent
+        again, to those who have not acknowledged it; not more than a batch's bytes at once, and few instances, so that
+        no link's queue overflows with them. When all of these are decided, the next and twice as many follow."""
         self._next_heartbeat = now + self.heartbeat_us
         if self._others:
             out.send(self._others, Heartbeat(self.promised, self.decided, self._timer.reluctant))
+        if now < self._resend_at:
+            return  # a heartbeat for who has just come back
+        self._resend_at = self._next_heartbeat
         decided, proposed = self._beaten
         self._beaten = (self.decided, self._next)
+        if decided == self.decided:
+            self._lost_below, self._resend_max = proposed, _RESENT_MIN
+        else:
+            self._resend_max = min(2 * self._resend_max, _RESENT_MAX)
         size = 0
-        for instance in range(decided + 1, proposed) if decided == self.decided else ():
+        for instance in range(self.decided + 1, min(self._lost_below, self.decided + 1 + self._resend_max)):
+            self._resent = instance
             entry = self._entries.get(instance)
             if entry is not None and entry[0] == self.promised and size < self._batch_bytes:
                 heard = self._acks.get(instance, {}).get(self.promised, ())

@@ -71,6 +71,8 @@ class FtSkeen(ReplicatedSkeen):
         """The first stamp of a new leader of another group: it has not got the stamps that went to the old one."""
         group = self.topology.group_of[sender]
         known = self.leaders[group]
+        if self.reign is None and self.paxos.promised.leader != self.self_id:
+            self._refer(sender, out)
         super()._on_stamp(sender, stamp, now, out)
         if self.leaders[group] != known and self.reign is not None:
             pending = [e for e in self.entries.values() if not e.position and group in e.message.destinations]

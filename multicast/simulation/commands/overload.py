@@ -57,7 +57,7 @@ def command(
             for outcome in _tried(one, loads, lengths, slower, seed):
                 outcomes.append(outcome)
                 bar.update(task, advance=1, description=one.specification.name)
-    console.print(_table(outcomes), width=_WIDTH)
+    console.print(_table(outcomes))
     if curve:
         for outcome in outcomes:
             _print_curve(outcome)
@@ -123,6 +123,7 @@ def _table(outcomes: list[Outcome]) -> Table:
         "",
     ):
         table.add_column(heading, justify="left" if heading == "protocol" else "right", no_wrap=True)
+    table.width = max(console.width, _WIDTH)
     for o in outcomes:
         plan = o.overload
         table.add_row(
