@@ -264,8 +264,7 @@ class PortionsMixed(FtSkeen):
 
 @rewrite("_promise", "self._queue.clear()", "pass", part="paxos")
 class QueueKept(FtSkeen):
-    """What a deposed leader had not proposed yet it proposes when it leads again. (Commands name their ballot: those
-    are void.)"""
+    """What a deposed leader had not proposed yet it proposes when it leads again."""
 
 
 @rewrite("_send_promise", "if k >= first", "if k > first", part="paxos")
@@ -376,7 +375,5 @@ class StaleAnswers(FtSkeen):
     """Who lost its disk takes answers to the questions of an earlier life."""
 
 
-HARMLESS = tuple(
-    map(Planted, (OldWordsKept, FetchesOneBefore, TakenAfterJump, SettledForgotten, QueueKept, FirstSoftCounts))
-)
+HARMLESS = tuple(map(Planted, (OldWordsKept, FetchesOneBefore, TakenAfterJump, SettledForgotten, FirstSoftCounts)))
 PLANTED = planted_in(__name__, HARMLESS)
