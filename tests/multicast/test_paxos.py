@@ -133,6 +133,24 @@ def test_all_proposals_that_were_lost_are_sent_again_together() -> None:
     assert values(world) == [ids] * 3
 
 
+def test_a_reset_link_does_not_get_everything_undecided_at_once() -> None:
+    """What overflowed a queue of the link would overflow it again, and for ever."""
+    world = group(instances_max=100)
+    world.cut = {(0, 1), (0, 2)}
+    for _ in range(100):
+        world.submit(0, 0)
+        world.settle()
+    world.advance(150_000)
+    for _ in range(3):
+        world.lose_link(0, 1)
+        world.submit(0, 0)
+    assert 0 < len(world.links[(0, 1)]) < 40
+    world.cut = set()
+    world.lose_link(0, 2)
+    world.advance(1_000_000)
+    assert [len(some) for some in values(world)] == [103] * 3
+
+
 def test_nothing_is_decided_without_a_quorum() -> None:
     world = group()
     world.cut = {(1, 0), (2, 0), (0, 1), (0, 2)}
