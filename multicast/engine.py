@@ -316,7 +316,9 @@ class Engine:
 
     def _read_clock(self, now: int, ahead_us: int) -> None:
         self._ahead_us = ahead_us
-        if self.discipline is not None:
+        if self.discipline is None:
+            self.protocol.clock_correction = ahead_us
+        else:
             self.discipline.read(now, ahead_us)
             self._use_clock(now)
 
