@@ -70,7 +70,8 @@ def measure(protocol: type[MulticastProtocol], where: str, jump_us: int, discipl
 
     def send() -> None:
         groups = rng.choice(((0,), (1,), (0, 1)))
-        message = AppMessage(new_message_id(world.now, rng.getrandbits(62)), groups, b"", rng.choice(topology.processes))
+        identity = new_message_id(world.now, rng.getrandbits(62))
+        message = AppMessage(identity, groups, b"", rng.choice(topology.processes))
         sent[message.id] = len(topology.members(groups))
         world.submit(message.origin, message)
         if world.now < EPOCH_US + 8 * _SECOND:

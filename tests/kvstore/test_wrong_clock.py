@@ -1,0 +1,42 @@
+"""A live cluster, one of whose leaders has a clock that is five minutes ahead for a while."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kvstore.live import Replica, running_cluster, wait_until
+
+HERE = Path(__file__).parent / "wrong_clock"
+
+
+def _puts(replicas: list[Replica], begin: int) -> None:
+    """Through every replica, to both shards; each at once."""
+    for number in range(begin, begin + 12):
+        answer = replicas[number % 6]("PUT", f"/v1/kv/key{number}", b"1")
+        assert answer.status in (200, 201, 204), (number, answer.status, answer.body)
+
+
+def test_both_shards_serve_while_a_leaders_clock_is_five_minutes_ahead_and_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRONG_CLOCKS", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])))
+    with running_cluster(tmp_path / "cluster", 2, 3, "white_box") as replicas:
+
+        def view() -> tuple[int, bool]:
+            shard = replicas[1]("GET", "/v1/cluster").json["shards"][0]
+            return shard["leader"], replicas[0]("GET", "/v1/cluster").json["replica"]["clock"]["off"]
+
+        _puts(replicas, 0)
+        assert view() == (0, False)
+        (tmp_path / "ahead-0").write_text("300")
+        wait_until(lambda: view()[1] and view()[0] != 0)
+        _puts(replicas, 100)
+        (tmp_path / "ahead-0").write_text("0")
+        wait_until(lambda: not view()[1])
+        _puts(replicas, 200)
+        log = (tmp_path / "cluster" / "replicas" / "0" / "log").read_text(errors="replace")
+        assert "the wall clock is off" in log and "the wall clock is right again" in log
