@@ -9,14 +9,18 @@ computed a final timestamp, a process never stamps below it again.
     Multicast   sender -> destinations          multicast(m)
     Propose     destination -> destinations     it has stamped m
     Final       coordinator -> destinations     with the option `coordinator`: it has all stamps of m
+    Reached     process -> itself               its clock is on disk, so far
     Stable      destination -> destinations     periodically, for garbage collection (parts.delivered)
     Known       destination -> destination      it is told a new stamp of a message that it delivered long ago
 
-As printed, with two additions. The printed protocol assumes processes that never fail; ours may be stopped and come
+As printed, with three additions. The printed protocol assumes processes that never fail; ours may be stopped and come
 back: every stamp is on disk before the Propose that tells it leaves, and every Propose is on disk before the link
 acknowledges it. `Propose` carries m, so a destination that never got `Multicast` (its sender died between two sends)
 stamps m then; and stamps that stay unanswered are told again, asking for the answer. Neither changes a failure-free
-run. There is no fault tolerance: while one process is away, messages to it wait.
+run. And a message is delivered only when the clock that has passed its final timestamp is on disk: a process whose
+power fails after the delivery and before the sync has the message pending again, and must not stamp another one below
+it, which it would then deliver first. The own stamps on disk often say so already; if not, delivery waits for one
+sync. There is no fault tolerance: while one process is away, messages to it wait.
 
 With the option `coordinator` the stamps of m go to one process, the sender if it is a destination, else the first
 destination's, which tells the maximum to all (Final): 3k messages for k destinations instead of k + k², for one delay
@@ -31,6 +35,7 @@ Orderings relied on: none between links; a process's own Propose may arrive in a
 from __future__ import annotations
 
 import random
+from heapq import heappop, heappush
 from typing import Any, ClassVar
 
 import msgspec
@@ -41,7 +46,7 @@ from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.retries import Retries
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
-from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 _ENTRY_PREFIX = b"m"
 
@@ -65,6 +70,12 @@ class Final(msgspec.Struct, array_like=True, tag=3, gc=False):
 
     id: MessageId
     final: Timestamp
+
+
+class Reached(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """To oneself: the clock is on disk up to here."""
+
+    time: int
 
 
 class SkeenOptions(Options, kw_only=True, forbid_unknown_fields=True):
@@ -101,8 +112,8 @@ class Skeen(MulticastProtocol):
         summary="Skeen's protocol: singleton groups, two message delays, no fault tolerance",
         paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019, Section III",
         options=SkeenOptions,
-        messages=(Multicast, Propose, Final, Stable, Known),
-        housekeeping=(Stable, Known),
+        messages=(Multicast, Propose, Final, Reached, Stable, Known),
+        housekeeping=(Reached, Stable, Known),
         fault_tolerant=False,
         genuine=True,
         strict_groups_max=1,
@@ -115,6 +126,9 @@ class Skeen(MulticastProtocol):
             if len(members) != 1:
                 raise ValueError(f"skeen needs groups of one process; group {group} has {len(members)}")
         self._clock = Clock(self.options.clock)
+        self._clock_on_disk = 0
+        self._above: list[tuple[Timestamp, MessageId]] = []
+        self._reaching = 0
         self._entries: dict[MessageId, _Entry] = {}
         self._queue = PendingQueue()
         self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
@@ -134,6 +148,8 @@ class Skeen(MulticastProtocol):
             entry.told = True
             for stamp in (*entry.stamps.values(), entry.final or ZERO):
                 self._clock.advance(stamp.time)
+        self._clock_on_disk = self._clock.value
+        for message_id, entry in self._entries.items():
             if not entry.delivered:
                 self._queue.propose(message_id, entry.stamps[self.group])
                 self._retries.add(message_id, now)
@@ -160,6 +176,9 @@ class Skeen(MulticastProtocol):
             return
         if type(message) is Final:
             self._on_final(message, out)
+            return
+        if type(message) is Reached:
+            self._on_reached(sender, message, out)
             return
         groups = message.message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
@@ -213,10 +232,14 @@ class Skeen(MulticastProtocol):
             self._propose(entry, (sender,), False, out)
         first = entry.stamps.setdefault(group, propose.local)
         if first != propose.local:
-            raise PeerError(f"group {group} has stamped a message twice, {first} and {propose.local}")
+            if not self._is_late(propose):
+                raise PeerError(f"group {group} has stamped a message twice, {first} and {propose.local}")
+            if entry.final is None and first < propose.local:
+                entry.stamps[group] = propose.local
         self._retries.answered(propose.message.id)
         if sender == self.self_id:
             entry.told = True
+            self._clock_on_disk = max(self._clock_on_disk, propose.local.time)
         else:
             self._save(entry, out)
         if not entry.delivered:
@@ -225,6 +248,12 @@ class Skeen(MulticastProtocol):
             if self.options.coordinator and not was_known and entry.final is not None:
                 self._tell_final(entry, out)
             self._deliver(out)
+
+    def _is_late(self, propose: Propose) -> bool:
+        """Whether this stamp delivers m expired. Of such a copy a group may drop its stamp when it hears that m was
+        delivered long ago (Known), and stamp the next copy anew."""
+        window: int = self.options.dedup_window_us
+        return window > 0 and propose.local.time > created_us(propose.message.id) + window
 
     def _tell_final(self, entry: _Entry, out: Outbox) -> None:
         if self._coordinator(entry.message) == self.self_id:
@@ -259,7 +288,22 @@ class Skeen(MulticastProtocol):
         if entry.final is not None:
             self._advance_clock(entry.final.time)
             self._retries.discard(message_id)
-            self._queue.commit(message_id, entry.final)
+            if entry.final.time <= self._clock_on_disk:
+                self._queue.commit(message_id, entry.final)
+            else:
+                heappush(self._above, (entry.final, message_id))
+                self._reaching = max(self._reaching, entry.final.time)
+
+    def _on_reached(self, sender: ProcessId, reached: Reached, out: Outbox) -> None:
+        if sender != self.self_id:
+            raise PeerError("another process's clock")
+        self._clock_on_disk = max(self._clock_on_disk, reached.time)
+        while self._above and self._above[0][0].time <= self._clock_on_disk:
+            final, message_id = heappop(self._above)
+            entry = self._entries.get(message_id)
+            if entry is not None and entry.final == final and not entry.delivered:
+                self._queue.commit(message_id, final)
+        self._deliver(out)
 
     def _advance_clock(self, to: int) -> None:
         """Fig. 1, line 15."""
@@ -291,6 +335,9 @@ class Skeen(MulticastProtocol):
         self._log.forget_reports(peer)
 
     def end_batch(self, now: int, out: Outbox) -> None:
+        if self._reaching:  # the stamps that make up the maximum are saved with this batch
+            out.send_durable((self.self_id,), Reached(self._reaching))
+            self._reaching = 0
         self._log.end_batch(out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:

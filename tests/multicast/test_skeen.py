@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
-from multicast.protocol import Outbox
-from multicast.protocols.skeen import Final, Skeen
-from multicast.types import Topology
+from multicast.protocol import Application, MulticastProtocol, Outbox
+from multicast.protocols.skeen import Final, Skeen, SkeenOptions
+from multicast.simulation.checkers import Properties, attach
+from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.network import Conditions
+from multicast.simulation.world import World
+from multicast.types import AppMessage, ProcessId, Topology, new_message_id
 from tests.multicast.lockstep import Lockstep
 
 
@@ -55,7 +62,7 @@ class Counting(Skeen):
 
     def end_batch(self, now: int, out: Outbox) -> None:
         super().end_batch(now, out)
-        self.sent += sum(len(to) for to, _, _ in out.sends)
+        self.sent += sum(len(to) for to, m, _ in out.sends if type(m) not in self.specification.housekeeping)
 
 
 @pytest.mark.parametrize(("coordinator", "expected"), [(False, 4 + 16), (True, 3 * 4)])
@@ -102,3 +109,52 @@ def test_two_final_timestamps_of_one_message_are_a_bug() -> None:
     member._entries[m].delivered = False
     with pytest.raises(AssertionError, match="has final timestamps"):
         member._on_final(Final(m, local._replace(time=6)), Outbox())
+
+
+class DeliversBeforeItsClockIsOnDisk(Skeen):
+    """As printed, where processes never fail."""
+
+    def _commit_if_complete(self, message_id: bytes, entry: Any) -> None:
+        self._clock_on_disk = 1 << 62
+        super()._commit_if_complete(message_id, entry)
+
+
+@pytest.mark.parametrize(("protocol", "right"), [(Skeen, True), (DeliversBeforeItsClockIsOnDisk, False)])
+def test_what_was_delivered_comes_first_after_a_loss_of_power_too(
+    protocol: type[MulticastProtocol], right: bool
+) -> None:
+    """Process 1's clock is ahead, so m's final timestamp is above the one on process 0's disk when 0 learns it and its
+    power fails. Back again, cut off from 1, it stamps another message."""
+    topology = Topology.grid(2, 1)
+
+    def make(pid: ProcessId, rng: random.Random, _: SimulatedDisk) -> tuple[MulticastProtocol, Application, None]:
+        return protocol(pid, topology, SkeenOptions(), rng), Application(), None
+
+    conditions = Conditions(delay_us=(100, 100), late_probability=0.0, fsync_us=(1_000, 1_000))
+    world = World(topology, make, 1, conditions)
+    properties = Properties(topology)
+    attach(world, properties)
+    world.start()
+
+    def submit(process: ProcessId, *groups: int) -> None:
+        identity = new_message_id(world.now, world.now)
+        world.submit(process, AppMessage(identity, groups, b"", process))
+        world.run_for(1)
+
+    for _ in range(5):
+        submit(1, 1)
+    world.run_for(50_000)
+    submit(0, 0, 1)
+    engine = world.node(0).engine
+    before = engine.position
+    learned = world.run_while(lambda: engine.protocol.describe()["clock"] < 6, 1_000_000, step_us=50)
+    assert learned and (engine.position > before) is not right
+    world.crash(0)
+    world.network.block([(0, 1), (1, 0)])
+    world.restart(0)
+    submit(0, 0)
+    world.run_for(100_000)
+    world.heal()
+    world.run_while(properties.unfinished, 10_000_000)
+    assert (world.violations == []) is right
+    assert right or {"order", "agreement"} <= {checker for checker, _ in world.violations}
