@@ -105,7 +105,8 @@ class Engine:
         self._ended = True
         self._batch = Batch(1)
         self._journal: list[bytes] = []
-        self._held: dict[ProcessId, deque[tuple[int, bytes, Any]]] = {}
+        self._held: dict[ProcessId, deque[tuple[int, bytes]]] = {}
+        self._held_to_self: deque[tuple[int, tuple[int, Any, Any, Any]]] = deque()
         self._last_journaled = 0
         self._flushed = 0
         self._flush_positions: deque[tuple[int, int]] = deque()
@@ -189,8 +190,8 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether no input waits for `run`."""
-        return not self._inputs
+        """Whether nothing waits for `run`, neither an input nor a message that may leave."""
+        return not self._inputs and not self._batch.sends
 
     def receive(self, peer: ProcessId, data: bytes) -> None:
         """An encoded message of a peer arrived, new and in order. PeerError: close that link."""
@@ -209,14 +210,24 @@ class Engine:
         """See `MulticastProtocol.on_peer_reset`."""
         self._inputs.append((_RESET, peer, None, None))
 
-    def feed(
-        self, peer: ProcessId, deliveries: list[tuple[records.Delivered, bytes | None]], more: bool
-    ) -> list[tuple[tuple[ProcessId, ...], bytes]]:
-        """Answer a read of `Batch.reads`: sends that may leave now."""
-        reply = wire.CatchUpReply(deliveries, more)
-        released: list[tuple[tuple[ProcessId, ...], bytes]] = []
-        self._send((peer,), wire.HOST, reply, False, released)
-        return released
+    def feed(self, peer: ProcessId, deliveries: list[tuple[records.Delivered, bytes | None]], more: bool) -> None:
+        """What a read of `Batch.reads` has found."""
+        self._send((peer,), wire.HOST, wire.CatchUpReply(deliveries, more), False)
+
+    def flushed(self, number: int) -> None:
+        """Batch `number` and all before it are on disk: what waited for that leaves with the next batch."""
+        self._flushed = number
+        while self._flush_positions and self._flush_positions[0][0] <= number:
+            self._stable = self._flush_positions.popleft()[1]
+        own, sends = self._held_to_self, self._batch.sends
+        while own and own[0][0] <= number:
+            self._inputs.append(own.popleft()[1])
+        for peer in list(self._held):
+            queue = self._held[peer]
+            while queue and queue[0][0] <= number:
+                sends.append(((peer,), queue.popleft()[1]))
+            if not queue:
+                del self._held[peer]
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -285,24 +296,6 @@ class Engine:
         batch.wake_at = min(wakes) if wakes else None
         return batch
 
-    def flushed(self, number: int) -> list[tuple[tuple[ProcessId, ...], bytes]]:
-        """Batch `number` and all before it are on disk: what waited for that. Own messages become inputs."""
-        self._flushed = number
-        while self._flush_positions and self._flush_positions[0][0] <= number:
-            self._stable = self._flush_positions.popleft()[1]
-        released: list[tuple[tuple[ProcessId, ...], bytes]] = []
-        for peer in list(self._held):
-            queue = self._held[peer]
-            while queue and queue[0][0] <= number:
-                _, data, own = queue.popleft()
-                if peer == self.self_id:
-                    self._inputs.append(own)
-                else:
-                    released.append(((peer,), data))
-            if not queue:
-                del self._held[peer]
-        return released
-
     def recovery_offset(self, position: int) -> int:
         """Where a replay must begin for a process whose outcomes up to `position` are materialised elsewhere.
 
@@ -328,7 +321,7 @@ class Engine:
         if clock is None:
             return
         if peers := clock.probe(now):
-            self._send(peers, wire.HOST, wire.ClockProbe(now), False, self._batch.sends)
+            self._send(peers, wire.HOST, wire.ClockProbe(now), False)
         self.protocol.clock_correction = clock.correction
         if clock.off != self.protocol.clock_off:
             self.protocol.on_clock(clock.off, now)
@@ -361,7 +354,7 @@ class Engine:
     def _drain_application(self, now: int) -> None:
         app_out = self._app_out
         for peer in app_out.fetches:
-            self._send((peer,), wire.HOST, wire.CatchUpRequest(self.completed + 1), False, self._batch.sends)
+            self._send((peer,), wire.HOST, wire.CatchUpRequest(self.completed + 1), False)
         app_out.fetches.clear()
         for position, record in app_out.completions:
             if position != self.completed + 1 or position > self.position:
@@ -420,52 +413,48 @@ class Engine:
             self._journal_record(records.Delete(key) if value is None else records.Put(key, value))
         self._batch.changes += out.changes
         out.changes.clear()
-        sends, released = out.sends, self._batch.sends
-        for to, message, durable in sends:
-            self._send(to, wire.PROTOCOL, message, durable, released)
-        sends.clear()
+        for to, message, durable in out.sends:
+            self._send(to, wire.PROTOCOL, message, durable)
+        out.sends.clear()
         for to, message in app_out.sends:
-            self._send(to, wire.APPLICATION, message, False, released)
+            self._send(to, wire.APPLICATION, message, False)
         app_out.sends.clear()
 
-    def _send(
-        self,
-        to: tuple[ProcessId, ...],
-        channel: int,
-        message: Any,
-        durable: bool,
-        released: list[tuple[tuple[ProcessId, ...], bytes]],
-    ) -> None:
+    def _send(self, to: tuple[ProcessId, ...], channel: int, message: Any, durable: bool) -> None:
         ticket = 0
         if durable:
             ticket = self._batch.number if self._journal else self._last_journaled
             if ticket <= self._flushed:
                 ticket = 0
-        held, self_id, data = self._held, self.self_id, b""
-        free: tuple[ProcessId, ...] = to
-        if ticket or held or self_id in to:
-            leaving = []
+        if self.self_id in to:
+            self._send_to_self(channel, message, ticket)
+            to = tuple([peer for peer in to if peer != self.self_id])
+            if not to:
+                return
+        held, data = self._held, self.codec.encode(channel, message)
+        if ticket or held:
+            free = []
             for peer in to:
-                own = None
-                if peer == self_id:
-                    copy = message
-                    if self._copy_to_self:
-                        copy = self.codec.decode(self.codec.encode(channel, message))[1]
-                    own = (_MESSAGE, self_id, channel, copy)
                 queue = held.get(peer)
                 if ticket or queue:
                     if queue is None:
                         queue = held[peer] = deque()
-                    if peer != self_id and not data:
-                        data = self.codec.encode(channel, message)
-                    queue.append((ticket or queue[-1][0], data, own))
-                elif own is not None:
-                    self._inputs.append(own)
+                    queue.append((ticket or queue[-1][0], data))
                 else:
-                    leaving.append(peer)
-            free = tuple(leaving)
-        if free:
-            released.append((free, data or self.codec.encode(channel, message)))
+                    free.append(peer)
+            to = tuple(free)
+        if to:
+            self._batch.sends.append((to, data))
+
+    def _send_to_self(self, channel: int, message: Any, ticket: int) -> None:
+        """Only what waits for the disk waits: the rest is an input of this turn."""
+        if self._copy_to_self:
+            message = self.codec.decode(self.codec.encode(channel, message))[1]
+        own = (_MESSAGE, self.self_id, channel, message)
+        if ticket:
+            self._held_to_self.append((ticket, own))
+        else:
+            self._inputs.append(own)
 
     def _close(self, now: int) -> Batch:
         batch = self._batch
@@ -486,12 +475,12 @@ class Engine:
         if self._catching_up is not None and now - self._catching_up[1] < CATCH_UP_RETRY_US:
             return
         self._catching_up = (peer, now)
-        self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False, self._batch.sends)
+        self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False)
 
     def _on_host_message(self, peer: ProcessId, message: Any, now: int) -> None:
         if type(message) is wire.ClockProbe:
             answer = wire.ClockReading(message.sent, now + self._ahead_us)
-            self._send((peer,), wire.HOST, answer, False, self._batch.sends)
+            self._send((peer,), wire.HOST, answer, False)
             return
         if type(message) is wire.ClockReading:
             if self.discipline is not None:

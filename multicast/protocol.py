@@ -9,7 +9,8 @@ same object runs in the simulator (`multicast.simulation`) and over TCP (`multic
 - One FIFO per link. `send` never overtakes an earlier message to the same peer, whichever lane.
 - A vote, acknowledgement, promise, barrier or reported clock is `send_durable`: it leaves only after every earlier
   `put` is on disk. A process counts its own vote only when it comes back to it through that lane.
-- Messages to oneself come back like any others; they take no time unless they wait for the disk.
+- Messages to oneself come back like any others. A durable one waits for the disk; any other is handled in the same
+  turn of the engine, before durable ones that were sent earlier and still wait.
 - The final deliveries of a group are numbered 1, 2, 3, ...; a replica never skips one. A process that missed some asks
   for them with `Outbox.catch_up` and gets each through `on_install`, from a peer's journal.
 - A link loses messages only when one of its ends restarts or its queue overflows; then `on_peer_reset`.

@@ -108,6 +108,7 @@ class Host:
         self._batches = 0
         self._reads: dict[ProcessId, asyncio.Future[Any]] = {}
         self._stopping: asyncio.Task[None] | None = None
+        self._progress: asyncio.Future[None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -151,25 +152,31 @@ class Host:
 
     async def _stop(self) -> None:
         if self._state == "running":
-            try:
-                self._carry_out(self.engine.run(self.now(), self._clock.wall()))
-                self._carry_out(self.engine.stop(self.now()))
-            except Exception as error:
-                self._fail(error)
-        if self._state != "failed":
             self._state = "stopping"
+            self._run()
+            await self._written()
+            self._run()
+            if self._state == "stopping":
+                self._carry_out(self.engine.stop(self.now()))
+        if self._state != "failed":
+            self._state = "closing"
         if self._timer is not None:
             self._timer.cancel()
         await self._writer.close()
         await asyncio.gather(*self._reads.values(), return_exceptions=True)
-        if self._state == "stopping":
-            self._links.flush()
         await self._links.stop()
         self._drop_requests()
         self.journal.close()
-        if self._state == "stopping":
+        if self._state == "closing":
             self._state = "stopped"
             log.info("stopped", process=self.engine.self_id, position=self.engine.position)
+
+    async def _written(self) -> None:
+        """Wait until all that has been computed so far is on disk, so that what vouches for it can leave."""
+        number = self._batches
+        while self._state == "stopping" and self._unflushed and self._unflushed[0] <= number:
+            self._progress = self._loop.create_future()
+            await self._progress
 
     def _fail(self, error: BaseException) -> None:
         """The end: nothing more is computed, written or sent."""
@@ -181,11 +188,16 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
         self._drop_requests()
+        self._told_of_progress()
         if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()  # seen, even if nobody awaits it
         if self._on_error is not None:
             self._on_error(error)
+
+    def _told_of_progress(self) -> None:
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
 
     def _drop_requests(self) -> None:
         requests, self._requests = self._requests, {}
@@ -235,11 +247,16 @@ class Host:
     def _schedule(self) -> None:
         if not self._scheduled and self._state == "running":
             self._scheduled = True
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._scheduled:
+            self._run()
 
     def _run(self) -> None:
+        """Whatever waits, now."""
         self._scheduled = False
-        if self._state != "running":
+        if self._state not in ("running", "stopping"):
             return
         try:
             self._carry_out(self.engine.run(self.now(), self._clock.wall()))
@@ -276,13 +293,13 @@ class Host:
 
     def _flushed(self, number: int) -> None:
         """The writer has written every batch up to this one."""
-        if self._state not in ("running", "stopping"):
+        if self._state not in ("running", "stopping", "closing"):
             return
         try:
             unflushed = self._unflushed
             while unflushed and unflushed[0] <= number:
                 unflushed.popleft()
-            self._links.send(self.engine.flushed(number))
+            self.engine.flushed(number)
             self._links.settled(unflushed[0] - 1 if unflushed else self._batches)
             if self._writer.pending_bytes < UNWRITTEN_BYTES_MAX // 2:
                 self._links.pause(False)
@@ -290,7 +307,9 @@ class Host:
                 self._on_flushed(number)
         except Exception as error:
             self._fail(error)
-        self._schedule()
+        self._told_of_progress()
+        if not self.engine.idle:
+            self._run()
 
     def _tell_clock(self) -> None:
         """In the log: the wall clock is off, or no longer."""
@@ -341,7 +360,7 @@ class Host:
                 return
             try:
                 deliveries, more = future.result()
-                self._links.send(self.engine.feed(peer, deliveries, more))
+                self.engine.feed(peer, deliveries, more)
                 self._schedule()
             except Exception as error:  # the journal cannot be read: what it promised may be gone
                 self._fail(error)

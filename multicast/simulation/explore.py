@@ -219,13 +219,12 @@ class Model:
             peer, fault = batch.faulty[0]
             raise AssertionError(f"process {process} finds a fault in process {peer}: {fault}")
         self._wakes[process] = batch.wake_at
-        sends = list(batch.sends)
         if batch.journal:
             self._journals[process].append(batch.journal)
-            sends += engine.flushed(batch.number)
+            engine.flushed(batch.number)
         for peer, position in batch.reads:
-            sends += engine.feed(peer, *self._journal(process).read_deliveries(position))
-        for to, data in sends:
+            engine.feed(peer, *self._journal(process).read_deliveries(position))
+        for to, data in batch.sends:
             for peer in to:
                 if peer in self.engines or self._beginning:
                     self.links.setdefault((process, peer), deque()).append(data)

@@ -427,7 +427,7 @@ class World:
                 self.network.flushed(link, memory, seen)
         for peer, position in batch.reads:
             deliveries, more = node.journal.read_deliveries(position, self.conditions.catch_up_bytes)
-            self._send(node, node.engine.feed(peer, deliveries, more))
+            node.engine.feed(peer, deliveries, more)
         for peer, reason in batch.faulty:
             self.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")
         node.wake_at = batch.wake_at
@@ -489,7 +489,7 @@ class World:
         node.writing = False
         number, node.flushed_position = batches[-1][0], batches[-1][1]
         node.flushed = number
-        self._send(node, node.engine.flushed(number))
+        node.engine.flushed(number)
         for _, _, _, acknowledge in batches:
             for link, memory, seen in acknowledge:
                 self.network.flushed(link, memory, seen)

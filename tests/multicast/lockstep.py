@@ -145,16 +145,15 @@ class Lockstep:
         engine = self.engines[process]
         assert not batch.faulty, batch.faulty
         self.wakes[process] = batch.wake_at
-        sends = list(batch.sends)
         if batch.journal:
-            sends += engine.flushed(batch.number)
+            engine.flushed(batch.number)
             for found in scan(batch.journal, 0):
                 assert isinstance(found, tuple)
                 if found[1] == DELIVERED:
                     self.journals[process].append(decode_body(DELIVERED, found[2]))
         for peer, position in batch.reads if self.reading else ():
-            sends += engine.feed(peer, [(d, None) for d in self.journals[process][position - 1 :]], False)
-        for to, data in sends:
+            engine.feed(peer, [(d, None) for d in self.journals[process][position - 1 :]], False)
+        for to, data in batch.sends:
             for peer in to:
                 if peer not in self.down:
                     self.links.setdefault((process, peer), deque()).append(data)

@@ -141,8 +141,8 @@ def _feed_catch_up(one: Lockstep) -> None:
                 for at, message_id, stamp in logs(one, process)[0]
                 if at >= position
             ]
-            for to, data in one.engines[process].feed(peer, items, False):
-                one.links.setdefault((process, to[0]), one.links[process, to[0]]).append(data)
+            one.engines[process].feed(peer, items, False)
+            carry_out(process, one.engines[process].run(one.now))
 
     one._carry_out = with_reads  # type: ignore[method-assign]
 

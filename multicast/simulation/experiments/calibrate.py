@@ -132,7 +132,8 @@ class _Bench:
                 self.engine.receive(4, bytes(data[at : at + length]))
             at += length
         batch = self.engine.run(_NOW)
-        leaving = batch.sends + self.engine.flushed(batch.number)
+        self.engine.flushed(batch.number)
+        leaving = batch.sends + self.engine.run(_NOW).sends
         writes: dict[ProcessId, list[bytes]] = {}
         for to, frame in leaving:
             for peer in to:
