@@ -38,7 +38,7 @@ all have (or a quorum has, and the others lack more than `_KEPT` instances). A m
 present state of a peer, after the host's catch-up of the deliveries that it supposes. It may lead by then: if its reign
 is being prepared it goes on; if it reigns (it did not hear that its proposals were decided) it begins a new ballot, as
 it does not know any more what is in flight. A member that sees by the watermarks of its group that it is behind gets
-the deliveries from a peer's journal; it may have them before it has the log (`Entry.logged`).
+the deliveries from a peer's journal (parts.behind); it may have them before it has the log (`Entry.logged`).
 
 Entries are kept by local timestamp, not by id: with a deduplication window ids are forgotten after two windows, so a
 copy that comes later is assigned anew, and delivered expired, maybe while the first one is not settled everywhere.
@@ -61,6 +61,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from multicast.parts.behind import Behind
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.paxos import Paxos
 from multicast.parts.pending import PendingQueue
@@ -194,7 +195,7 @@ class GroupLog(MulticastProtocol):
         self._uncovered: list[tuple[Timestamp, Timestamp]] = []
         self._words: list[tuple[int, Timestamp, Timestamp]] = []
         self._early: dict[int, tuple[Timestamp, Timestamp]] = {}
-        self._ahead: tuple[Timestamp, ProcessId, int] | None = None
+        self._behind = Behind(o.retry_us, rng)
         self._applied: dict[ProcessId, int] = dict.fromkeys(self.members, 0)
         self._told = self._tell_at = 0
         self._base_dirty = False
@@ -455,23 +456,9 @@ class GroupLog(MulticastProtocol):
     # -- a process that is behind -------------------------------------------------------------------------------------
 
     def _notice_ahead(self, sender: ProcessId, watermark: Timestamp, now: int) -> None:
-        """A member of the own group has delivered more than this process."""
-        if self.topology.group_of[sender] == self.group and watermark > self.log.timestamp:
-            if self._ahead is None:
-                self._ahead = (watermark, sender, now)
-                self._wake_by(now + self.options.retry_us)
-            elif watermark > self._ahead[0]:
-                self._ahead = (watermark, sender, self._ahead[2])
-
-    def _catch_up_if_behind(self, now: int, out: Outbox) -> int | None:
-        if self._ahead is None or self.log.timestamp >= self._ahead[0]:
-            self._ahead = None
-            return None
-        watermark, peer, since = self._ahead
-        if now - since >= self.options.retry_us:
-            out.catch_up(peer)
-            self._ahead = (watermark, peer, now)
-        return int(self._ahead[2] + self.options.retry_us)
+        if self.topology.group_of[sender] == self.group:
+            self._behind.notice(sender, watermark, self.log.timestamp, now)
+            self._wake_by(self._behind.wake_at or self._wake)
 
     def _need_state(self, now: int, out: Outbox) -> None:
         """The log that this process lacks is dropped: ask members for their state, in turn and not too often."""

@@ -258,6 +258,8 @@ class ReplicatedSkeen(GroupLog):
             self._block(entry)
             self._propose(Assign(self.reign, entry.local, message))
             self._on_proposed(entry, out)
+            if sender != message.origin and message.origin in self.topology.group_of:
+                self._refer(message.origin, out)  # it may have asked a former leader, who is dead
 
     def _refer(self, sender: ProcessId, out: Outbox) -> None:
         out.send((sender,), LeaderIs(self.paxos.promised))
@@ -559,7 +561,7 @@ class ReplicatedSkeen(GroupLog):
 
     def _run_timers(self, now: int, out: Outbox) -> int:
         period: int = self.options.retry_us
-        wakes: list[int | None] = [now + IDLE_PERIODS * period, self._catch_up_if_behind(now, out)]
+        wakes: list[int | None] = [now + IDLE_PERIODS * period, self._behind.tick(self.log.timestamp, now, out)]
         wakes += [self._retry_due(now, out), self._submissions.tick(now, out)]
         if self._tell_at:
             if now >= self._tell_at:

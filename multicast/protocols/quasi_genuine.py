@@ -108,6 +108,7 @@ import msgspec
 
 from multicast.parts import barriers, paxos, reminders
 from multicast.parts.barriers import NEVER, Base, Channel, Item, Stamp, stamp_of, timestamp_of
+from multicast.parts.behind import Behind
 from multicast.parts.delivered import Stable
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.inspection import SUBMITTED, seen
@@ -381,7 +382,7 @@ class QuasiGenuine(MulticastProtocol):
         self._ack_at = 0
         self._passed_some = False
         self._blocked: tuple[Timestamp, int] | None = None
-        self._ahead: tuple[Timestamp, ProcessId, int] | None = None
+        self._behind = Behind(o.retry_us, rng)
         self._assembly: Assembly[tuple[GroupId, int, Item]] = Assembly()
         self._state: tuple[ProcessId, State] | None = None
         self._state_at = 0
@@ -987,23 +988,9 @@ class QuasiGenuine(MulticastProtocol):
         return now + self.options.retry_us if waiting else None
 
     def _notice_ahead(self, sender: ProcessId, watermark: Timestamp, now: int) -> None:
-        """A member of the own group has delivered more than this process."""
-        if self.topology.group_of[sender] == self.group and watermark > self.log.timestamp:
-            if self._ahead is None:
-                self._ahead = (watermark, sender, now)
-                self._wake_by(now + self.options.retry_us)
-            elif watermark > self._ahead[0]:
-                self._ahead = (watermark, sender, self._ahead[2])
-
-    def _catch_up_if_behind(self, now: int, out: Outbox) -> int | None:
-        if self._ahead is None or self.log.timestamp >= self._ahead[0]:
-            self._ahead = None
-            return None
-        watermark, peer, since = self._ahead
-        if now - since >= self.options.retry_us:
-            out.catch_up(peer)
-            self._ahead = (watermark, peer, now)
-        return int(self._ahead[2] + self.options.retry_us)
+        if self.topology.group_of[sender] == self.group:
+            self._behind.notice(sender, watermark, self.log.timestamp, now)
+            self._wake_by(self._behind.wake_at or self._wake)
 
     # -- a process that comes too late --------------------------------------------------------------------------------
 
@@ -1245,7 +1232,7 @@ class QuasiGenuine(MulticastProtocol):
     def _run_timers(self, now: int, out: Outbox) -> int:
         period: int = self.options.retry_us
         wakes: list[int | None] = [now + 20 * period]
-        wakes += [self._ask_if_blocked(now, out), self._catch_up_if_behind(now, out)]
+        wakes += [self._ask_if_blocked(now, out), self._behind.tick(self.log.timestamp, now, out)]
         self.early.forget(self.real_clock(now) - 20 * period)
         if self._ahead_wants:
             wakes.append(self._take_ahead_wants(now, out))

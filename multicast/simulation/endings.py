@@ -57,7 +57,7 @@ class Judged(Protocol):
 
 def promised_us(specification: Specification, options: Options, clocks_apart_us: int) -> int:
     """Within which time a message that meets no other must be delivered everywhere, when every message takes
-    `DELTA_US` and the disk nothing. clocks_apart_us: the greatest difference of two clocks.
+    `DELTA_US` and the disk nothing. clocks_apart_us: the greatest difference of two of `MulticastProtocol.real_clock`.
 
     An optimistic quasi-genuine group proposes a message `wait_us` after its stamp (w(p), Section 3.2), a periodic one
     sends its barriers `barrier_threshold_us` apart, both by its own clock: what that is behind of the one that gave the
@@ -240,8 +240,11 @@ class Endings:
                 )
 
     def _promised_us(self) -> int:
-        offsets = [node.offset_us for node in self._world.nodes.values()]
-        return promised_us(self._specification, self._options, max(offsets) - min(offsets))
+        """By the clocks from which stamps are taken: a wall clock that is off counts for nothing."""
+        up = [node for node in self._world.nodes.values() if node.up]
+        clocks = [clock for node in up if (clock := node.protocol.real_clock(node.clock()))]
+        apart_us = max(clocks) - min(clocks) if clocks else 0
+        return promised_us(self._specification, self._options, apart_us)
 
     # -- everything restarts ------------------------------------------------------------------------------------------
 

@@ -223,6 +223,7 @@ def test_who_leads_already_goes_on_after_taking_over_a_state(
         world.lose_link(2, peer)
     world.cut = {(0, 2), (1, 2)}
     lagging = world.protocol(2)
+    lagging._notice_ahead = world.protocol(1)._send_state = lambda *_: None
     world.reading = False
     step_until(world, 0, 2, lambda: lagging._state is not None)
     world.reading = True
@@ -347,6 +348,37 @@ def test_a_member_learns_from_its_group_that_it_is_behind(protocol: type[Multica
     assert world.delivered(2) == [m]
     told = Applied(world.protocol(2).instance, world.protocol(2).log.timestamp)
     assert told.delivered == world.protocol(0).log.timestamp
+
+
+@PROTOCOLS
+def test_a_member_that_is_behind_does_not_rely_on_one_of_the_others(protocol: type[MulticastProtocol]) -> None:
+    """Process 0 is the first to tell it so, and dies."""
+    world = cluster(protocol)
+    world.cut = {(p, 2) for p in (0, 1, 3, 4, 5)}
+    world.submit(0, 0, 1)
+    world.advance(SECOND // 2)
+    for link in world.links:
+        if link[1] == 2:
+            world.links[link].clear()
+    world.cut = set()
+    for told in (0, 1):
+        world.protocol(2)._notice_ahead(told, world.protocol(told).log.timestamp, world.now)
+    world.crash(0)
+    world.advance(20 * SECOND)
+    assert world.delivered(2) == world.delivered(1)
+
+
+def test_a_sender_hears_who_leads_now_though_others_have_told_the_leader_of_its_message() -> None:
+    """Group 1's leader is dead. Its next one learns of the message from group 0's leader."""
+    world = cluster(FtSkeen, groups=3)
+    world.crash(3)
+    world.advance(5 * SECOND)
+    world.protocol(0).leaders[1] = world.protocol(4).paxos.promised
+    world.submit(6, 0, 1)
+    world.advance(5 * SECOND)
+    m = world.submit(6, 0, 1)
+    world.settle()
+    assert m in world.delivered(1)
 
 
 @PROTOCOLS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from multicast import registry
 from multicast.protocol import MulticastProtocol, Outbox
 from multicast.simulation import faults
 from multicast.simulation.runner import Outcome, Settings, run_seed
+from multicast.simulation.world import World
 from tests.planted.endings import SMALL, EverybodyAccepts
 from tests.simulation.sequencer import Ordered, Sequencer
 
@@ -56,6 +59,17 @@ def test_a_replica_that_delivers_by_a_timer_is_too_slow() -> None:
     calm = Settings(profile="calm", groups=1, replicas=3, messages=30)
     for protocol, failed in ((Sequencer, set()), (Sluggish, {"latency"})):
         assert {checker for checker, _ in run_seed(protocol, 0, calm).violations} == failed
+
+
+def test_a_clock_that_nobody_believes_does_not_put_off_the_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half_an_hour_behind(rng: random.Random, world: World) -> None:
+        world.nodes[2].offset_us = -1_800_000_000
+
+    monkeypatch.setattr(faults, "skew", half_an_hour_behind)
+    settings = msgspec.structs.replace(SMALL, groups=1, options={"liveness": "periodic"})
+    outcome = run_seed(registry.load("quasi_genuine"), 0, settings)
+    assert outcome.violations == []
+    assert outcome.simulated_us < 60_000_000
 
 
 def test_a_group_that_needs_everybody_is_found_by_a_minority_dead_for_good() -> None:
