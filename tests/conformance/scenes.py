@@ -55,6 +55,7 @@ async def play(
     assert journals.check(topology, histories, load.submissions) == []
     assert {p: h.lives for p, h in histories.items()} == {p: peer.life for p, peer in cluster.peers.items()}
     assert all(h.stopped for h in histories.values())
+    assert not any(d.expired for h in histories.values() for d in h.deliveries), "all was multicast just now"
     assert len(topology.groups) == 1 or any(
         topology.group_of[s.process] not in s.message.destinations for s in load.submissions
     )
@@ -137,6 +138,19 @@ async def cut_one_way(cluster: Processes, load: Load, victim: ProcessId, to_it: 
     await cluster.eventually(lambda: len(load.submissions) >= sent + 50, "fifty messages")
     cluster.network.heal()
     await goes_on(cluster, load, [])
+
+
+async def wrong_clocks(cluster: Processes, load: Load) -> None:
+    """Each group's leader, one after the other, five minutes ahead or behind, longer than clocks take to be compared;
+    everybody goes on, it too."""
+    for group in cluster.topology.groups:
+        leader = await cluster.leader(group)
+        cluster.set_clock(leader, 300_000_000 if group % 2 == 0 else -300_000_000)
+        began = time.monotonic()
+        while time.monotonic() - began < 2.5:
+            await delivers(cluster, WARM_UP)
+        await goes_on(cluster, load, [])
+        cluster.set_clock(leader, 0)
 
 
 async def suspend(cluster: Processes, load: Load, victim: ProcessId) -> None:

@@ -33,6 +33,7 @@ from tests.conformance.scenes import (
     kill_leaders,
     play,
     suspend,
+    wrong_clocks,
 )
 from tests.house import ROOT
 
@@ -61,7 +62,7 @@ async def kills(cluster: Processes, load: Load) -> None:
 
 async def bad_network(cluster: Processes, load: Load) -> None:
     """Cuts at followers and leaders, both ways and one way; slow links; broken connections; processes that stand
-    still. Who has been away delivers by itself again at the end."""
+    still; clocks five minutes off. Who has been away delivers by itself again at the end."""
     tolerant = cluster.protocol in TOLERANT
     for group in cluster.topology.groups:
         leader = await cluster.leader(group)
@@ -75,6 +76,7 @@ async def bad_network(cluster: Processes, load: Load) -> None:
     cluster.network.slow(await cluster.leader(0), 0.02)
     await delivers(cluster, WARM_UP)
     cluster.network.heal()
+    await wrong_clocks(cluster, load)
     await as_quick_as_ever(cluster, load)
 
 
