@@ -12,6 +12,9 @@ BASE_PORT ?= 7600
 REPLICAS ?= $(if $(filter skeen sequencer,$(PROTOCOL)),1,3)
 PROTOCOLS ?= all
 PYTEST_ARGS ?=
+WORKERS ?= 2
+
+# PYTEST_ARGS='-n 0' for one process, as for --pdb and -s.
 
 # The stamp names this directory, so a checkout that was moved or copied is installed again.
 VENV := .venv
@@ -36,13 +39,13 @@ demo: java $(STAMP) ## run a cluster, kill a leader, audit what it did (PROTOCOL
 test: java $(STAMP) ## all tests
 	@echo "==> Tests"
 	start=$$SECONDS
-	$(PYTHON) -m pytest $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 	echo "==> Tests finished in $$((SECONDS - start)) s"
 
 test-full: java $(STAMP) ## all tests, with those that take long
 	@echo "==> Tests, with those that take long"
 	start=$$SECONDS
-	$(PYTHON) -m pytest --full $(PYTEST_ARGS)
+	$(PYTHON) -m pytest --full -n $(WORKERS) $(PYTEST_ARGS)
 	echo "==> Tests finished in $$((SECONDS - start)) s"
 
 lint: $(STAMP) ## ruff: style and formatting

@@ -6,12 +6,19 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.house import ROOT
+
 FULL_HELP = "also run what is marked `full`: the same kinds of tests, longer and wider"
+SPARK = "spark: Any"
+"""A fixture or a test that says so has the session."""
+DEAR = ("tests/conformance/", "tests/simulation/test_latency", "tests/simulation/test_mutants")
 MARK = "KVSTORE_TEST_RUN"
 INHERITED = ("KVSTORE_", "SPARK_", "PYSPARK_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
@@ -42,6 +49,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
+@cache
+def unit(test: str) -> str:
+    """Tests of the same unit run in the same worker: all that use the Spark session, as it is dear to start and to warm
+    up; otherwise those of a file, which may share a cluster; each one for itself where each is dear."""
+    path = test.partition("::")[0]
+    if SPARK in (ROOT / path).read_text():
+        return SPARK
+    return test if path.startswith(DEAR) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(nodeid)
+
+    return Scheduling(config, log)
+
+
 def left_behind(mark: str) -> dict[int, str]:
     """Processes, this one excepted, that carry the mark of this test run: pid -> command line."""
     wanted = f"{MARK}={mark}".encode()
@@ -59,7 +87,8 @@ def left_behind(mark: str) -> dict[int, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
-    """Fail the run if a replica that a test started outlives the tests, and end it. Spark's Java ends with us."""
+    """Fail the run if a replica that a test started outlives the tests, and end it. Spark's Java ends with us. Each
+    worker looks for its own: the mark is made anew in each."""
     yield
     replicas = {pid: line for pid, line in left_behind(os.environ[MARK]).items() if "kvstore" in line}
     for pid in replicas:

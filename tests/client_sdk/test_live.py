@@ -18,7 +18,7 @@ import pytest
 from client_sdk import Add, AsyncClient, Compare, Get, OutcomeUnknown, Put, Range, TransactionFailed
 from multicast.types import new_message_id
 from tests.client_sdk.test_async_client import ODD_KEYS
-from workloads.demo import free_base_port
+from tests.ports import free_base_port
 
 pytestmark = pytest.mark.timeout(120)
 

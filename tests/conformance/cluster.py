@@ -17,7 +17,7 @@ from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Topology
 from tests.conformance.process import Command, Event, Spec
 from tests.conformance.proxy import Network
 from tests.house import ROOT
-from tests.multicast.live import free_ports
+from tests.ports import free_ports
 
 DEADLINE_S = 30.0
 STOP_S = 10.0

@@ -5,16 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvstore import cluster, config
+from tests.ports import free_base_port
 
 
 class Answer(NamedTuple):
@@ -59,22 +59,6 @@ class Replica:
             while piece := connection.recv(65536):
                 pieces.append(piece)
             return b"".join(pieces)
-
-
-def free_base_port(replicas: int) -> int:
-    """A base port such that every port of a cluster of so many replicas is free now."""
-    rng = random.Random(os.getpid() ^ time.monotonic_ns())
-    for _ in range(100):
-        base = rng.randrange(12_000, 30_000)
-        ports = [base + offset + i for offset in (0, config.HTTP_PORT_OFFSET) for i in range(replicas)]
-        with ExitStack() as stack:
-            try:
-                for port in ports:
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return base
-    raise AssertionError("no free ports")
 
 
 def make_cluster(directory: Path, shards: int, replicas: int, protocol: str, **limits: int) -> config.ClusterConfig:

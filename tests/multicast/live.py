@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from multicast.runtime.greeting import decode_greeting, encode_greeting
 from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
 from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.multicast.scripted import Keeper, Scripted
+from tests.ports import free_ports
 
 CLUSTER = b"c" * 16
 DEADLINE_S = 20.0
@@ -38,18 +38,6 @@ async def soon(awaitable: Awaitable[Any]) -> Any:
     """Its result. TimeoutError after the deadline."""
     async with asyncio.timeout(DEADLINE_S):
         return await awaitable
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 class Cluster:

@@ -27,8 +27,9 @@ from multicast.runtime.greeting import encode_greeting
 from multicast.runtime.outgoing import BACKOFF_MIN_S
 from multicast.types import AppMessage, Topology, new_message_id
 from multicast.wire import Welcome
-from tests.multicast.live import CLUSTER, BarePeer, Cluster, eventually, free_ports, hello, soon
+from tests.multicast.live import CLUSTER, BarePeer, Cluster, eventually, hello, soon
 from tests.multicast.scripted import Note
+from tests.ports import free_ports
 
 ONE = Topology({0: (0,)})
 TWO = Topology({0: (0, 1)})
