@@ -12,12 +12,16 @@ computed a final timestamp, a process never stamps below it again.
     Reached     process -> itself               its clock is on disk, so far
     Stable      destination -> destinations     periodically, for garbage collection (parts.delivered)
     Known       destination -> destination      it is told a new stamp of a message that it delivered long ago
+                first destination -> sender     it has delivered m, and the sender is no destination
+    Asked, Lacked, Copies                       between a sender that is no destination and the destinations
+                                                (parts.submissions)
 
-As printed, with three additions. The printed protocol assumes processes that never fail; ours may be stopped and come
+As printed, with four additions. The printed protocol assumes processes that never fail; ours may be stopped and come
 back: every stamp is on disk before the Propose that tells it leaves, and every Propose is on disk before the link
 acknowledges it. `Propose` carries m, so a destination that never got `Multicast` (its sender died between two sends)
-stamps m then; and stamps that stay unanswered are told again, asking for the answer. Neither changes a failure-free
-run. And a message is delivered only when the clock that has passed its final timestamp is on disk: a process whose
+stamps m then; and stamps that stay unanswered are told again, asking for the answer. A sender that is no destination
+keeps m until it hears that m was delivered, and asks; one that is has sent m to itself, too. None of this delays a
+failure-free run. And a message is delivered only when the clock that has passed its final timestamp is on disk: a process whose
 power fails after the delivery and before the sync has the message pending again, and must not stamp another one below
 it, which it would then deliver first. The own stamps on disk often say so already; if not, delivery waits for one
 sync. There is no fault tolerance: while one process is away, messages to it wait.
@@ -40,11 +44,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from multicast.parts import submissions
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.retries import Retries
+from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
@@ -112,8 +118,8 @@ class Skeen(MulticastProtocol):
         summary="Skeen's protocol: singleton groups, two message delays, no fault tolerance",
         paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019, Section III",
         options=SkeenOptions,
-        messages=(Multicast, Propose, Final, Reached, Stable, Known),
-        housekeeping=(Reached, Stable, Known),
+        messages=(Multicast, Propose, Final, Reached, Stable, Known, *submissions.MESSAGES),
+        housekeeping=(Reached, Stable, Known, *submissions.MESSAGES),
         fault_tolerant=False,
         genuine=True,
         strict_groups_max=1,
@@ -133,6 +139,10 @@ class Skeen(MulticastProtocol):
         self._queue = PendingQueue()
         self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
+        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
+
+    def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
+        return self.topology.members(message.destinations)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -163,9 +173,12 @@ class Skeen(MulticastProtocol):
     # -- ordering -----------------------------------------------------------------------------------------------------
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        if len(self._queue) >= self.options.pending_max:
-            raise Overloaded(f"{len(self._queue)} messages are pending, the limit is {self.options.pending_max}")
-        out.send(self.topology.members(message.destinations), Multicast(message))
+        pending = max(len(self._queue), len(self._submissions))
+        if pending >= self.options.pending_max:
+            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+        if self.group not in message.destinations:
+            self._submissions.add(message, now)
+        out.send(self._entry_points(message), Multicast(message))
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         if type(message) is Stable:
@@ -180,13 +193,39 @@ class Skeen(MulticastProtocol):
         if type(message) is Reached:
             self._on_reached(sender, message, out)
             return
-        groups = message.message.destinations
-        if self.group not in groups or any(g not in self.topology.groups for g in groups):
-            raise PeerError(f"a message for groups {groups} at group {self.group}")
+        if type(message) is Asked:
+            self._on_asked(sender, message, out)
+            return
+        if type(message) is Lacked:
+            self._submissions.send_copies(sender, message, lambda _: None, out)
+            return
+        if type(message) is Copies:
+            for copy in message.messages:
+                self._check_destinations(copy)
+                self._on_multicast(copy, now, out)
+            return
+        self._check_destinations(message.message)
         if type(message) is Propose:
             self._on_propose(sender, message, now, out)
         else:
             self._on_multicast(message.message, now, out)
+
+    def _check_destinations(self, message: AppMessage) -> None:
+        groups = message.destinations
+        if self.group not in groups or any(g not in self.topology.groups for g in groups):
+            raise PeerError(f"a message for groups {groups} at group {self.group}")
+
+    def _on_asked(self, sender: ProcessId, asked: Asked, out: Outbox) -> None:
+        """Which of these are not here?"""
+        lacked = []
+        for message_id in asked.ids:
+            entry, known = self._entries.get(message_id), self._log.known(message_id)
+            if known is not None and (entry is None or entry.delivered):
+                out.send((sender,), Known(message_id, known[0]))
+            elif entry is None:
+                lacked.append(message_id)
+        if lacked:
+            out.send((sender,), Lacked(lacked))
 
     def _on_multicast(self, message: AppMessage, now: int, out: Outbox) -> _Entry | None:
         """Fig. 1, lines 8-12. None if the message is settled already."""
@@ -274,7 +313,9 @@ class Skeen(MulticastProtocol):
             raise AssertionError(f"{message.id.hex()} has final timestamps {entry.final} and {message.final}")
 
     def _on_known(self, known: Known, out: Outbox) -> None:
-        """This process has forgotten the message and stamped a late copy of it."""
+        """It was delivered: nobody needs it from this sender. Or this process has forgotten the message and stamped a
+        late copy of it."""
+        self._submissions.remove(known.id)
         entry = self._entries.get(known.id)
         if entry is not None and not entry.delivered and known.final <= self._log.timestamp:
             self._drop([known.id], out)
@@ -317,6 +358,13 @@ class Skeen(MulticastProtocol):
             entry.delivered = True
             self._log.add(message_id, entry.message.destinations, final, out)
             out.deliver(entry.message, final)
+            self._tell_sender(entry.message, final, out)
+
+    def _tell_sender(self, message: AppMessage, final: Timestamp, out: Outbox) -> None:
+        """The first destination tells a sender that cannot see the delivery; all have the message."""
+        origin = self.topology.group_of.get(message.origin)
+        if self.group == message.destinations[0] and origin is not None and origin not in message.destinations:
+            out.send((message.origin,), Known(message.id, final))
 
     def _save(self, entry: _Entry, out: Outbox) -> None:
         out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry))
@@ -350,10 +398,12 @@ class Skeen(MulticastProtocol):
             if not entry.told:
                 missing.append(self.group)
             self._propose(entry, self.topology.members(missing), True, out)
-        wake, log_wake = self._retries.wake(now), self._log.tick(now, out)
-        if not self._retries:
-            return log_wake
-        return wake if log_wake is None else min(wake, log_wake)
+        wakes = [self._log.tick(now, out)]
+        if self._retries:
+            wakes.append(self._retries.wake(now))
+        if self._submissions:
+            wakes.append(self._submissions.tick(now, out))
+        return min((wake for wake in wakes if wake is not None), default=None)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 
