@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("multicast", "kvstore", "client_sdk", "workloads", "spark_etl", "tests")
-FILE_LINES_MAX = 720
+FILE_LINES_MAX = 740
 PROTOCOL_LINES_MAX = 1350
 """A protocol is one file, messages, options, leader change and all."""
 

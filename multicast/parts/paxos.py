@@ -429,12 +429,16 @@ class Paxos:
         if accept.instance < self.low:
             self._on_fetch(sender, accept.instance, out)
             return
-        if accept.instance <= self.decided + self.look_ahead:
+        if self._takes(sender, accept.instance):
             self._entries[accept.instance] = (accept.ballot, accept.values)
             self._save_entry(accept.instance, out)
             self._accepting.setdefault(accept.ballot, []).append(accept.instance)
             self._decide_next()
         self._see(accept.decided, now)
+
+    def _takes(self, sender: ProcessId, instance: int) -> bool:
+        """Whether this instance is not too far ahead. What a leader accepts of its own nobody sends it again."""
+        return instance <= self.decided + self.look_ahead or sender == self.self_id
 
     def _follow(
         self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool = False
@@ -453,7 +457,7 @@ class Paxos:
     def _on_accepted(self, sender: ProcessId, accepted: Accepted) -> None:
         """Phase 2b arrives at a learner."""
         for instance in accepted.instances:
-            if not self.decided < instance <= self.decided + self.look_ahead:
+            if instance <= self.decided or not self._takes(sender, instance):
                 continue
             ballots = self._acks.setdefault(instance, {})
             voters = ballots.setdefault(accepted.ballot, set())

@@ -21,10 +21,10 @@ back: every stamp is on disk before the Propose that tells it leaves, and every 
 acknowledges it. `Propose` carries m, so a destination that never got `Multicast` (its sender died between two sends)
 stamps m then; and stamps that stay unanswered are told again, asking for the answer. A sender that is no destination
 keeps m until it hears that m was delivered, and asks; one that is has sent m to itself, too. None of this delays a
-failure-free run. And a message is delivered only when the clock that has passed its final timestamp is on disk: a process whose
-power fails after the delivery and before the sync has the message pending again, and must not stamp another one below
-it, which it would then deliver first. The own stamps on disk often say so already; if not, delivery waits for one
-sync. There is no fault tolerance: while one process is away, messages to it wait.
+failure-free run. And a message is delivered only when the clock that has passed its final timestamp is on disk: a
+process whose power fails after the delivery and before the sync has the message pending again, and must not stamp
+another one below it, which it would then deliver first. The own stamps on disk often say so already; if not, delivery
+waits for one sync. There is no fault tolerance: while one process is away, messages to it wait.
 
 With the option `coordinator` the stamps of m go to one process, the sender if it is a destination, else the first
 destination's, which tells the maximum to all (Final): 3k messages for k destinations instead of k + k², for one delay

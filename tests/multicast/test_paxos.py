@@ -32,7 +32,8 @@ class Log(MulticastProtocol):
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
-        self.paxos = Paxos(self_id, topology.groups[self.group], rng, instances_max=self.options.instances_max)
+        limits = {"instances_max": self.options.instances_max, "early_max": self.options.early_max}
+        self.paxos = Paxos(self_id, topology.groups[self.group], rng, **limits)
         self.values: list[bytes] = []
         self.batches: list[int] = []
 
@@ -193,6 +194,26 @@ def test_a_deposed_leader_decides_nothing_and_learns_what_was_decided() -> None:
     world.advance(5 * SECOND)
     assert values(world) == [[m], [m], [m]]
     leader(world)
+
+
+def test_a_new_leader_that_is_far_behind_holds_all_that_it_proposes_again() -> None:
+    """What is too far ahead of a member it drops, and the leader sends it again; nobody sends it to the leader."""
+    world = group(instances_max=2, early_max=1)
+    world.cut = {(0, 2), (1, 2)}
+    ids = [world.submit(0, 0) for _ in range(10) if world.settle() is None]
+    world.settle()
+    assert values(world) == [ids, ids, []]
+    world.crash(0)
+    drop(world, 2)
+    world.cut = {(1, 2)}
+    world.protocol(1).paxos.on_clock(True, world.now)
+    while not world.links[(1, 2)]:  # the promise that it answers with
+        world.advance(100_000)
+    world.cut = set()
+    world.settle()
+    assert leader(world) == 2
+    world.advance(5 * SECOND)
+    assert values(world) == [ids, ids]
 
 
 def test_of_two_accepted_batches_the_one_of_the_higher_ballot_survives() -> None:

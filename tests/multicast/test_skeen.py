@@ -97,6 +97,18 @@ def test_destinations_find_the_maximum_by_themselves_if_the_coordinators_word_is
     assert [world.delivered(p) for p in range(3)] == [[m]] * 3
 
 
+def test_a_sender_that_is_no_destination_asks_what_became_of_its_message() -> None:
+    world = Lockstep(Topology.grid(3, 1), "skeen")
+    world.cut = {(2, 0), (2, 1)}
+    ids = [world.submit(2, 0, 1) for _ in range(20)]
+    for link in world.cut:
+        world.links[link].clear()
+    world.cut = set()
+    world.advance(3_000_000)
+    assert sorted(world.delivered(0)) == sorted(world.delivered(1)) == sorted(ids)
+    assert len(world.protocol(2)._submissions) == 0
+
+
 def test_two_final_timestamps_of_one_message_are_a_bug() -> None:
     world = Lockstep(Topology.grid(2, 1), "skeen", coordinator=True)
     world.cut = {(1, 0)}
