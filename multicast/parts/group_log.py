@@ -411,6 +411,7 @@ class GroupLog(MulticastProtocol):
         message = entry.message
         assert entry.final is not None
         entry.position = self.log.add(message.id, message.destinations, entry.final, out)
+        self._early.pop(entry.position, None)
         self._queue.remove(entry.local.encode())
         self._on_delivered(entry, out)
 
@@ -432,7 +433,6 @@ class GroupLog(MulticastProtocol):
             if word is None or entry is None:
                 break
             self._deliver(entry, word[1], out)
-            del early[position]
 
     def on_install(
         self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
@@ -448,7 +448,6 @@ class GroupLog(MulticastProtocol):
         self._delivered(entry, out)
         if entry.position != position:
             raise AssertionError(f"installed delivery {position} as {entry.position}")
-        self._early.pop(position, None)
         self._deliver_ready(now, out)
         self._adopt_if_due(now, out)
         self._begin_if_ready(now, out)

@@ -158,7 +158,7 @@ class ReplicatedSkeen(GroupLog):
         self._raised_to = 0
         self._ballot = Ballot(0, 0)
         self._led: Ballot | None = None
-        self._positions: dict[ProcessId, int] | None = None
+        self._positions: dict[ProcessId, tuple[int, int]] | None = None
         self._ask_at = 0
         self._held: list[tuple[ProcessId, AppMessage]] = []
         self._retries: Retries[Timestamp] = Retries(self.options.retry_us, rng)
@@ -215,7 +215,7 @@ class ReplicatedSkeen(GroupLog):
                 out.send_durable((sender,), Position(message.ballot, self.log.position))
         elif kind is Position:
             if self._positions is not None and message.ballot == self._ballot:
-                self._positions[sender] = message.position
+                self._positions[sender] = (message.position, now)
                 self._begin_if_ready(now, out)
         elif kind is StateAsk:
             self._send_state(sender, out)
@@ -446,12 +446,14 @@ class ReplicatedSkeen(GroupLog):
             self._wake_by(now)
 
     def _begin_if_ready(self, now: int, out: Outbox) -> None:
-        """Act as the leader once the log is known, and with it what the group has delivered. (Before the first ballot
-        there was nothing to deliver.)"""
+        """Act as the leader once the log is known, and with it what any quorum of the group has delivered: of those who
+        still answer, since who is dead may have delivered what nobody else has. (Before the first ballot there was
+        nothing to deliver.)"""
         if self._positions is None or not self._is_recovered():
             return
         if self._ballot.number > _FIRST_NUMBER:
-            told = self._positions
+            recent = now - self.options.election_timeout_us
+            told = {p: position for p, (position, at) in self._positions.items() if at >= recent}
             if len(told) < self.topology.quorum(self.group):
                 return
             furthest = max(told, key=lambda p: told[p])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from multicast.parts.group_log import Advance, Applied, Assign, Begin, encode_command
-from multicast.parts.replicated import Stamp
+from multicast.parts.group_log import Advance, Applied, Assign, Begin, Deliver, encode_command
+from multicast.parts.replicated import PositionAsk, Stamp
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
 from multicast.protocols.fastcast import FastCast, Soft
 from multicast.protocols.ft_skeen import FtSkeen
@@ -190,6 +190,64 @@ def test_a_new_leader_first_delivers_what_its_group_has_delivered(protocol: type
     world.advance(5 * SECOND)
     assert world.delivered(1) == ids
     assert world.protocol(1).log.position == 3
+
+
+@PROTOCOLS
+def test_a_new_leader_does_not_wait_for_deliveries_of_a_process_that_has_died(
+    protocol: type[MulticastProtocol],
+) -> None:
+    """0 alone delivers m, tells the new leader its position, and dies before it can tell what it was."""
+    world = cluster(protocol)
+    world.reading = False
+    for p in (1, 2):
+        close_ears(world.protocol(p), Deliver, PositionAsk)
+    m = world.submit(0, 0)
+    world.settle()
+    world.cut = {(0, 1), (0, 2)}
+    world.advance(5 * SECOND)
+    world.cut = set()
+    world.settle()
+    (leader,) = [p for p in (1, 2) if world.protocol(p).paxos.leading]
+    assert list(world.protocol(leader)._positions) == [0]
+    assert [world.delivered(p) for p in range(3)] == [[m], [], []]
+    world.crash(0)
+    world.reading = True
+    for p in (1, 2):
+        del world.protocol(p).on_message
+    world.advance(5 * SECOND)
+    assert [world.delivered(p) for p in range(3)] == [[m]] * 3
+
+
+def close_ears(process: Any, *kinds: type) -> None:
+    """It hears no message of these kinds, until its `on_message` is deleted."""
+    hear = process.on_message
+
+    def on_message(sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        if type(message) not in kinds:
+            hear(sender, message, now, out)
+
+    process.on_message = on_message
+
+
+@PROTOCOLS
+def test_a_new_leader_does_not_keep_the_words_of_the_former_one(protocol: type[MulticastProtocol]) -> None:
+    """Process 1 has missed the first word of three when it begins to lead."""
+    world = cluster(protocol)
+    world.reading = False
+    for p in (1, 2):
+        close_ears(world.protocol(p), Deliver)
+    ids = [world.submit(0, 0) for _ in range(3) if world.settle() is None]
+    world.settle()
+    heir, said = world.protocol(1), sorted(world.protocol(0).entries.values(), key=lambda e: e.position)
+    words = [(e.position, e.local, e.final) for e in said]
+    heir._on_deliver(0, Deliver(words[1:]), world.now, Outbox())
+    assert sorted(heir._early) == [2, 3]
+    world.crash(0)
+    world.protocol(2).on_clock(True, world.now)
+    world.advance(5 * SECOND)
+    assert heir.role() == "leader"
+    assert world.delivered(1) == ids
+    assert not heir._early
 
 
 def step_until(world: Lockstep, sender: ProcessId, receiver: ProcessId, done: Callable[[], bool]) -> None:
