@@ -23,7 +23,7 @@ from multicast.types import Topology
 SIZES = ("small", "large")
 _LARGE_SHARE = 0.05
 _SLOWED = ("delay", "slow_fsync")
-_BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us")
+_BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us", "clock_probe_us")
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@
    runs leaders, in some with their disks lost), and the rest must finish everything that is owed. Whoever is down when
    the faults end may be among them; the others die then or a little later. In a part of these runs the dead come back
    after all, and then everybody must be complete.
-2. *Latency*: on a quiet network with known delay, probes to each group, to all of them and to some are sent, each
+2. *Latency*: on a network with known delay, after a while in which nothing is asked for, probes to each group, to all of them and to some are sent, each
    twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not recovered:
    it lives on being asked, on catching up, or on retries.
 3. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
@@ -25,13 +25,15 @@ import msgspec
 from multicast.protocol import Options, Specification
 from multicast.simulation.faults import Fault, Injector
 from multicast.simulation.observe import Observer
-from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp
+from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp, Topology
 
 if TYPE_CHECKING:
     from multicast.simulation.world import Node, World
 
 LIVENESS_LIMIT_US = 60_000_000
-"""How long a healed world may take until everything owed is delivered everywhere."""
+"""How long a healed world may take, at most, until everything owed is delivered everywhere."""
+_LIVENESS_LEAST_US = 12_000_000
+_LIVENESS_TIMEOUTS = 60
 DELTA_US = 100
 """Of a message, while latency is judged: far below every timer, so that one who waits for a timer is seen."""
 FACTOR = 3
@@ -55,6 +57,16 @@ class Judged(Protocol):
         """Multicast something, by (or, in a store, through) this process, which is up."""
 
 
+def _longest_us(options: Options) -> int:
+    """The longest timer of a protocol."""
+    return max(getattr(options, name, 0) for name in ("election_timeout_us", "retry_us", "stability_us"))
+
+
+def liveness_limit_us(options: Options) -> int:
+    """What a bare protocol needs with these timers: a run that stands still should not be simulated for a minute."""
+    return min(LIVENESS_LIMIT_US, _LIVENESS_LEAST_US + _LIVENESS_TIMEOUTS * _longest_us(options))
+
+
 def promised_us(specification: Specification, options: Options, clocks_apart_us: int) -> int:
     """Within which time a message that meets no other must be delivered everywhere, when every message takes
     `DELTA_US` and the disk nothing. clocks_apart_us: the greatest difference of two of `MulticastProtocol.real_clock`.
@@ -73,15 +85,24 @@ def promised_us(specification: Specification, options: Options, clocks_apart_us:
 
 
 class _Probe(Observer):
-    """Who has delivered the latest probe, and when. Nothing else is under way, so its destinations tell it."""
+    """Who has delivered the latest probe, and when. Nothing else is under way, so its destinations tell it.
 
-    def __init__(self) -> None:
+    members: who must deliver it."""
+
+    def __init__(self, topology: Topology) -> None:
         self.destinations: tuple[GroupId, ...] = ()
+        self.members: list[ProcessId] = []
         self.sent = False
         self.delivered: dict[ProcessId, int] = {}
+        self._topology = topology
 
-    def expect(self, destinations: tuple[GroupId, ...]) -> None:
+    def expect(self, destinations: tuple[GroupId, ...], dead: Collection[ProcessId]) -> None:
         self.destinations, self.sent, self.delivered = destinations, False, {}
+        self.members = [p for p in self._topology.members(destinations) if p not in dead]
+
+    def is_missing(self) -> bool:
+        """Whether one of its members has not delivered it."""
+        return any(pid not in self.delivered for pid in self.members)
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
         self.sent = self.sent or message.destinations == self.destinations
@@ -104,7 +125,8 @@ class Endings:
     """Call `run` instead of `World.heal`. injector: of the faults that the run had, which end then; without faults
     nobody dies for good.
 
-    counts: the faults that took place, and these endings, by kind. It stops at the first thing that is wrong.
+    limit_us: how long everything owed may take. counts: the faults that took place, and these endings, by kind.
+    It stops at the first thing that is wrong.
     """
 
     def __init__(
@@ -115,19 +137,19 @@ class Endings:
         judged: Judged,
         rng: random.Random,
         injector: Injector | None,
+        limit_us: int = LIVENESS_LIMIT_US,
     ):
         self._world = world
+        self._limit_us = limit_us
         self._specification = specification
         self._options = options
         self._judged = judged
         self._rng = rng
         self._injector = injector
         self.counts: dict[str, int] = {} if injector is None else injector.counts
-        self._probe = _Probe()
+        self._probe = _Probe(world.topology)
         self._last_death = 0
-        self._timeout_us = max(
-            (getattr(options, name, 0) for name in ("election_timeout_us", "retry_us", "stability_us")), default=0
-        )
+        self._timeout_us = _longest_us(options)
         world.observers.append(self._probe)
 
     def run(self, healed: Callable[[], None] = lambda: None) -> None:
@@ -141,12 +163,13 @@ class Endings:
         world.heal(dead)
         healed()
         world.run_until(max(world.now, self._last_death))
-        if not self._settle(dead):
+        returns = bool(dead) and rng.random() < 0.6
+        if not self._settle(dead, quiet=returns):
             return
-        if dead and rng.random() < 0.6:
+        if returns:
             self._come_back(dead)
             dead = ()
-            if not self._settle(dead):
+            if not self._settle(dead, quiet=False):
                 return
         self._judge_latency(dead)
         if injector is not None and not world.violations:
@@ -208,14 +231,14 @@ class Endings:
         for destinations in self._shapes():
             sender = rng.choice(alive)
             for warm in (False, True):
-                self._probe.expect(destinations)
+                self._probe.expect(destinations, dead)
                 begun = world.now
                 self._judged.multicast(sender, destinations)
-                world.run_for(self._promised_us())
+                world.run_while(self._probe.is_missing, self._promised_us(), DELTA_US)
                 if not self._settle(dead, quiet=False):
                     return
                 if warm and self._probe.sent:
-                    self._judge(begun, sender, [p for p in world.topology.members(destinations) if p not in dead])
+                    self._judge(begun, sender)
                 world.run_for(20 * DELTA_US)
         world.conditions = world.network.conditions = kept
 
@@ -226,9 +249,9 @@ class Endings:
         shapes.add(tuple(sorted(self._rng.sample(groups, self._rng.randint(1, len(groups))))))
         return sorted(shapes)
 
-    def _judge(self, begun: int, sender: ProcessId, members: list[ProcessId]) -> None:
+    def _judge(self, begun: int, sender: ProcessId) -> None:
         world, probe, most = self._world, self._probe, self._promised_us()
-        for pid in members:
+        for pid in probe.members:
             took = probe.delivered.get(pid, world.now) - begun
             if took > most:
                 role = world.nodes[pid].protocol.role()
@@ -263,7 +286,7 @@ class Endings:
         self._begin_again(processes, rng.choice((1_000, 3 * self._timeout_us)) if staggered else 0)
         if self._settle(()):
             self._judged.multicast(rng.choice(processes), groups)
-            self._settle(())
+            self._settle((), quiet=False)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -275,7 +298,7 @@ class Endings:
     def _settle(self, dead: Collection[ProcessId], quiet: bool = True) -> bool:
         """Everything owed is there, and so it stays; False: not in time, or something else is wrong."""
         world, judged = self._world, self._judged
-        deadline = world.now + LIVENESS_LIMIT_US
+        deadline = world.now + self._limit_us
         while world.run_while(lambda: judged.unfinished(dead), deadline - world.now):
             if quiet:
                 world.run_for(self._quiet_us)

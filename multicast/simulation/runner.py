@@ -19,7 +19,7 @@ from multicast.protocol import Application, MulticastProtocol, Options
 from multicast.simulation import drawing, faults
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
-from multicast.simulation.endings import Endings
+from multicast.simulation.endings import Endings, liveness_limit_us
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.observe import Observer
 from multicast.simulation.recovery import RecoveryCheck
@@ -254,7 +254,8 @@ class Run:
         if faulty:
             self.injector = faults.Injector(world, self._faults)
         world.run_for(self.span_us)
-        endings = Endings(world, self.specification, self.options, self, self._endings_rng, self.injector)
+        limit_us = liveness_limit_us(self.options)
+        endings = Endings(world, self.specification, self.options, self, self._endings_rng, self.injector, limit_us)
         self.faults = endings.counts
         endings.run(self._insist_once_more)
 
