@@ -4,9 +4,9 @@
    runs leaders, in some with their disks lost), and the rest must finish everything that is owed. Whoever is down when
    the faults end may be among them; the others die then or a little later. In a part of these runs the dead come back
    after all, and then everybody must be complete.
-2. *Latency*: on a network with known delay, after a while in which nothing is asked for, probes to each group, to all of them and to some are sent, each
-   twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not recovered:
-   it lives on being asked, on catching up, or on retries.
+2. *Latency*: after a quiet time, on a network with known delay, probes to each group, to all of them and to some are
+   sent, each twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not
+   recovered: it lives on being asked, on catching up, or on retries.
 3. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
    a calm run.)
