@@ -121,7 +121,8 @@ from multicast.types import FINAL, OPTIMISTIC, AppMessage, Ballot, GroupId, Mess
 
 _BASE_KEY, _EPOCH_KEY = b"s", b"e"
 _CHANNEL_PREFIX, _ITEM_PREFIX, _DELIVERED_PREFIX = b"c", b"i", b"m"
-_RESENT_MAX = 1_000
+_CASTS_MIN, _CASTS_MAX = 8, 32
+"""How many casts are sent again at once."""
 _PARALLEL_MAX = 64
 
 
@@ -367,6 +368,7 @@ class QuasiGenuine(MulticastProtocol):
         self._casts: deque[Cast] = deque()
         self._cast_ids: set[MessageId] = set()
         self._cast_number = self._cast_at = self._stamp = self._epoch = 0
+        self._sent, self._cast_window = 0, _CASTS_MIN
         self._ready = False
         self._ballot = Ballot(0, 0)
         self._led: Ballot | None = None
@@ -470,7 +472,7 @@ class QuasiGenuine(MulticastProtocol):
             self._on_state(sender, message, now, out)
         else:
             self._ready = True
-            self._send_casts(self._casts, now, out)
+            self._send_casts(now, out)
             for cast in self._casts:
                 self._send_early(cast, out)
 
@@ -495,14 +497,23 @@ class QuasiGenuine(MulticastProtocol):
         self._casts.append(cast)
         self._cast_ids.add(message.id)
         if self._ready:
-            out.send((self.paxos.promised.leader,), cast)
+            if self._sent == len(self._casts) - 1:
+                self._sent += 1
+                out.send((self.paxos.promised.leader,), cast)
             self._send_early(cast, out)
 
-    def _send_casts(self, casts: Any, now: int, out: Outbox) -> None:
-        """Again, in order."""
+    def _send_casts(self, now: int, out: Outbox) -> None:
+        """To a leader that may lack them all: in order, few at first, so that no link's queue overflows with them; for
+        each that is decided two more."""
         self._cast_at = now
-        if self._ready:
-            for cast in casts:
+        self._sent, self._cast_window = 0, _CASTS_MIN
+        self._send_more_casts(out)
+
+    def _send_more_casts(self, out: Outbox) -> None:
+        if self._ready and self._sent < self._cast_window:
+            more = list(islice(self._casts, self._sent, self._cast_window))
+            self._sent += len(more)
+            for cast in more:
                 out.send((self.paxos.promised.leader,), cast)
 
     def _on_cast(self, sender: ProcessId, cast: Cast, now: int) -> None:
@@ -592,11 +603,13 @@ class QuasiGenuine(MulticastProtocol):
             self._due.clear()
             self._due_nulls.clear()
             self._ahead_base = None
-            self._send_casts(self._casts, now, out)
+            self._send_casts(now, out)
         decided = part.take()
         if decided:
             for instance, values in decided:
                 self._on_decide(instance, values, now, out)
+            if self._sent < len(self._casts):
+                self._send_more_casts(out)
             self._raise_floor(out)
             self._ack_later(now)
         if part.leading and self._led != part.promised:
@@ -680,6 +693,8 @@ class QuasiGenuine(MulticastProtocol):
         while casts and epoch == self._epoch and casts[0].number <= number:
             self._cast_ids.discard(casts.popleft().message.id)
             self._cast_at = now
+            self._sent = max(self._sent - 1, 0)
+            self._cast_window = min(self._cast_window + 1, _CASTS_MAX)
 
     def _forward(
         self, sent: dict[GroupId, list[Item]], requested: dict[GroupId, Stamp], announced: bool, now: int, out: Outbox
@@ -1180,7 +1195,7 @@ class QuasiGenuine(MulticastProtocol):
             self.paxos.on_peer_reset(peer, now)
             self._wake_by(now)
             if peer == self.paxos.promised.leader:
-                self._send_casts(self._casts, now, out)
+                self._send_casts(now, out)
         if group in self.channels:
             self.channels[group].asked_at = 0
             self._send_ack(group, (peer,), out)
@@ -1238,7 +1253,7 @@ class QuasiGenuine(MulticastProtocol):
             wakes.append(self._take_ahead_wants(now, out))
         if self._casts:
             if now - self._cast_at >= period:
-                self._send_casts(list(islice(self._casts, _RESENT_MAX)), now, out)
+                self._send_casts(now, out)
             wakes.append(self._cast_at + period)
         if self._ack_at:
             if now >= self._ack_at:

@@ -189,6 +189,20 @@ def test_a_senders_messages_stay_in_order_when_some_are_lost() -> None:
 # -- barriers ----------------------------------------------------------------------------------------------------------
 
 
+def test_what_a_reset_link_has_lost_is_sent_again_little_at_a_time() -> None:
+    """A queue that is shorter than what waits would overflow with all of it, be reset, and overflow again."""
+    world = cluster()
+    world.cut = {(1, 0)}
+    ids = [world.submit(1, 0) for _ in range(100)]
+    for _ in range(3):
+        world.lose_link(1, 0)
+        world._run(1)
+        assert 0 < len(world.links[1, 0]) < 20
+    world.cut = set()
+    world.settle()
+    assert world.delivered(2) == ids
+
+
 def test_a_request_is_answered_by_one_null_message_and_repeated_ones_by_none() -> None:
     world = cluster()
     world.submit(0, 0, 1)
