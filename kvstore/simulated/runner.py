@@ -21,7 +21,7 @@ from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.protocol import MulticastProtocol
-from multicast.simulation import drawing, faults
+from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.checkers import attach
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
 from multicast.simulation.observe import Observer
@@ -243,6 +243,8 @@ def _execute(
         planned += faults.draw_disk(rng, cluster.topology, int(span_us / pace), survives)
         gaps = random.Random(f"{settings.protocol}/{seed}/store gaps")
         planned += faults.draw_gaps(gaps, cluster.topology, int(span_us / pace), cluster.protocol.specification)
+        own = random.Random(f"{settings.protocol}/{seed}/store forgotten")
+        planned += forgotten.draw(own, cluster.topology, int(span_us / pace), cluster.protocol.specification)[0]
         # Replicas refuse the ids of clients whose clocks differ from theirs by more than the window. That is no fault
         # of theirs; so clocks stay within half of it.
         injector = faults.Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2)

@@ -79,15 +79,15 @@ class SimulatedDisk:
         """Bytes that a loss of power may take."""
         return sum(len(f.data) - f.synced for f in self._files.values() if not f.small)
 
-    def crash(self, rng: random.Random, power: bool, torn: bool = False) -> None:
+    def crash(self, rng: random.Random, power: bool, torn: bool = False, keeps: bool = True) -> None:
         """The process died; with `power`, the machine did, and what is left now is durable. torn: some, but not all, of
-        what was written and not synced is left."""
+        what was written and not synced is left; without `keeps`, nothing is."""
         self.failing = False
         if not power:
             return
         for name in sorted(self._files):
             file = self._files[name]
-            self._lose(name, file, rng, torn)
+            self._lose(name, file, rng, torn, keeps)
             file.synced = len(file.data)
 
     def copy(self) -> SimulatedDisk:
@@ -98,7 +98,7 @@ class SimulatedDisk:
             twin.data, twin.synced, twin.older = bytearray(file.data), file.synced, file.older
         return other
 
-    def _lose(self, name: str, file: _File, rng: random.Random, torn: bool) -> None:
+    def _lose(self, name: str, file: _File, rng: random.Random, torn: bool, keeps: bool) -> None:
         if file.small:
             if rng.random() < 0.5:
                 file.data = bytearray(file.older)
@@ -108,9 +108,9 @@ class SimulatedDisk:
         loose = len(file.data) - file.synced
         if loose:
             kept, zeros = 0, 0
-            if not torn:
+            if not torn and keeps:
                 kept = rng.choice((0, loose, rng.randrange(loose + 1)))
-            elif loose > 1:
+            elif torn and loose > 1:
                 kept = rng.randrange(1, loose)
                 zeros = rng.randrange(loose - kept + 1) if rng.random() < 0.3 else 0
             del file.data[file.synced + kept :]

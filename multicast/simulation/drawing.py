@@ -16,7 +16,7 @@ import msgspec
 from multicast.journal import READ_BYTES
 from multicast.protocol import MulticastProtocol, Options
 from multicast.session import QUEUE_FRAMES_MAX
-from multicast.simulation.faults import Fault
+from multicast.simulation.fault import Fault
 from multicast.simulation.network import Conditions
 from multicast.types import Topology
 

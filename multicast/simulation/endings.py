@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from multicast.protocol import Options, Specification
-from multicast.simulation.faults import Fault, Injector
+from multicast.simulation.fault import Fault
+from multicast.simulation.faults import Injector
 from multicast.simulation.observe import Observer
 from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp, Topology
 

@@ -26,6 +26,8 @@ Most runs have faults at the instants that random ones seldom hit (`draw_gaps`):
 - `second_loss`: a process, often the leader, has its group deaf to it, and loses its disk; and as soon as it is a
   member again, the same happens to another one of its group, or it loses power, is paused or cut off; and so on.
 
+Those of several steps are in `forgotten`.
+
 A protocol with `Specification.fault_tolerant` False promises to survive the same faults so long as every process comes
 back (its interface says so): they are drawn alike, but it may make no progress meanwhile. At most a minority of each
 group is down at once, except when a whole group loses power; safety holds in either case, since promises are on disk.
@@ -40,6 +42,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from multicast.protocol import Specification
+from multicast.simulation import forgotten
+from multicast.simulation.fault import Fault
+from multicast.simulation.forgotten import Forgotten
 from multicast.types import ProcessId, Topology
 
 if TYPE_CHECKING:
@@ -62,32 +67,6 @@ _SKEW_US = 50_000
 _DAY_US = 86_400_000_000
 _OFF_US_MAX = 1_500_000
 """So far off a majority of the clocks may be, unless a run wants less."""
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One fault. at, lasts_us: microseconds after the start. processes: whom it hits. peers: the far ends of links.
-    amount_us: a jump, or how much slower (a swizzle's own seed). aimed: it hits the one whom its victim then takes
-    for its group's leader.
-
-    Of a gap: tag, message: of the type of message, and its name; sends: at its sender, not at its receiver. then: what
-    happens to the victim ("power", "pause", "lost_disk") after amount_us; "": nothing. reaches: of the victim's own
-    group it reaches "all", "one" or "none". cut_us: how long somebody who has it is cut off. again: how many more
-    follow on a second loss."""
-
-    kind: str
-    at_us: int
-    lasts_us: int
-    processes: tuple[ProcessId, ...]
-    peers: tuple[ProcessId, ...] = ()
-    amount_us: int = 0
-    aimed: bool = False
-    tag: int = 0
-    message: str = ""
-    sends: bool = False
-    then: str = "power"
-    reaches: str = "all"
-    cut_us: int = 0
-    again: int = 0
 
 
 def draw(rng: random.Random, topology: Topology, span_us: int, storm: bool = False) -> list[Fault]:
@@ -233,8 +212,9 @@ class Injector:
     def __init__(self, world: World, faults: Sequence[Fault], clock_off_us_max: int = _OFF_US_MAX):
         self.counts: dict[str, int] = {}
         self._clock_off_us_max = clock_off_us_max
-        self._world = world
-        self._over = False
+        self._world = self.world = world
+        self.over = False
+        self._forgotten = Forgotten(self)
         self._amnesiacs: dict[ProcessId, tuple[int, int]] = {}
         start = world.now
         for fault in faults:
@@ -242,30 +222,30 @@ class Injector:
 
     def stop(self) -> None:
         """No fault begins or ends any more (the world is being healed)."""
-        self._over = True
+        self.over = True
         self._world.traps.clear()
 
     def _begin(self, fault: Fault) -> None:
         world = self._world
-        if self._over:
+        if self.over:
             return
         if fault.aimed:
             fault = self._aim(fault)
         if not self._apply(fault):
             return
-        self._count(fault)
+        self.count(fault)
         if fault.lasts_us:
             world.schedule(world.now + fault.lasts_us, self._end, fault)
 
     def _aim(self, fault: Fault) -> Fault:
-        leaders = dict.fromkeys(self._leader(victim) for victim in fault.processes)
+        leaders = dict.fromkeys(self.leader(victim) for victim in fault.processes)
         peers = fault.peers
         if len(leaders) == 1:
             victim, leader = fault.processes[0], next(iter(leaders))
             peers = tuple(victim if p == leader else p for p in peers)
         return msgspec.structs.replace(fault, processes=tuple(leaders), peers=peers)
 
-    def _leader(self, pid: ProcessId) -> ProcessId:
+    def leader(self, pid: ProcessId) -> ProcessId:
         """Whom this process takes for the leader of its group; itself, if nobody."""
         leader = self._world.nodes[pid].protocol.leader_of(self._world.topology.group_of[pid])
         return pid if leader is None else leader
@@ -275,7 +255,7 @@ class Injector:
         world, kind, victim = self._world, fault.kind, fault.processes[0]
         node = world.nodes[victim]
         if kind in ("crash", "power"):
-            if not node.up or not self._may_die(victim):
+            if not node.up or not self.may_die(victim):
                 return False
             world.crash(victim, power=kind == "power")
         elif kind == "mid_sync":
@@ -288,7 +268,7 @@ class Injector:
             world.crash_in_sync(victim, lambda: self._tear(fault))
             return False
         elif kind == "failing_fsync":
-            if self._may_die(victim):
+            if self.may_die(victim):
                 world.fail_sync(victim, lambda: self._died_of_disk(fault))
             return False
         elif kind == "lost_disk":
@@ -309,8 +289,11 @@ class Injector:
         elif kind == "gap":
             self._arm(fault)
             return False
+        elif kind in forgotten.KINDS:
+            self._forgotten.begin(fault)
+            return False
         elif kind == "first_sync":
-            if not self._may_die(victim):
+            if not self.may_die(victim):
                 return False
             world.crash(victim)
         elif kind == "deaf_group":
@@ -346,19 +329,19 @@ class Injector:
             world.schedule(world.now + cut + rng.randint(0, fault.lasts_us), self._join, pairs)
 
     def _cut(self, pairs: list[tuple[ProcessId, ProcessId]]) -> None:
-        if not self._over:
+        if not self.over:
             self._world.network.block(pairs)
 
     def _join(self, pairs: list[tuple[ProcessId, ProcessId]]) -> None:
-        if not self._over:
+        if not self.over:
             self._world.network.unblock(pairs)
 
     def _die_in_sync(self, fault: Fault) -> None:
         """A `mid_sync` has found its moment."""
         world = self._world
-        if self._over or (len(fault.processes) == 1 and not self._may_die(fault.processes[0])):
+        if self.over or (len(fault.processes) == 1 and not self.may_die(fault.processes[0])):
             return
-        self._count(fault)
+        self.count(fault)
         for pid in fault.processes:
             world.crash(pid, power=True)
         world.schedule(world.now + fault.lasts_us, self._end, fault)
@@ -366,17 +349,17 @@ class Injector:
     def _tear(self, fault: Fault) -> None:
         """A `torn_tail` has found its moment."""
         world, victim = self._world, fault.processes[0]
-        if self._over or world.nodes[victim].disk.unsynced < 2 or not self._may_die(victim):
+        if self.over or world.nodes[victim].disk.unsynced < 2 or not self.may_die(victim):
             return
-        self._count(fault)
+        self.count(fault)
         world.crash(victim, power=True, torn=True)
         world.schedule(world.now + fault.lasts_us, self._end, fault)
 
     def _died_of_disk(self, fault: Fault) -> None:
         """A `failing_fsync` has killed; nobody may stay dead when faults are over."""
         world = self._world
-        self._count(fault)
-        if self._over:
+        self.count(fault)
+        if self.over:
             world.restart(fault.processes[0])
         else:
             world.schedule(world.now + fault.lasts_us, self._end, fault)
@@ -399,7 +382,7 @@ class Injector:
     def _spring(self, fault: Fault, peers: tuple[ProcessId, ...]) -> None:
         """The message is about to leave, or to be handled: hold its batch's sync up, and some of its receivers off."""
         world, victim = self._world, fault.processes[0]
-        if self._over or not self._may_die(victim):
+        if self.over or not self.may_die(victim):
             return
         mates = [p for p in world.topology.groups[world.topology.group_of[victim]] if p != victim]
         off: list[ProcessId] = []
@@ -414,17 +397,17 @@ class Injector:
 
     def _strike(self, fault: Fault, life: int, off: tuple[ProcessId, ...], holders: tuple[ProcessId, ...]) -> None:
         world, victim = self._world, fault.processes[0]
-        if self._over:
+        if self.over:
             return
         world.slow_disk(victim, 0)
         world.network.unblock([(victim, p) for p in off])
-        if world.nodes[victim].life != life or not self._hit(victim, fault.then, fault.lasts_us):
+        if world.nodes[victim].life != life or not self.hit(victim, fault.then, fault.lasts_us):
             return
-        self._count(fault)
+        self.count(fault)
         if holders and fault.cut_us:
-            self._apply_cut(holders[0], fault.cut_us)
+            self.cut_off((holders[0],), fault.cut_us)
 
-    def _hit(self, victim: ProcessId, then: str, lasts_us: int) -> bool:
+    def hit(self, victim: ProcessId, then: str, lasts_us: int) -> bool:
         """What a fault of these kinds ends with; whether it may be."""
         world = self._world
         if not world.nodes[victim].up:
@@ -435,7 +418,7 @@ class Injector:
             self._amnesiacs[victim] = (world.nodes[victim].life, -1)
             world.lose_disk(victim)
             world.schedule(world.now + lasts_us, self._restart, victim)
-        elif self._may_die(victim):
+        elif self.may_die(victim):
             world.crash(victim)
             world.schedule(world.now + lasts_us, self._restart, victim)
         else:
@@ -443,15 +426,15 @@ class Injector:
         return True
 
     def _restart(self, pid: ProcessId) -> None:
-        if not self._over:
+        if not self.over:
             self._world.restart(pid)
 
-    def _apply_cut(self, pid: ProcessId, lasts_us: int) -> None:
-        """Cut off from everybody, both ways, for so long."""
-        others = tuple(p for p in self._world.topology.processes if p != pid)
-        cut = Fault("partition", 0, lasts_us, (pid,), others)
+    def cut_off(self, processes: Sequence[ProcessId], lasts_us: int) -> None:
+        """These from everybody else, both ways, for so long."""
+        others = tuple(p for p in self._world.topology.processes if p not in processes)
+        cut = Fault("partition", 0, lasts_us, tuple(processes), others)
         self._apply(cut)
-        self._count(cut)
+        self.count(cut)
         self._world.schedule(self._world.now + lasts_us, self._end, cut)
 
     def _die_again(self, fault: Fault) -> None:
@@ -469,7 +452,7 @@ class Injector:
         """A `second_loss` takes a disk, or what is next, and waits until the one that lost it is a member again."""
         world, victim = self._world, fault.processes[0]
         back_us = min(fault.lasts_us, 20_000)
-        goes_on = self._hit(victim, "lost_disk" if fault.again else fault.then, back_us) and fault.again > 0
+        goes_on = self.hit(victim, "lost_disk" if fault.again else fault.then, back_us) and fault.again > 0
         world.network.unblock(self._pairs(fault))
         if not goes_on:
             return
@@ -479,7 +462,7 @@ class Injector:
 
     def _await_return(self, fault: Fault, victim: ProcessId, limit: int) -> None:
         world = self._world
-        if self._over or world.now > limit:
+        if self.over or world.now > limit:
             return
         if not world.nodes[victim].up or self.is_forgetful(victim):
             world.schedule(world.now + _RETURN_POLL_US, self._await_return, fault, victim, limit)
@@ -490,14 +473,14 @@ class Injector:
         mates = tuple(p for p in members if p != other)
         self._begin(msgspec.structs.replace(fault, processes=(other,), peers=mates, aimed=False, again=fault.again - 1))
 
-    def _count(self, fault: Fault) -> None:
+    def count(self, fault: Fault) -> None:
         """It takes place."""
         self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
         for observer in self._world.observers:
             observer.on_fault(fault, True)
 
     def _end(self, fault: Fault) -> None:
-        if self._over:
+        if self.over:
             return
         world, kind = self._world, fault.kind
         for observer in world.observers:
@@ -507,7 +490,7 @@ class Injector:
                 world.restart(pid)
         elif kind in ("partition", "one_sided", "deaf_group"):
             if kind == "deaf_group" and fault.then:
-                self._hit(fault.processes[0], fault.then, fault.lasts_us)
+                self.hit(fault.processes[0], fault.then, fault.lasts_us)
             world.network.unblock(self._pairs(fault))
         elif kind == "first_sync":
             self._die_again(fault)
@@ -528,7 +511,7 @@ class Injector:
         off = [pid for pid, node in nodes.items() if abs(node.offset_us + jumps.get(pid, 0)) > limit]
         return not set(jumps) & set(off) or len(off) <= (len(nodes) - 1) // 2
 
-    def _may_die(self, pid: ProcessId) -> bool:
+    def may_die(self, pid: ProcessId) -> bool:
         """Whether a minority of its group is down with it. A group of one may always lose its process for a while."""
         topology = self._world.topology
         group = topology.group_of[pid]
@@ -539,7 +522,7 @@ class Injector:
     def _may_lose_disk(self, pid: ProcessId) -> bool:
         """Whether all its group remembers, and a minority is down with it."""
         members = self._world.topology.groups[self._world.topology.group_of[pid]]
-        return len(members) > 1 and self._may_die(pid) and not any(self.is_forgetful(p) for p in members)
+        return len(members) > 1 and self.may_die(pid) and not any(self.is_forgetful(p) for p in members)
 
     def is_forgetful(self, pid: ProcessId) -> bool:
         """Whether its disk was lost, and what it has learned since may not be on the new one."""

@@ -11,7 +11,7 @@ from multicast.protocol import ApplicationOutbox, Outbox
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp
 
 if TYPE_CHECKING:
-    from multicast.simulation.faults import Fault
+    from multicast.simulation.fault import Fault
     from multicast.simulation.world import Node
 
 _HANDLERS = ("on_start", "on_submit", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install", "on_stable")

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from multicast.protocol import Application, MulticastProtocol, Options
-from multicast.simulation import drawing, faults
+from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.endings import Endings, liveness_limit_us
+from multicast.simulation.fault import Fault
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.observe import Observer
 from multicast.simulation.recovery import RecoveryCheck
@@ -120,7 +121,7 @@ class Run:
         self.faults: dict[str, int] = {}
         self._endings_rng = random.Random(f"{self.specification.name}/{seed}/endings")
         self._persistent: list[AppMessage] = []
-        self._faults: list[faults.Fault] = []
+        self._faults: list[Fault] = []
 
     # -- drawing ------------------------------------------------------------------------------------------------------
 
@@ -130,8 +131,8 @@ class Run:
         values = drawing.options(own, self.size, self.protocol, self.topology, self.span_us, given, self.storm)
         return drawing.protocol_options(self.protocol, values)
 
-    def _draw_faults(self) -> list[faults.Fault]:
-        """Those of the world, those of disks, and those in gaps."""
+    def _draw_faults(self) -> list[Fault]:
+        """Those of the world, of disks, in gaps, and those that end with something forgotten, or these alone."""
         pace, survives = self.size.fault_pace, self.specification.survives_lost_disk
         span_us = int(self.span_us / pace)
         planned = faults.draw(self.rng, self.topology, span_us, self.storm)
@@ -139,6 +140,9 @@ class Run:
         planned += faults.draw_disk(own, self.topology, span_us, survives, self.storm)
         gaps = random.Random(f"{self.specification.name}/{self.seed}/gaps")
         planned += faults.draw_gaps(gaps, self.topology, span_us, self.specification)
+        own = random.Random(f"{self.specification.name}/{self.seed}/forgotten")
+        more, alone = forgotten.draw(own, self.topology, span_us, self.specification)
+        planned = more if alone else planned + more
         return drawing.paced(planned, pace)
 
     def _make_process(

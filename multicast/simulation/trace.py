@@ -18,7 +18,7 @@ import msgspec
 
 from multicast.protocol import Outbox, PeerError
 from multicast.simulation.drawing import changed_options
-from multicast.simulation.faults import Fault
+from multicast.simulation.fault import Fault
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings
 from multicast.simulation.world import EPOCH_US, Node

@@ -265,15 +265,15 @@ class World:
         if not node.engine.idle:
             self._due(node)
 
-    def crash(self, pid: ProcessId, power: bool = True, torn: bool = False) -> None:
+    def crash(self, pid: ProcessId, power: bool = True, torn: bool = False, keeps: bool = True) -> None:
         """The process dies; with `power` its machine does, and what was not synced may be lost. torn: a part of it is,
-        and a part is not."""
+        and a part is not; without `keeps`, all of it is."""
         node = self.nodes[pid]
         if not node.up:
             return
         self._trace(f"crash {pid} {power}")
         node.up = False
-        node.disk.crash(self._rng, power, torn)
+        node.disk.crash(self._rng, power, torn, keeps)
         abandoned = list(node.tokens.values())
         node._forget()
         self.network.died(node)

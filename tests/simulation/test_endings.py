@@ -9,7 +9,7 @@ import pytest
 
 from multicast import registry
 from multicast.protocol import MulticastProtocol, Outbox
-from multicast.simulation import faults
+from multicast.simulation import faults, forgotten
 from multicast.simulation.runner import Outcome, Settings, run_seed
 from multicast.simulation.world import World
 from tests.planted.endings import SMALL, EverybodyAccepts
@@ -22,6 +22,7 @@ SEEDS = 30
 def nothing_but_endings(monkeypatch: pytest.MonkeyPatch) -> None:
     for draw in ("draw", "draw_disk", "draw_gaps"):
         monkeypatch.setattr(faults, draw, lambda *arguments: [])
+    monkeypatch.setattr(forgotten, "draw", lambda *arguments: ([], False))
 
 
 def _first_failure(protocol: type[MulticastProtocol]) -> Outcome:

@@ -10,7 +10,8 @@ import pytest
 from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation import faults
 from multicast.simulation.disk import SimulatedDisk
-from multicast.simulation.faults import Fault, Injector
+from multicast.simulation.fault import Fault
+from multicast.simulation.faults import Injector
 from multicast.simulation.world import World
 from multicast.types import AppMessage, ProcessId, Topology, new_message_id
 from tests.simulation.sequencer import Sequencer

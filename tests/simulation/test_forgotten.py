@@ -1,0 +1,55 @@
+"""Faults that end with something forgotten: drawn runs find by themselves what was once staged."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multicast import registry
+from multicast.simulation import forgotten
+from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.runner import run_seed
+from multicast.types import Topology
+from tests.planted import SMALL, Planted
+from tests.planted.white_box import MarksToldAlone
+from tests.planted.white_box_state import VoteBeforeSync
+
+TOPOLOGY = Topology.grid(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "seed", "kind"), [(MarksToldAlone, 360, "handed_down"), (VoteBeforeSync, 107, "rival")]
+)
+def test_a_drawn_fault_finds_what_is_forgotten(
+    protocol: type, seed: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And without these faults the same seed does not find it."""
+    assert not run_seed(registry.load("white_box"), seed, SMALL).violations
+    found = Planted(protocol).run(seed)
+    assert found.violations
+    assert found.faults.get(kind)
+    monkeypatch.setattr(forgotten, "draw", lambda *arguments: ([], False))
+    assert not Planted(protocol).run(seed).violations
+
+
+def test_only_who_survives_a_lost_disk_hands_losses_down() -> None:
+    for name, kinds in (("white_box", {*forgotten.KINDS}), ("toto", {"unsynced", "rival"}), ("skeen", {"unsynced"})):
+        specification = registry.load(name).specification
+        topology = TOPOLOGY if specification.fault_tolerant else Topology.grid(3, 1)
+        drawn = {
+            fault.kind
+            for seed in range(60)
+            for fault in forgotten.draw(random.Random(seed), topology, 4_000_000, specification)[0]
+        }
+        assert drawn == kinds
+
+
+def test_power_can_take_everything_that_was_not_synced() -> None:
+    for seed in range(10):
+        disk = SimulatedDisk()
+        disk.append("a", b"12")
+        disk.sync("a")
+        disk.append("a", b"34")
+        disk.crash(random.Random(seed), power=True, keeps=False)
+        assert disk.read("a") == b"12"
