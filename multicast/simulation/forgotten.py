@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from multicast.simulation.world import Trap
 
 KINDS = ("unsynced", "rival", "handed_down")
+_COUNTS = {"unsynced": (2, 4, 8), "rival": (1, 1, 2), "handed_down": (1,)}
 _SHARE = 0.5
 _ALONE_SHARE = 0.6
 _POLL_US = 5_000
@@ -56,7 +57,7 @@ def draw(
             kinds.append("handed_down")
     kind = rng.choice(kinds)
     planned: list[Fault] = []
-    for _ in range(1 if kind == "handed_down" else rng.choice((2, 4, 8))):
+    for _ in range(rng.choice(_COUNTS[kind])):
         members = list(topology.groups[group])
         rng.shuffle(members)
         at = rng.randrange(span_us // (4 if kind == "handed_down" else 2))
@@ -84,7 +85,10 @@ def _draw_one(
             fault, processes=tuple(victims), peers=side, tag=_tag(about), message=about.__name__
         )  # fmt: skip
     if kind == "rival":
-        return msgspec.structs.replace(fault, lasts_us=rng.choice((200_000, 600_000)))
+        amount_us = rng.choice((1_000, 3_000, 10_000, 20_000))
+        return msgspec.structs.replace(
+            fault, lasts_us=rng.choice((200_000, 600_000)), amount_us=amount_us, again=rng.choice((1, 1, 1, 2))
+        )
     return msgspec.structs.replace(
         fault, then="lost_disk", lasts_us=rng.choice((300_000, 600_000, 1_200_000)), sends=rng.random() < 0.4,
         amount_us=rng.choice((5_000, 20_000, 60_000)), cut_us=rng.choice((0, 200_000, 600_000)),
@@ -104,11 +108,10 @@ class Forgotten:
         self._injector = injector
         self._world = injector.world
 
-    def _tags(self, ordering: bool = False) -> list[int]:
-        """Of all types of messages of the protocol, or of those that order."""
+    def _tags(self, ordering: bool) -> list[int]:
+        """Of the protocol's types of messages: of those that order, or of its housekeeping."""
         specification = next(iter(self._world.nodes.values())).protocol.specification
-        kinds = [t for t in specification.messages if not ordering or t not in specification.housekeeping]
-        return [_tag(t) for t in kinds]
+        return [_tag(t) for t in specification.messages if (t not in specification.housekeeping) == ordering]
 
     def begin(self, fault: Fault) -> None:
         """The first step."""
@@ -184,7 +187,7 @@ class Forgotten:
         candidate, voter = [p for p in fault.processes if p != leader][:2]
         teller = voter if fault.sends else candidate
         usual: set[int] = set()
-        tags = self._tags()
+        tags = self._tags(ordering=False)
 
         def heard(tag: int) -> Callable[..., None]:
             return lambda *_: usual.add(tag)
@@ -213,13 +216,15 @@ class Forgotten:
                 left -= 1
             if left or self._injector.over:
                 return False
+            silent = [(teller, p) for p in self._world.topology.processes if p not in rivals[1:]]
+            self._world.network.block(silent)
             self._world.slow_disk(teller, fault.amount_us + 1)
-            self._after(fault.amount_us, self._forget_vote, fault, teller, other, both)
+            self._after(fault.amount_us, self._forget_vote, fault, teller, other, both + silent)
             return True
 
         both = [(leader, candidate), (candidate, leader)]
         self._world.network.block(both)
-        end = self._arm([teller], [tag for tag in self._tags() if tag not in usual], told)
+        end = self._arm([teller], [tag for tag in self._tags(ordering=False) if tag not in usual], told)
 
         def give_up() -> None:
             end()
@@ -229,10 +234,10 @@ class Forgotten:
         self._after(_STAND_LIMIT_US, give_up)
 
     def _forget_vote(
-        self, fault: Fault, teller: ProcessId, other: ProcessId, both: list[tuple[ProcessId, ProcessId]]
+        self, fault: Fault, teller: ProcessId, other: ProcessId, cut: list[tuple[ProcessId, ProcessId]]
     ) -> None:
         self._world.slow_disk(teller, 0)
-        self._world.network.unblock(both)
+        self._world.network.unblock(cut)
         if self._injector.may_die(teller):
             self._injector.count(fault)
             self._injector.cut_off((other,), fault.cut_us)

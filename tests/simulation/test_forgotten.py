@@ -19,7 +19,7 @@ TOPOLOGY = Topology.grid(2, 3)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "seed", "kind"), [(MarksToldAlone, 360, "handed_down"), (VoteBeforeSync, 107, "rival")]
+    ("protocol", "seed", "kind"), [(MarksToldAlone, 505, "handed_down"), (VoteBeforeSync, 438, "rival")]
 )
 def test_a_drawn_fault_finds_what_is_forgotten(
     protocol: type, seed: int, kind: str, monkeypatch: pytest.MonkeyPatch
