@@ -196,13 +196,15 @@ class Ask(msgspec.Struct, array_like=True, tag=6, gc=False):
 
 
 class Repair(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """Messages as in `Ordered`, `upto` as in `Barrier`. low: the lowest number that is still kept."""
+    """Messages as in `Ordered`, `upto` as in `Barrier`. low: the lowest number that is still kept. more: there are more
+    than fit; ask again."""
 
     first: int
     items: list[Item]
     barrier: Stamp
     upto: int
     low: int
+    more: bool
 
 
 class Ack(msgspec.Struct, array_like=True, tag=8, gc=False):
@@ -857,6 +859,8 @@ class QuasiGenuine(MulticastProtocol):
             upto = message.first + len(message.items) - 1 if type(message) is Ordered else message.upto
         if type(message) is Repair:
             channel.asked_at = 0
+            if message.more and channel.received >= upto:
+                self._ask(group, sender, now, out)
             if message.low > channel.received + 1:
                 channel.low = message.low
                 self._need_state(now, out)
@@ -951,11 +955,11 @@ class QuasiGenuine(MulticastProtocol):
         low = upto - len(kept) + 1
         first = max(low, ask.received + 1)
         some = islice(kept, first - low, None)
-        parts = portions(some, lambda item: len(item.message.payload), self.options.portion_bytes)
-        for items in parts[:-1]:
-            out.send((sender,), Repair(first, items, items[-1].stamp, first + len(items) - 1, low))
-            first += len(items)
-        out.send((sender,), Repair(first, parts[-1], self.base.last, upto, low))
+        items, *rest = portions(some, lambda item: len(item.message.payload), self.options.portion_bytes)
+        if rest:
+            out.send((sender,), Repair(first, items, items[-1].stamp, first + len(items) - 1, low, True))
+        else:
+            out.send((sender,), Repair(first, items, self.base.last, upto, low, False))
         if ask.stamp > self.base.last:
             if self.paxos.leading:
                 self._on_wants([(group, ask.stamp)], now, out)

@@ -66,6 +66,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 import msgspec
@@ -245,6 +246,7 @@ class Toto(MulticastProtocol):
         self._target: State | None = None
         self._state_turn = self._ask_turn = 0
         self._told: list[int] = []
+        self._asked: dict[ProcessId, tuple[int, set[ProcessId]]] = {}
         self._gaps: list[Span] = []
         self._dirty = False
         self._heard: dict[ProcessId, int] = {}
@@ -336,9 +338,11 @@ class Toto(MulticastProtocol):
         """About the present view."""
         view = self.view
         kind = type(message)
-        if kind is Copies and self._gathering is not None:
-            self._gathering.keep(message.casts)
-            self._propose_if_ready(now, out)
+        if kind is Copies:
+            authors = self._asked.pop(sender, (0, set()))[1]
+            if self._gathering is not None:
+                self._gathering.keep(message.casts)
+                self._propose_if_ready(now, out)
         if kind is Flush:
             self._on_flush(sender, out)
         elif view.me is None:
@@ -348,8 +352,8 @@ class Toto(MulticastProtocol):
         elif kind is Copies:
             for cast in message.casts:
                 self._on_cast(cast, out)
-            if self._gaps and sender != self.self_id:
-                self._ask_for_gaps([sender], out)
+            if authors and not self.record.stopped:
+                self._ask_for_gaps([sender], authors, now, out)
         elif sender not in view.index:
             raise PeerError(f"{kind.__name__} from outside view {view.number}")
         elif kind is Cast:
@@ -515,17 +519,29 @@ class Toto(MulticastProtocol):
         """A copy vouches for nothing but its author, who has it on disk, or for the sender in a flush."""
         out.send_durable((to,), copies)
 
-    def _ask_for_gaps(self, holders: list[ProcessId] | None, out: Outbox) -> None:
-        """Ask for casts that did not arrive: those who hold them, one after the other."""
+    def _ask_for_gaps(
+        self, holders: list[ProcessId] | None, authors: Collection[ProcessId], now: int, out: Outbox
+    ) -> None:
+        """Ask for casts of these authors that did not arrive: those who hold them, one after the other."""
         view = self.view
         asks: dict[ProcessId, list[Span]] = {}
         for author, first, last in view.gaps():
+            if author not in authors:
+                continue
             span = (author, first, min(last, first + _SPAN_MAX))
             known = [p for p in view.holders(span) if holders is None or p in holders]
             if known:
                 self._ask_turn += 1
                 asks.setdefault(known[self._ask_turn % len(known)], []).append(span)
         for holder, spans in asks.items():
+            self._ask(holder, spans, now, out)
+
+    def _ask(self, holder: ProcessId, spans: list[Span], now: int, out: Outbox) -> None:
+        """Ask one process for casts; not again before it has answered, or a period is over. Its answer is limited, and
+        has the rest asked for."""
+        at, _ = self._asked.get(holder, (now - self.options.retry_us, None))
+        if now - at >= self.options.retry_us:
+            self._asked[holder] = (now, {author for author, _, _ in spans})
             out.send((holder,), Ask(self.record.number, spans))
 
     def _retry_by(self, now: int) -> None:
@@ -541,7 +557,7 @@ class Toto(MulticastProtocol):
             if self._is_pending() or self._mine or gaps:
                 self._tell(view.others, True, out)
             if gaps and gaps == self._gaps:
-                self._ask_for_gaps(None, out)
+                self._ask_for_gaps(None, view.index, now, out)
         self._gaps = gaps
         if self._needs_state():
             self._ask_for_state(out)
@@ -641,6 +657,7 @@ class Toto(MulticastProtocol):
         self._target = None
         self._queue = deque(self._mine.values())
         self._told = []
+        self._asked = {}
         self._gaps = []
         self._dirty = True
         self._stop_seen = self._proposed = False
@@ -757,7 +774,7 @@ class Toto(MulticastProtocol):
             return
         asks = gathering.lacking()
         for holder, spans in asks.items():
-            out.send((holder,), Ask(gathering.number, spans))
+            self._ask(holder, spans, now, out)
         if not asks:
             self._proposed = True
             self.paxos.propose(_encode(gathering.result(alive)))
@@ -767,6 +784,7 @@ class Toto(MulticastProtocol):
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
         self.paxos.on_peer_reset(peer, now)
+        self._asked.pop(peer, None)
         if peer in self.view.index:
             self._tell((peer,), True, out)
         self._retry_by(now)
