@@ -10,8 +10,8 @@ import pytest
 
 from multicast.parts.barriers import NEVER, Base, Channel, Stamp
 from multicast.parts.delivered import LAST_KEY
-from multicast.protocol import Application, MulticastProtocol, Overloaded
-from multicast.protocols.quasi_genuine import Barrier, Cast, Null, Ordered, QuasiGenuine, QuasiGenuineOptions
+from multicast.protocol import Application, MulticastProtocol, Outbox, Overloaded
+from multicast.protocols.quasi_genuine import Barrier, Cast, Null, Ordered, QuasiGenuine, QuasiGenuineOptions, Repair
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Run, Settings
@@ -292,6 +292,47 @@ def test_what_a_dead_leader_decided_and_did_not_forward_is_asked_for() -> None:
     world.cut = set()
     world.advance(10 * SECOND)
     assert [world.delivered(p) for p in range(1, 6)] == [[m]] * 5
+
+
+def test_casts_that_may_be_lost_are_sent_again_in_windows() -> None:
+    """What overflowed a queue of the link would overflow it again, and for ever."""
+    world = cluster()
+    world.cut = {(1, 0)}
+    ids = [world.submit(1, 0) for _ in range(100)]
+    world.advance(2 * SECOND)
+    for _ in range(3):
+        world.lose_link(1, 0)
+        world.advance(50_000)
+        assert len(world.links.get((1, 0), ())) < 40
+    world.cut = set()
+    world.advance(2 * SECOND)
+    assert world.delivered(0) == ids
+
+
+class OnePartAtOnce(QuasiGenuine):
+    """A repair has one part, whose end is told with it."""
+
+    parts = 0
+
+    def _on_ask(self, sender: ProcessId, ask: Any, now: int, out: Outbox) -> None:
+        sent = len(out.sends)
+        super()._on_ask(sender, ask, now, out)
+        repairs = [message for _, message, _ in out.sends[sent:] if isinstance(message, Repair)]
+        assert len(repairs) == 1
+        self.parts += 1
+
+
+def test_the_next_part_of_a_repair_comes_after_the_last() -> None:
+    world = cluster(protocol=OnePartAtOnce, portion_bytes=100)
+    world.cut = {(0, 3)}
+    for _ in range(10):
+        world.submit(0, 0, 1)
+    world.settle()
+    world.lose_link(0, 3)
+    world.cut = set()
+    world.advance(SECOND)
+    assert world.protocol(3).channels[0].received == 10
+    assert world.protocol(0).parts == 10
 
 
 def test_a_lost_request_is_repeated_by_the_blocked_destination() -> None:

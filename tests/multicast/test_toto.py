@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from multicast.parts.causal import RULES
+from multicast.parts.views import Span
 from multicast.protocol import Application, Outbox, PeerError
 from multicast.protocols.toto import Alive, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
 from multicast.simulation.world import Node, World
-from multicast.types import AppMessage, Topology, new_message_id
+from multicast.types import AppMessage, ProcessId, Topology, new_message_id
 from tests.multicast.lockstep import Lockstep
 
 SECOND = 1_000_000
@@ -181,6 +182,34 @@ def test_a_flush_that_its_coordinator_does_not_finish_is_finished_by_the_next() 
         assert one.protocol(p).record.number > 1
         assert not one.protocol(p).record.stopped
         assert one.delivered(p) == [submitted]
+
+
+class CountsQuestions(Toto):
+    """How many it was asked."""
+
+    asked = 0
+
+    def _on_ask(self, sender: ProcessId, spans: list[Span], out: Outbox) -> None:
+        self.asked += 1
+        super()._on_ask(sender, spans, out)
+
+
+def test_who_lacks_much_has_one_question_to_each_holder_under_way() -> None:
+    """Each answer has one cast, so there are no fewer questions than casts; but not many times as many."""
+    one = Lockstep(Topology.grid(2, 3), CountsQuestions, portion_bytes=100)
+    one.advance(SECOND)
+    one.cut = {(p, 5) for p in range(5)}
+    ids = []
+    for _ in range(20):
+        ids += [one.submit(p, 0, 1) for p in range(5)]
+        one.settle()
+    for p in range(5):
+        one.links[(p, 5)].clear()
+    one.cut = set()
+    one.advance(5 * SECOND)
+    assert sorted(one.delivered(5)) == sorted(ids)
+    lacked = sum(one.protocol(0).view.held)
+    assert sum(one.protocol(p).asked for p in range(5)) < 2 * lacked, lacked
 
 
 def test_what_only_the_dead_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

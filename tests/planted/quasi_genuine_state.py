@@ -134,16 +134,11 @@ class RepairOneOff(QuasiGenuine):
 
 @rewrite(
     "_on_ask",
-    "Repair(first, items, items[-1].stamp, first + len(items) - 1, low)",
-    "Repair(first, items, self.base.last, first + len(items) - 1, low)",
+    "Repair(first, items, items[-1].stamp, first + len(items) - 1, low, True)",
+    "Repair(first, items, self.base.last, first + len(items) - 1, low, True)",
 )
 class PartialRepairsBarrier(QuasiGenuine):
     """A part of a repair brings the barrier of the whole."""
-
-
-@rewrite("_on_ask", "first += len(items)", "pass")
-class PortionsAtOnePlace(QuasiGenuine):
-    """All parts of a repair begin with the same number."""
 
 
 @rewrite("_on_channel", "if number == channel.received + 1:", "if number > channel.received:")
@@ -364,7 +359,7 @@ PLANTED = (
             ManyNotSaved, AdoptedBaseNotSaved, RecordsKept, OutgoingKept, AdoptedBehind, AdoptedWithGaps,
             StateOfSavedOnly, StateOfPresentBase, ReceiptOneAhead, OneReceiptLess, OwnGroupNotAsked,
             OwnMessagesDropped, OthersNotAsked, OneDroppedTooMany, RepairOneOff, PartialRepairsBarrier,
-            PortionsAtOnePlace, GapsTaken, OrderedCoversLess, OneMissing, BarrierOneShort, LastDeliveryReceived,
+            GapsTaken, OrderedCoversLess, OneMissing, BarrierOneShort, LastDeliveryReceived,
             EqualStamps, RestampedNotLast, NullsLowerLast, CastsNotCounted, AnyFirstCast, OldLivesCasts,
             CastsOfOldEpochsForgotten, NeverReconsidered, ExpectedKept, NullKept, WantsKept, HeldKept, DueNullsKept,
             WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked, ReturnsLacking,
