@@ -149,6 +149,7 @@ def run_seed(
     topology = drawing.topology(rng, size, kind, settings.shards, replicas)
     shards, replicas = len(topology.groups), len(topology.groups[0])
     options = _draw_options(kind, settings, seed, size, topology)
+    typed = drawing.protocol_options(kind, options)
     small = size is drawing.SMALL
     cluster = SimulatedCluster(
         kind,
@@ -157,7 +158,7 @@ def run_seed(
         seed,
         signals=settings.signals,
         options=options,
-        conditions=chase.conditions() if chasing else drawing.conditions(rng, size, kind.specification.fault_tolerant),
+        conditions=chase.conditions() if chasing else drawing.conditions(rng, size, typed),
         replica=replica,
         store=store,
         name=settings.replay(seed),

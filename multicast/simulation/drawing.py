@@ -22,6 +22,8 @@ from multicast.types import Topology
 
 SIZES = ("small", "large")
 _LARGE_SHARE = 0.05
+_PORTION_BYTES_USUAL = 1_000
+_QUEUE_OF_PORTIONS = 200
 _SLOWED = ("delay", "slow_fsync")
 _BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us", "clock_probe_us")
 
@@ -73,10 +75,10 @@ SMALL = Size(
     fault_pace=0.25,
     delays=(500, 2_000, 10_000),
     fsyncs=((0, 0), (50, 300), (50, 300), (1_000, 4_000), (2_000, 15_000)),
-    portion_bytes=(Options().portion_bytes, 10_000, 3_000, 1_000),
-    early_max=(Options().early_max, Options().early_max, 300, 100),
+    portion_bytes=(Options().portion_bytes, 10_000, 1_000, 100),
+    early_max=(Options().early_max, 100, 8, 1),
     pending_max=(Options().pending_max, Options().pending_max, 30, 6),
-    queue_frames=(QUEUE_FRAMES_MAX, QUEUE_FRAMES_MAX, 1_000, 400, 200),
+    queue_frames=(QUEUE_FRAMES_MAX, 200, 40, 20, 12),
     catch_up_bytes=(READ_BYTES, 5_000, 500, 1),
     segment_bytes=(256, 4_096, 1 << 20),
     windows=(0.1, 0.3, 1.0),
@@ -123,9 +125,14 @@ def topology(
     return Topology.grid(groups or drawn[0], replicas or (drawn[1] if protocol.specification.fault_tolerant else 1))
 
 
-def conditions(rng: random.Random, chosen: Size, fault_tolerant: bool) -> Conditions:
-    """What network, disks and hosts are like. Who does not tolerate faults does not tolerate a queue that overflows."""
+def conditions(rng: random.Random, chosen: Size, options: Options) -> Conditions:
+    """What network, disks and hosts are like. Who never asks again (no `retry_us`) does not tolerate a queue that
+    overflows; nor does a state whose portions do not fit into one."""
     most, queue = rng.choice(chosen.delays), rng.choice(chosen.queue_frames)
+    if not hasattr(options, "retry_us"):
+        queue = QUEUE_FRAMES_MAX
+    elif options.portion_bytes < _PORTION_BYTES_USUAL:
+        queue = max(queue, _QUEUE_OF_PORTIONS)
     return Conditions(
         delay_us=(100, most),
         late_probability=rng.choice((0.0, 0.01, 0.05)),
@@ -133,7 +140,7 @@ def conditions(rng: random.Random, chosen: Size, fault_tolerant: bool) -> Condit
         fsync_us=rng.choice(chosen.fsyncs),
         batch_us=rng.choice(((0, 0), (0, 0), (0, 500), (1_000, 3_000))),
         acknowledge_frames=rng.choice((1, 16, 256)),
-        queue_frames_max=queue if fault_tolerant else QUEUE_FRAMES_MAX,
+        queue_frames_max=queue,
         catch_up_bytes=rng.choice(chosen.catch_up_bytes),
         reconnect_us=(int(20_000 * chosen.fault_pace), int(100_000 * chosen.fault_pace)),
     )

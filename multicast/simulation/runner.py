@@ -100,7 +100,7 @@ class Run:
             self.topology,
             self._make_process,
             seed,
-            drawing.conditions(rng, self.size, self.specification.fault_tolerant),
+            drawing.conditions(rng, self.size, self.options),
             segment_bytes_max=rng.choice(self.size.segment_bytes),
             name=settings.replay(name, seed),
         )

@@ -61,7 +61,8 @@ def test_small_worlds_have_few_processes_and_every_number_of_replicas() -> None:
 
 
 def test_limits_are_often_small() -> None:
-    worlds = [drawing.conditions(random.Random(seed), SMALL, True) for seed in range(200)]
+    options = registry.load("skeen").specification.options()
+    worlds = [drawing.conditions(random.Random(seed), SMALL, options) for seed in range(200)]
     for name in ("queue_frames_max", "catch_up_bytes"):
         small = sum(getattr(world, name) < getattr(Conditions(), name) for world in worlds)
         assert small > 60, name
