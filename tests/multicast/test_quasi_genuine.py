@@ -294,21 +294,6 @@ def test_what_a_dead_leader_decided_and_did_not_forward_is_asked_for() -> None:
     assert [world.delivered(p) for p in range(1, 6)] == [[m]] * 5
 
 
-def test_casts_that_may_be_lost_are_sent_again_in_windows() -> None:
-    """What overflowed a queue of the link would overflow it again, and for ever."""
-    world = cluster()
-    world.cut = {(1, 0)}
-    ids = [world.submit(1, 0) for _ in range(100)]
-    world.advance(2 * SECOND)
-    for _ in range(3):
-        world.lose_link(1, 0)
-        world.advance(50_000)
-        assert len(world.links.get((1, 0), ())) < 40
-    world.cut = set()
-    world.advance(2 * SECOND)
-    assert world.delivered(0) == ids
-
-
 class OnePartAtOnce(QuasiGenuine):
     """A repair has one part, whose end is told with it."""
 
