@@ -184,7 +184,8 @@ class Engine:
     def stop(self, now: int) -> Batch:
         """The last batch of a life that ends in good order."""
         self._journal_record(records.Stopped(self.position, self.completed, now))
-        return self._close(now)
+        self._collect_sends()
+        return self._close()
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -262,27 +263,34 @@ class Engine:
                 elif kind == _REQUEST:
                     application.on_request(a, b, now, app_out)
                 elif kind == _SUBMIT:
-                    app_out.submissions.append(a)
+                    app_out.submit(a)
                 else:
                     if self.discipline is not None:
                         self.discipline.on_peer_reset(a)
                     protocol.on_peer_reset(a, now, out)
                     application.on_peer_reset(a, now, app_out)
-                self._drain(now)
-            self._use_clock(now)
+                if out.asks or app_out.asks:
+                    self._drain(now)
+            if self.discipline is not None:
+                self._use_clock(now)
             self._ended = True
             protocol.end_batch(now, out)
-            self._drain(now)
+            if out.asks:
+                self._drain(now)
             application.end_batch(now, app_out)
-            self._drain(now)
-            self._collect_sends()
+            if app_out.asks:
+                self._drain(now)
+            if out.sends or out.changes or app_out.sends:
+                self._collect_sends()
             wake_protocol = protocol.on_tick(now, out)
-            if not out.is_empty:
+            if out.sends or out.changes or out.asks:
                 self._ended = False
-            self._drain(now)
+                self._drain(now)
             wake_application = application.on_tick(now, app_out)
-            self._drain(now)
-            self._collect_sends()
+            if app_out.asks:
+                self._drain(now)
+            if out.sends or out.changes or app_out.sends:
+                self._collect_sends()
             if inputs:
                 continue
             if self._ended:
@@ -290,10 +298,15 @@ class Engine:
             rounds += 1
             if rounds > _ROUNDS_MAX:
                 raise AssertionError(f"process {self.self_id} does not come to rest in batch {self._batch.number}")
-        wake_clock = self.discipline.wake_at if self.discipline else None
-        wakes = [w for w in (wake_protocol, wake_application, wake_clock) if w is not None]
-        batch = self._close(now)
-        batch.wake_at = min(wakes) if wakes else None
+        wake_at = wake_protocol
+        if wake_application is not None and (wake_at is None or wake_application < wake_at):
+            wake_at = wake_application
+        if self.discipline is not None:
+            wake_clock = self.discipline.wake_at
+            if wake_clock is not None and (wake_at is None or wake_clock < wake_at):
+                wake_at = wake_clock
+        batch = self._close()
+        batch.wake_at = wake_at
         return batch
 
     def recovery_offset(self, position: int) -> int:
@@ -329,15 +342,8 @@ class Engine:
     def _drain(self, now: int) -> None:
         """Carry out what a handler asked for, except sends."""
         out, app_out = self._out, self._app_out
-        while (
-            out.deliveries
-            or out.settlements
-            or out.catch_ups
-            or app_out.submissions
-            or app_out.completions
-            or app_out.answers
-            or app_out.fetches
-        ):
+        while out.asks or app_out.asks:
+            out.asks = app_out.asks = False
             if out.deliveries:
                 deliveries, out.deliveries = out.deliveries, []
                 for message, timestamp, stage, note in deliveries:
@@ -456,9 +462,8 @@ class Engine:
         else:
             self._inputs.append(own)
 
-    def _close(self, now: int) -> Batch:
+    def _close(self) -> Batch:
         batch = self._batch
-        self._collect_sends()
         if self._journal:
             self._journal.append(encode_record(records.BatchEnd(batch.number)))
             batch.journal = b"".join(self._journal)

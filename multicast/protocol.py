@@ -131,21 +131,19 @@ class Saved(msgspec.Struct):
 
 
 class Outbox:
-    """The effects of one batch, in order. The engine makes it, hands it to every call, and carries the effects out."""
+    """The effects of one batch, in order. The engine makes it, hands it to every call, and carries the effects out.
 
-    __slots__ = ("catch_ups", "changes", "deliveries", "sends", "settlements")
+    asks: there is something in it besides sends and changes."""
+
+    __slots__ = ("asks", "catch_ups", "changes", "deliveries", "sends", "settlements")
 
     def __init__(self) -> None:
+        self.asks = False
         self.sends: list[tuple[tuple[ProcessId, ...], Any, bool]] = []
         self.changes: list[tuple[bytes, bytes | None]] = []
         self.deliveries: list[tuple[AppMessage, Timestamp, int, bytes]] = []
         self.settlements: list[MessageId] = []
         self.catch_ups: list[ProcessId] = []
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to carry out."""
-        return not (self.sends or self.changes or self.deliveries or self.settlements or self.catch_ups)
 
     def send(self, to: Sequence[ProcessId], message: Any) -> None:
         """Send to each of `to`, oneself allowed. Does not itself wait for the disk."""
@@ -166,14 +164,17 @@ class Outbox:
     def deliver(self, message: AppMessage, timestamp: Timestamp, stage: int = FINAL, note: bytes = b"") -> None:
         """Hand `message` to the application. Final deliveries have rising timestamps; the engine numbers them.
         `note` goes into the journal for `on_install`."""
+        self.asks = True
         self.deliveries.append((message, timestamp, stage, note))
 
     def settled(self, message_id: MessageId) -> None:
         """A quorum of every destination group durably holds the outcome of this message: nobody will ask for it."""
+        self.asks = True
         self.settlements.append(message_id)
 
     def catch_up(self, peer: ProcessId) -> None:
         """This process misses final deliveries that `peer` (of its own group) has: fetch them from its journal."""
+        self.asks = True
         self.catch_ups.append(peer)
 
 
@@ -279,11 +280,12 @@ class MulticastProtocol:
 
 
 class ApplicationOutbox:
-    """The effects of the application in one batch."""
+    """The effects of the application in one batch. asks: there is something in it besides sends."""
 
-    __slots__ = ("answers", "completions", "fetches", "sends", "submissions")
+    __slots__ = ("answers", "asks", "completions", "fetches", "sends", "submissions")
 
     def __init__(self) -> None:
+        self.asks = False
         self.fetches: list[ProcessId] = []
         self.sends: list[tuple[tuple[ProcessId, ...], Any]] = []
         self.submissions: list[AppMessage] = []
@@ -296,19 +298,23 @@ class ApplicationOutbox:
 
     def submit(self, message: AppMessage) -> None:
         """multicast(m). If the protocol is overloaded, `Application.on_refused` is called in the same batch."""
+        self.asks = True
         self.submissions.append(message)
 
     def complete(self, position: int, record: bytes) -> None:
         """The outcome of final delivery `position` is known; `record` goes into the journal. In order, without gaps."""
+        self.asks = True
         self.completions.append((position, record))
 
     def fetch_outcomes(self, peer: ProcessId) -> None:
         """Ask `peer` (of the same group) for what its journal says of the first deliveries not completed here; what it
         knows comes through `Application.on_outcome`."""
+        self.asks = True
         self.fetches.append(peer)
 
     def answer(self, token: int, answer: Any) -> None:
         """Answer the request that came with `token`."""
+        self.asks = True
         self.answers.append((token, answer))
 
 

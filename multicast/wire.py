@@ -8,6 +8,7 @@ channel (whose vocabulary it belongs to) and a msgpack array that begins with th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -83,15 +84,18 @@ def tagged_union(types: Sequence[type]) -> Any:
     return union
 
 
+@cache
+def _decoder(types: tuple[type, ...]) -> msgspec.msgpack.Decoder[Any] | None:
+    return msgspec.msgpack.Decoder(tagged_union(types)) if types else None
+
+
 class Codec:
     """Encodes and decodes the messages of a protocol, an application and the host."""
 
     def __init__(self, protocol_messages: Sequence[type], application_messages: Sequence[type] = ()):
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decoders = [
-            msgspec.msgpack.Decoder(tagged_union(types)) if types else None
-            for types in (protocol_messages, application_messages, HOST_MESSAGES)
-        ]
+        vocabularies = (protocol_messages, application_messages, HOST_MESSAGES)
+        self._decoders = [_decoder(tuple(types)) for types in vocabularies]
 
     def encode(self, channel: int, message: Any) -> bytes:
         return b"%c%b" % (channel, self._encode(message))

@@ -136,7 +136,7 @@ class CausalView:
                 if number > self.wanted[j]:
                     self.wanted[j] = number
                 if number > self.stable[j]:
-                    column = sorted((known[j] for known in self.known), reverse=True)
+                    column = sorted([known[j] for known in self.known], reverse=True)
                     if column[self.quorum - 1] > self.stable[j]:
                         self.stable[j] = column[self.quorum - 1]
                         news = True
@@ -154,7 +154,10 @@ class CausalView:
 
     def silent_about(self) -> bool:
         """Whether a cast with messages is held that no own cast follows."""
-        return any(last > self.covered[k] for k, last in enumerate(self.last_app) if k != self.me)
+        for k, (last, covered) in enumerate(zip(self.last_app, self.covered, strict=True)):
+            if last > covered and k != self.me:
+                return True
+        return False
 
     def gaps(self) -> list[Span]:
         """Casts that exist and did not arrive."""

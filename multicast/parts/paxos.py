@@ -404,10 +404,11 @@ class Paxos:
                 values.append(self._queue.popleft())
             self._send_accept(self._next, values, out)
             self._next += 1
-        for ballot, instances in self._accepting.items():
-            if not self.amnesiac:
-                self._send_accepted(Accepted(ballot, instances), out)
-        self._accepting.clear()
+        if self._accepting:
+            for ballot, instances in self._accepting.items():
+                if not self.amnesiac:
+                    self._send_accepted(Accepted(ballot, instances), out)
+            self._accepting.clear()
         if self._marks_dirty:
             self._marks_dirty = False
             out.put(_DECIDED_KEY, _encode((self.decided, self.low)))

@@ -553,13 +553,13 @@ class ReplicatedSkeen(GroupLog):
             self._wake_by(now)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        wakes = [self.paxos.tick(now, out)]
+        wake = self.paxos.tick(now, out)
         if not self.paxos.amnesiac and (log_wake := self.log.tick(now, out)) is not None:
-            wakes.append(log_wake)
+            wake = min(wake, log_wake)
         if now >= self._wake:
             self._wake = self._run_timers(now, out)
             self.end_batch(now, out)
-        return min(*wakes, self._wake)
+        return min(wake, self._wake)
 
     def _run_timers(self, now: int, out: Outbox) -> int:
         period: int = self.options.retry_us

@@ -438,7 +438,7 @@ class Toto(MulticastProtocol):
     def _is_pending(self) -> bool:
         """Whether a message is held and not ordered."""
         ordered = self.order.ordered
-        return any(last > ordered[k] for k, last in enumerate(self.view.last_app))
+        return any(map(int.__gt__, self.view.last_app, ordered))
 
     # -- the order ----------------------------------------------------------------------------------------------------
 
@@ -796,20 +796,27 @@ class Toto(MulticastProtocol):
         self.log.end_batch(out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
+        acted = False
         if now >= self._beat_at:
+            acted = True
             self._beat(now, out)
         if self._drop_at and now >= self._drop_at:
+            acted = True
             self._drop(now, out)
         if self._retry_at and now >= self._retry_at:
+            acted = True
             self._retry(now, out)
-        wakes = [self.paxos.tick(now, out), self._beat_at]
+        wake = min(self.paxos.tick(now, out), self._beat_at)
         self._after_paxos(now, out)
-        self.end_batch(now, out)
+        if acted or self._dirty or self._queue or not self.paxos.idle or out.sends or out.changes:
+            self.end_batch(now, out)
         log_wake = self.log.tick(now, out)
         if not self._retry_at and self._is_busy():
             self._retry_at = now + self.options.retry_us
-        wakes += [w for w in (log_wake, self._drop_at, self._retry_at) if w]
-        return min(wakes)
+        for other in (log_wake, self._drop_at, self._retry_at):
+            if other and other < wake:
+                wake = other
+        return wake
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

@@ -131,6 +131,7 @@ class Network:
     def __init__(self, world: World, conditions: Conditions, rng: random.Random, script: Script | None):
         self.world = world
         self.conditions = conditions
+        self._acknowledge_every = conditions.acknowledge_every
         self.script = script
         self.frames_sent = 0
         self.frames_max = FOREVER
@@ -210,13 +211,14 @@ class Network:
             self.world.report("peer error", f"process {node.pid} refused a frame of process {link.sender.pid}: {error}")
             self._break(link)
 
-    def flushed(self, link: Link, memory: tuple[int | None, int], seen: int) -> None:
-        """The batch that processed frame `seen` is on the receiver's disk. memory: whose numbering that was."""
+    def flushed(self, link: Link, incarnation: int | None, epoch: int, seen: int) -> None:
+        """The batch that processed frame `seen` is on the receiver's disk. incarnation, epoch: whose numbering that
+        was."""
         session = link.session_in
-        if (session.incarnation, session.epoch) != memory:
+        if session.epoch != epoch or session.incarnation != incarnation:
             return
         session.flushed = seen
-        if seen - link.told >= self.conditions.acknowledge_every:
+        if seen - link.told >= self._acknowledge_every:
             link.told = seen
             back = self._links[link.receiver.pid, link.sender.pid]
             if not back.blocked:

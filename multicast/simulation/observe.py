@@ -20,10 +20,15 @@ _HANDLERS = ("on_start", "on_submit", "on_message", "on_tick", "end_batch", "on_
 class Observer:
     """Hears what happens. All methods do nothing here.
 
-    watches_protocol: `on_handled` is wanted; it costs time.
+    watches_protocol: `on_handled` is wanted; it costs time. hears_frames: the class has an `on_frame` of its own.
     """
 
     watches_protocol = False
+    hears_frames = False
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.hears_frames = cls.on_frame is not Observer.on_frame
 
     def on_life(self, node: Node) -> None:
         """A life begins; nothing was replayed yet."""

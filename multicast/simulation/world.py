@@ -77,9 +77,10 @@ class Node:
     """One process and its host, over all its lives.
 
     life: 1 for the first, also the incarnation. lost: its first disk is gone. offset_us: its wall clock against the
-    world's; begun_us: what that was when this life began. touched: frames taken since the last batch, link -> sequence
-    number. wake_at: the instant, of its own time, at which it wants to run. busy_until: when its processor is done with
-    what it has begun; inputs: taken since the last batch (`Cpu`).
+    world's; begun_us: what that was when this life began. touched: frames taken since the last batch, sender -> (link,
+    incarnation and epoch that number them, the last one's number). wake_at: the instant, of its own time, at which it
+    wants to run. busy_until: when its processor is done with what it has begun; inputs: taken since the last batch
+    (`Cpu`).
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class Node:
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.queue: list[tuple[int, int, bytes, list[Any]]] = []
         self.tokens: dict[int, Callable[[Any], None]] = {}
-        self.touched: dict[ProcessId, tuple[Link, tuple[int | None, int], int]] = {}
+        self.touched: dict[ProcessId, tuple[Link, int | None, int, int]] = {}
         self.due = self.writing = self.paused = False
         self.wake_at: int | None = None
         self.timer_at = FOREVER
@@ -350,7 +351,7 @@ class World:
         sender, session = link.sender.pid, link.session_in
         self._digest.update(_ARRIVAL.pack(self.now, node.pid, sender))
         self._digest.update(frame)
-        node.touched[sender] = (link, (session.incarnation, session.epoch), session.seen)
+        node.touched[sender] = (link, session.incarnation, session.epoch, session.seen)
         node.engine.receive(sender, frame)
         node.inputs += 1
         if frame[0] == wire.PROTOCOL:
@@ -408,43 +409,44 @@ class World:
         node.due = False
 
     def _carry_out(self, node: Node, batch: Batch, touched: dict[ProcessId, Any]) -> None:
-        self._send(node, batch.sends)
+        if batch.sends:
+            self._send(node, batch.sends)
         for token, answer in batch.answers:
             callback = node.tokens.pop(token, None)
             if callback is not None:
                 self.schedule(self.now, callback, answer)
         if self.on_batch is not None:
             self.on_batch(node, batch)
-        acknowledge = list(touched.values())
         node.ran = batch.number
         if batch.journal or node.writing:
-            node.queue.append((batch.number, node.engine.position, batch.journal, acknowledge))
+            node.queue.append((batch.number, node.engine.position, batch.journal, list(touched.values())))
             if not node.writing:
                 self._write(node)
         else:
             node.flushed = batch.number
-            for link, memory, seen in acknowledge:
-                self.network.flushed(link, memory, seen)
+            for taken in touched.values():
+                self.network.flushed(*taken)
         for peer, position in batch.reads:
             deliveries, more = node.journal.read_deliveries(position, self.conditions.catch_up_bytes)
             node.engine.feed(peer, deliveries, more)
         for peer, reason in batch.faulty:
             self.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")
-        node.wake_at = batch.wake_at
-        if batch.wake_at is not None:
+        wake_at = node.wake_at = batch.wake_at
+        if wake_at is not None and wake_at - node.begun_us < node.timer_at:
             self._set_timer(node)
 
     def _send(self, node: Node, sends: list[tuple[tuple[ProcessId, ...], bytes]]) -> None:
-        links, network, cpu = node.links, self.network, self.conditions.cpu
+        links, send, cpu = node.links, self.network.send, self.conditions.cpu
+        listeners = [o.on_frame for o in self.observers if o.hears_frames]
         for to, frame in sends:
             if cpu is not None:
                 node.busy_until = max(self.now, node.busy_until) + len(to) * cpu.send_us
             if self.traps and frame[0] == wire.PROTOCOL:
                 self._spring(node.pid, True, to, frame)
-            for observer in self.observers:
-                observer.on_frame(node.pid, to, frame)
+            for on_frame in listeners:
+                on_frame(node.pid, to, frame)
             for peer in to:
-                network.send(links[peer], frame)
+                send(links[peer], frame)
 
     def _spring(self, pid: ProcessId, sends: bool, peers: tuple[ProcessId, ...], frame: bytes) -> None:
         """Call the trap that waits for this frame, if any does."""
@@ -491,8 +493,8 @@ class World:
         node.flushed = number
         node.engine.flushed(number)
         for _, _, _, acknowledge in batches:
-            for link, memory, seen in acknowledge:
-                self.network.flushed(link, memory, seen)
+            for taken in acknowledge:
+                self.network.flushed(*taken)
         if self.on_flushed is not None:
             self.on_flushed(node, number)
         if node.queue:
