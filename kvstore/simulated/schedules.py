@@ -135,7 +135,7 @@ class _Player:
     def play(self) -> None:
         world, schedule = self.cluster.world, self.schedule
         world.start()
-        world.run_for(10_000)
+        world.run_for(3 * LATE_US)  # clocks have been compared
         waiting = {step.name for step in (*schedule.background, *schedule.client)}
         for process, step in enumerate(schedule.background):
             self._send(process, step, waiting, None)
