@@ -131,7 +131,7 @@ class Run:
         values = drawing.options(own, self.size, self.protocol, self.topology, self.span_us, given, self.storm)
         return drawing.protocol_options(self.protocol, values)
 
-    def _draw_faults(self) -> list[Fault]:
+    def draw_faults(self) -> list[Fault]:
         """Those of the world, of disks, in gaps, and those that end with something forgotten, or these alone."""
         pace, survives = self.size.fault_pace, self.specification.survives_lost_disk
         span_us = int(self.span_us / pace)
@@ -252,7 +252,7 @@ class Run:
         faulty = self.settings.profile == "faults"
         if faulty:
             faults.skew(self.rng, world)
-            self._faults = self._draw_faults()
+            self._faults = self.draw_faults()
         world.start()
         self._plan_traffic()
         if faulty:
