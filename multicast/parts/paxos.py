@@ -189,7 +189,7 @@ class Paxos:
         self.instances_max = instances_max
         self.values_max = values_max
         self.portion_bytes = portion_bytes
-        self.look_ahead = max(early_max, instances_max)
+        self.look_ahead = early_max + instances_max  # the leader knows decisions before its members do
         self._batch_bytes = min(_BATCH_BYTES, portion_bytes)
         self.quorum = len(members) // 2 + 1
         self.status = FOLLOWER

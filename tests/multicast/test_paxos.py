@@ -216,6 +216,14 @@ def test_a_new_leader_that_is_far_behind_holds_all_that_it_proposes_again() -> N
     assert values(world) == [ids, ids]
 
 
+def test_a_member_takes_the_next_proposal_although_it_has_not_heard_that_the_last_is_decided() -> None:
+    part = Paxos(1, (0, 1, 2), random.Random(1), instances_max=1, early_max=1)
+    part.on_start({}, 0, Outbox())
+    for instance in (1, 2, 3):
+        part.on_message(0, Accept(Ballot(1, 0), instance, [b"x"], instance - 1), 1, Outbox())
+    assert list(part.inspect()["accepted"]) == ["1", "2"]
+
+
 def test_of_two_accepted_batches_the_one_of_the_higher_ballot_survives() -> None:
     world = group(5)
     isolate(world, 0)
