@@ -28,7 +28,7 @@ export PYTHONUNBUFFERED := 1
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	echo
-	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) BASE_PORT=$(BASE_PORT) PYTEST_ARGS='-k name'"
+	echo "Variables: PROTOCOL=$(PROTOCOL) SEEDS=$(SEEDS) RUN_DIR=$(RUN_DIR) BASE_PORT=$(BASE_PORT) PYTEST_ARGS='-k name' WORKERS=$(WORKERS)"
 
 demo: java $(STAMP) ## run a cluster, kill a leader, audit what it did (PROTOCOL=skeen for no kill)
 	@echo "==> Demo: 2 shards, protocol $(PROTOCOL)"
@@ -36,7 +36,7 @@ demo: java $(STAMP) ## run a cluster, kill a leader, audit what it did (PROTOCOL
 	$(PYTHON) -m workloads.demo --protocol $(PROTOCOL)
 	echo "==> Demo finished in $$((SECONDS - start)) s"
 
-test: java $(STAMP) ## all tests
+test: java $(STAMP) ## all tests but the longest, in WORKERS processes
 	@echo "==> Tests"
 	start=$$SECONDS
 	$(PYTHON) -m pytest -n $(WORKERS) $(PYTEST_ARGS)

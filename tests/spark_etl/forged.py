@@ -26,6 +26,7 @@ from multicast.records import (
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
 from spark_etl import extract
 from tests.spark_etl import folded
+from tests.spark_etl.runs import MEMBERS
 
 Records = list[Any]
 Forgery = Callable[[Records], Records | None]
@@ -598,3 +599,22 @@ class Forged(folded.Folded):
             return version
         one = Timestamp.decode(version)
         return Timestamp(one.time, case * 100 + one.tiebreak).encode()
+
+
+class Written(Forged):
+    """One audit of runs that are in directories; run c is copy c."""
+
+    def __init__(self, spark: Any, runs: Sequence[Path], out: Path, parts: Sequence[str]):
+        super().__init__(spark, runs[0], [], {}, out, parts)
+        self.directories = runs
+        self.members = [MEMBERS] * len(runs)
+
+    def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
+        rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for case, run in enumerate(self.directories):
+            for segment in extract.find_segments(run):
+                for table, row in self._parse(segment, Path(segment.path).read_bytes()):
+                    rows[table].append(self._fold(case, row))
+            self.history_file = next(iter(extract.find_histories(run)))
+            rows["history"] += [self._fold(case, event) for event in self._events(None)]
+        return rows

@@ -22,7 +22,8 @@ from spark_etl.report import Property
 from tests.spark_etl import brute, brute_cycles, folded
 from tests.spark_etl.random_runs import KNOWN, lose, random_run, tiny
 
-RUNS = int(os.environ.get("RANDOM_RUNS", "150"))
+RUNS = int(os.environ.get("RANDOM_RUNS", "75"))
+RUNS_FULL = 2000
 FIRST = int(os.environ.get("RANDOM_SEED", "0"))
 FOLD = 1000
 """So many at once."""
@@ -234,11 +235,14 @@ def numbered(seed: int) -> brute.Run:
     return run if seed % 5 else lose(Random(seed), run)
 
 
-@pytest.mark.timeout(600 + RUNS)
-def test_random_runs_get_the_verdicts_of_brute_force(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.timeout(600 + max(RUNS, RUNS_FULL))
+@pytest.mark.parametrize("count", [RUNS, pytest.param(RUNS_FULL, marks=pytest.mark.full)])
+def test_random_runs_get_the_verdicts_of_brute_force(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+):
     tally, bad = Tally(), []
-    for start in range(FIRST, FIRST + RUNS, FOLD):
-        seeds = range(start, min(start + FOLD, FIRST + RUNS))
+    for start in range(FIRST, FIRST + count, FOLD):
+        seeds = range(start, min(start + FOLD, FIRST + count))
         with monkeypatch.context() as patch:
             runs = [*KNOWN.values(), *map(numbered, seeds)]
             bad += compare(spark, runs, tmp_path / str(start), patch, tally)

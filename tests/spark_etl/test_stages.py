@@ -52,31 +52,41 @@ def load(path: Path) -> Report:
     return from_json(path.read_bytes(), str(path))
 
 
-def test_the_stages_one_after_another(tmp_path: Path):
+def test_the_audit_of_a_correct_run_finds_it_valid(tmp_path: Path):
+    run = bank_run().write(tmp_path / "run")
+    assert call("audit", run)[0] == 0
+    assert (run / "audit" / "report.html").is_file()
+    report = load(run / "audit" / "report.json")
+    assert {p.name for p in report.properties if p.verdict != "valid"} == {"genuineness", "optimistic deliveries"}
+    assert {m.verdict for m in report.models} == {"holds"} and report.strongest == ["strong-serializable"]
+    assert (report.verdict, report.exit_code, report.problems) == ("valid", 0, [])
+
+
+def test_the_stages_one_after_another_and_the_log_lines_that_prove_what_is_found(tmp_path: Path):
     run = violated_run().write(tmp_path / "run")
     assert call("check", run)[0] == 2
     code, output = call("extract", run)
     assert code == 0 and "MB new, 0.0 MB known" in output
-    for journal in (run / "replicas").iterdir():
-        shutil.move(journal, tmp_path / "aside" / journal.name)  # the check needs the tables only
+    shutil.move(run / "replicas", tmp_path / "aside")  # the check needs the tables only
     code, output = call("report", run)
     assert code == 2 and "run `python -m spark_etl check RUN_DIR` first" in output
     code, output = call("check", run)
     assert code == 1 and "verdict: violated" in output
+    shutil.move(tmp_path / "aside", run / "replicas")
     code, output = call("report", run, "--html", tmp_path / "p.html", "--json", tmp_path / "r.json")
     assert code == 1 and f"page: {tmp_path / 'p.html'}" in output
-    assert load(tmp_path / "r.json") == load(run / "audit" / "report.json")
+    report = load(run / "audit" / "report.json")
+    assert load(tmp_path / "r.json") == report
     printed = CliRunner().invoke(app, ["report", str(run), "--json", "-"])
-    assert from_json(printed.stdout_bytes, "-") == load(tmp_path / "r.json") and "verdict: violated" in printed.stderr
+    assert from_json(printed.stdout_bytes, "-") == report and "verdict: violated" in printed.stderr
     page = (tmp_path / "p.html").read_text()
     assert page.count("<svg") >= 2 and "a&lt;b&gt;" in page and "a<b>" not in page
+    proved(run, report)
+    follows(report)
 
 
-def test_the_log_lines_that_prove_it_stand_where_they_are_said_to(tmp_path: Path):
-    run = violated_run().write(tmp_path / "run")
-    assert call("audit", run)[0] == 1
-    report = load(run / "audit" / "report.json")
-    assert (run / "audit" / "report.html").is_file()
+def proved(run: Path, report: Report) -> None:
+    """The lines stand where they are said to."""
     violations = [violation for prop in report.properties for violation in prop.examples]
     assert violations and all(violation.evidence for violation in violations)
     kinds = set()
@@ -100,12 +110,16 @@ def test_the_log_lines_that_prove_it_stand_where_they_are_said_to(tmp_path: Path
     cycle = next(violation for violation in violations if violation.name == "G-single")
     assert [edge.kind for edge in cycle.edges] in (["ww", "rw"], ["rw", "ww"], ["wr", "rw"], ["rw", "wr"])
     assert [edge.sentence for edge in cycle.edges] == cycle.steps
+    lost = next(violation for violation in violations if violation.name == "lost-delivery")
+    assert "delivered at position 3" in lost.evidence[0].text and "stopped in good order" in lost.evidence[-1].text
+
+
+def follows(report: Report) -> None:
+    """The course of the run."""
     killed = next(life for life in report.course.lives if life.replica == 1)
     assert (killed.began, killed.ended, killed.how) == (1e-6, 2e-6, "crashed")  # with the last delivery before the next
     assert (report.course.began_us, report.course.slice_seconds) == (0, 1e-6)
     assert sum(point.count for point in report.course.operations) == 16
-    lost = next(violation for violation in violations if violation.name == "lost-delivery")
-    assert "delivered at position 3" in lost.evidence[0].text and "stopped in good order" in lost.evidence[-1].text
 
 
 def test_a_newer_schema_or_report_is_one_sentence(tmp_path: Path):
