@@ -228,6 +228,12 @@ def another_status(run: Run) -> None:
     run.accounts(1)[1].status, run.accounts(1)[1].writes = FAILED, {}
 
 
+def unsent(run: Run) -> None:
+    """Nobody multicast the second message."""
+    run.journals[0] = [r for r in run.journals[0] if not (isinstance(r, Submitted) and r.id == 2)]
+    run.ops.pop()
+
+
 def another_shard(run: Run) -> None:
     """It delivers nothing."""
     run.shards[1], run.journals[1] = [1], [Started(), Stopped(0, 0)]
@@ -242,6 +248,7 @@ def another_state(run: Run) -> None:
 
 KNOWN = {
     "a delivery at another shard": tiny("wa | wb", another_shard, second(destinations=(1,))),
+    "a message that nobody sent": tiny("wa | wb", unsent),
     "refused and done": tiny("wa | wb", last_refused),
     "applied by one of two replicas": tiny("wa | wb", another_state, another_status),
     "two states": tiny("wa | wb", another_state),

@@ -22,7 +22,7 @@ from spark_etl.report import Property
 from tests.spark_etl import brute, brute_cycles, folded
 from tests.spark_etl.random_runs import KNOWN, lose, random_run, tiny
 
-RUNS = int(os.environ.get("RANDOM_RUNS", "150"))
+RUNS = int(os.environ.get("RANDOM_RUNS", "75"))
 RUNS_FULL = 2000
 FIRST = int(os.environ.get("RANDOM_SEED", "0"))
 FOLD = 1000
