@@ -324,7 +324,7 @@ FORGERIES = {
     ),
     "outcomes exchanged": Kind(
         _swap(Completed, "record"),
-        "outcome-disagreement outcome-of-another-delivery state-digest-disagreement",
+        "outcome-disagreement outcome-of-another-delivery",
         "outcome-of-another-delivery",
     ),
     "garbage for an outcome": Kind(
