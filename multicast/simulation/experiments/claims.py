@@ -306,6 +306,10 @@ _MERGED = (
     "our consensus decides all that waits as one instance, so under load fault-tolerant Skeen and FastCast send far"
     " fewer messages for each multicast than their formulas say (sent_per_multicast in the CSV), White-Box does not"
 )
+_BUSIEST = (
+    "White-Box sends fewer messages for each multicast (sent_per_multicast in the CSV), but most of them go to its"
+    " leaders, FastCast's votes to all members alike; with several destinations the busiest process is about as busy"
+)
 _FEW_SAMPLES = "within what so few samples and a deviation of 5 % of the delays can tell"
 
 CLAIMS: tuple[Claim, ...] = (
@@ -327,7 +331,7 @@ CLAIMS: tuple[Claim, ...] = (
         text="White-Box has 1.2 to 3.5 times FastCast's throughput",
         criterion="at least 1.2 times at the highest load, for every number of destinations, with a consensus instance"
         " for each command",
-        judge=times_throughput(WHITE_BOX, FASTCAST_SINGLE, 1.2, most_loaded=True),
+        judge=times_throughput(WHITE_BOX, FASTCAST_SINGLE, 1.2, most_loaded=True), otherwise=_BUSIEST,
     ),
     Claim(
         figure="lan-destinations", source=f"{_WHITE_BOX} VI",
@@ -354,7 +358,7 @@ CLAIMS: tuple[Claim, ...] = (
         text="White-Box has 1.1 to 3.1 times FastCast's throughput",
         criterion="at least 1.1 times at the highest load, for every number of destinations, with a consensus instance"
         " for each command",
-        judge=times_throughput(WHITE_BOX, FASTCAST_SINGLE, 1.1, most_loaded=True),
+        judge=times_throughput(WHITE_BOX, FASTCAST_SINGLE, 1.1, most_loaded=True), otherwise=_BUSIEST,
     ),
     Claim(
         figure="wan-destinations", source=f"{_WHITE_BOX} VI",
