@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -52,7 +52,7 @@ from multicast.parts.group_log import (
 )
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.reminders import Forgot, Reminder
-from multicast.parts.retries import IDLE_PERIODS, Retries, chunks
+from multicast.parts.retries import AT_MOST_IDS, IDLE_PERIODS, Retries, chunks
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.protocol import Options, Outbox, Overloaded, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
@@ -79,7 +79,7 @@ class Stamps(msgspec.Struct, array_like=True, tag=10, gc=False):
     """My group's local timestamps, decided. ballot: in which I lead. ask: I lack yours; tell me."""
 
     ballot: Ballot
-    stamps: list[tuple[MessageId, Timestamp]]
+    stamps: Annotated[list[tuple[MessageId, Timestamp]], AT_MOST_IDS]
     ask: bool
 
 

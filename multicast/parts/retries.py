@@ -20,10 +20,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
+import msgspec
+
 from multicast.types import AppMessage
 
 IDS_MAX = 64
 """In one question."""
+AT_MOST_IDS = msgspec.Meta(max_length=IDS_MAX)
+"""Of a list in a message: a longer one is refused before it is looked at."""
 RESENT_BYTES = 1024 * 1024
 """Of payload, as the answer to one question."""
 WINDOW_MIN = IDS_MAX

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
 
-from multicast.parts.retries import Retries, chunks, resendable
+from multicast.parts.retries import AT_MOST_IDS, Retries, chunks, resendable
 from multicast.protocol import Outbox
 from multicast.types import AppMessage, MessageId, ProcessId, Topology
 
@@ -25,19 +26,19 @@ from multicast.types import AppMessage, MessageId, ProcessId, Topology
 class Asked(msgspec.Struct, array_like=True, tag=106, gc=False):
     """These are for your group, and wait for you. Which do you lack?"""
 
-    ids: list[MessageId]
+    ids: Annotated[list[MessageId], AT_MOST_IDS]
 
 
 class Lacked(msgspec.Struct, array_like=True, tag=107, gc=False):
     """These: send them again."""
 
-    ids: list[MessageId]
+    ids: Annotated[list[MessageId], AT_MOST_IDS]
 
 
 class Copies(msgspec.Struct, array_like=True, tag=108, gc=False):
     """What you lacked, as far as it fits."""
 
-    messages: list[AppMessage]
+    messages: Annotated[list[AppMessage], AT_MOST_IDS]
 
 
 MESSAGES = (Asked, Lacked, Copies)

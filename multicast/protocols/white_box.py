@@ -77,7 +77,7 @@ heartbeats in order of their positions); a loss is found by position.
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -87,7 +87,7 @@ from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Rejoin, Returned
-from multicast.parts.retries import Retries, chunks
+from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
@@ -212,7 +212,7 @@ class Stamps(msgspec.Struct, array_like=True, tag=12, gc=False):
 
     group: GroupId
     ballot: Ballot
-    stamps: list[tuple[MessageId, Timestamp]]
+    stamps: Annotated[list[tuple[MessageId, Timestamp]], AT_MOST_IDS]
     ask: bool
 
 

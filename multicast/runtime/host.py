@@ -308,7 +308,9 @@ class Host:
         except Exception as error:
             self._fail(error)
         self._told_of_progress()
-        if not self.engine.idle:
+        if self.engine.idle:
+            self._schedule()  # it has to hear what is stable
+        else:
             self._run()
 
     def _tell_clock(self) -> None:

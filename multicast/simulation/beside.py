@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-
 JOBS_MAX = 64
 
 
@@ -18,8 +17,8 @@ def each(
     function: Callable[[Item], Result], items: Iterable[Item], jobs: int, ordered: bool = False
 ) -> Iterator[tuple[Item, Result]]:
     """Each item with its result, as soon as it is there; ordered: and those of all before it. With one job it happens
-    in this process. function: one of a module, found by name in the processes. An
-    exception of it comes through. Whatever ends the iteration, Ctrl-C too, ends the processes."""
+    in this process. function: one of a module, found by name in the processes. An exception of it comes through.
+    Whatever ends the iteration, Ctrl-C too, ends the processes."""
     if jobs == 1:
         for item in items:
             yield item, function(item)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multicast.parts import replicated
 from multicast.parts.retries import IDS_MAX, RESENT_BYTES, WINDOW_MAX, WINDOW_MIN, Retries, chunks, resendable
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
-from multicast.protocol import Outbox
-from multicast.types import AppMessage, Topology
+from multicast.protocol import Outbox, PeerError
+from multicast.protocols import white_box
+from multicast.types import AppMessage, Ballot, Timestamp, Topology
+from multicast.wire import PROTOCOL, Codec
 
 PERIOD = 1_000
 PAUSE_MAX = 5 * PERIOD
@@ -158,3 +163,18 @@ def test_a_sender_asks_where_it_had_sent_and_then_everybody_and_repeats_only_wha
     out = Outbox()
     submissions.tick(3 * PERIOD, out)
     assert out.sends == [(topology.processes, Asked([first.id]), False)]
+
+
+def lists_of(count: int) -> list[Any]:
+    """Every message with a list that its receiver goes through, with so many in it."""
+    ids, stamps = [bytes(16)] * count, [(bytes(16), Timestamp(1, 1))] * count
+    asking = [Asked(ids), Lacked(ids), Copies([message(1)] * count)]
+    return [*asking, white_box.Stamps(0, Ballot(1, 0), stamps, True), replicated.Stamps(Ballot(1, 0), stamps, True)]
+
+
+@pytest.mark.parametrize(("most", "more"), list(zip(lists_of(IDS_MAX), lists_of(IDS_MAX + 1), strict=True)))
+def test_a_longer_list_than_anybody_sends_is_refused_before_it_is_looked_at(most: Any, more: Any) -> None:
+    codec = Codec((type(most),))
+    assert codec.decode(codec.encode(PROTOCOL, most)) == (PROTOCOL, most)
+    with pytest.raises(PeerError, match=f"length <= {IDS_MAX}"):
+        codec.decode(codec.encode(PROTOCOL, more))
