@@ -20,8 +20,8 @@ same object runs in the simulator (`multicast.simulation`) and over TCP (`multic
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -178,10 +178,20 @@ class Outbox:
         self.catch_ups.append(peer)
 
 
+class Handler(NamedTuple):
+    """What is done with messages of one type. call: (sender, message, now, out); may raise PeerError. own_group: only
+    members of the own group may send it."""
+
+    call: Callable[[ProcessId, Any, int, Outbox], None]
+    own_group: bool = False
+
+
 class MulticastProtocol:
     """One process's side of a protocol. Subclasses override what they need.
 
     Handlers are called one at a time; none blocks. Assertions of a paper's per-process invariants stay on.
+    handlers: message type -> its handler, for all of `specification.messages`; a protocol fills it when it is made, its
+    parts bring their own.
     clock_correction, clock_off: the host's, see `real_clock` and `on_clock`.
     """
 
@@ -193,6 +203,7 @@ class MulticastProtocol:
         self.options: Any = options
         self.rng = rng
         self.group: GroupId = topology.group_of[self_id]
+        self.handlers: dict[type, Handler] = {}
         self.clock_correction: int | None = 0
         self.clock_off = False
 
@@ -205,7 +216,10 @@ class MulticastProtocol:
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         """A message of `specification.messages` arrived. May raise PeerError."""
-        raise NotImplementedError
+        call, own_group = self.handlers[type(message)]
+        if own_group and self.topology.group_of[sender] != self.group:
+            raise PeerError(f"{type(message).__name__} from group {self.topology.group_of[sender]}")
+        call(sender, message, now, out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         """Timers. Called at the end of every batch, after `end_batch`; returns the next instant that it wants, None for

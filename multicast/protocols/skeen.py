@@ -51,7 +51,7 @@ from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.retries import Retries
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
-from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 _ENTRY_PREFIX = b"m"
@@ -140,6 +140,11 @@ class Skeen(MulticastProtocol):
         self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
+        self.handlers = {
+            Multicast: Handler(self._on_multicast), Propose: Handler(self._on_propose), Final: Handler(self._on_final),
+            Reached: Handler(self._on_reached), Stable: Handler(self._on_stable), Known: Handler(self._on_known),
+            Asked: Handler(self._on_asked), Lacked: Handler(self._on_lacked), Copies: Handler(self._on_copies),
+        }  # fmt: skip
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return self.topology.members(message.destinations)
@@ -180,42 +185,12 @@ class Skeen(MulticastProtocol):
             self._submissions.add(message, now)
         out.send(self._entry_points(message), Multicast(message))
 
-    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        if type(message) is Stable:
-            self._drop(self._log.on_stable_message(sender, message, out), out)
-            return
-        if type(message) is Known:
-            self._on_known(message, out)
-            return
-        if type(message) is Final:
-            self._on_final(message, out)
-            return
-        if type(message) is Reached:
-            self._on_reached(sender, message, out)
-            return
-        if type(message) is Asked:
-            self._on_asked(sender, message, out)
-            return
-        if type(message) is Lacked:
-            self._submissions.send_copies(sender, message, lambda _: None, out)
-            return
-        if type(message) is Copies:
-            for copy in message.messages:
-                self._check_destinations(copy)
-                self._on_multicast(copy, now, out)
-            return
-        self._check_destinations(message.message)
-        if type(message) is Propose:
-            self._on_propose(sender, message, now, out)
-        else:
-            self._on_multicast(message.message, now, out)
-
     def _check_destinations(self, message: AppMessage) -> None:
         groups = message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
 
-    def _on_asked(self, sender: ProcessId, asked: Asked, out: Outbox) -> None:
+    def _on_asked(self, sender: ProcessId, asked: Asked, now: int, out: Outbox) -> None:
         """Which of these are not here?"""
         lacked = []
         for message_id in asked.ids:
@@ -227,8 +202,19 @@ class Skeen(MulticastProtocol):
         if lacked:
             out.send((sender,), Lacked(lacked))
 
-    def _on_multicast(self, message: AppMessage, now: int, out: Outbox) -> _Entry | None:
+    def _on_lacked(self, sender: ProcessId, lacked: Lacked, now: int, out: Outbox) -> None:
+        self._submissions.send_copies(sender, lacked, lambda _: None, out)
+
+    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
+        for message in copies.messages:
+            self._stamp(message, now, out)
+
+    def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
+        self._stamp(multicast.message, now, out)
+
+    def _stamp(self, message: AppMessage, now: int, out: Outbox) -> _Entry | None:
         """Fig. 1, lines 8-12. None if the message is settled already."""
+        self._check_destinations(message)
         entry = self._entries.get(message.id)
         if entry is not None or self._log.known(message.id):
             return entry
@@ -259,7 +245,7 @@ class Skeen(MulticastProtocol):
         group = self.topology.group_of[sender]
         if group not in propose.message.destinations:
             raise PeerError(f"group {group} stamps a message that is not for it")
-        entry = self._on_multicast(propose.message, now, out)
+        entry = self._stamp(propose.message, now, out)
         known = self._log.known(propose.message.id)
         if known is not None and (
             entry is None or (entry.delivered and entry.stamps.get(group, propose.local) != propose.local)
@@ -300,7 +286,7 @@ class Skeen(MulticastProtocol):
             members = self.topology.members(entry.message.destinations)
             out.send(members, Final(entry.message.id, entry.final))
 
-    def _on_final(self, message: Final, out: Outbox) -> None:
+    def _on_final(self, sender: ProcessId, message: Final, now: int, out: Outbox) -> None:
         entry = self._entries.get(message.id)
         if entry is None or entry.delivered or message.final < entry.stamps[self.group]:
             return  # settled or delivered, or the coordinator's answer to a copy that this process has forgotten
@@ -312,7 +298,7 @@ class Skeen(MulticastProtocol):
         elif entry.final != message.final:
             raise AssertionError(f"{message.id.hex()} has final timestamps {entry.final} and {message.final}")
 
-    def _on_known(self, known: Known, out: Outbox) -> None:
+    def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """It was delivered: nobody needs it from this sender. Or this process has forgotten the message and stamped a
         late copy of it."""
         self._submissions.remove(known.id)
@@ -335,7 +321,7 @@ class Skeen(MulticastProtocol):
                 heappush(self._above, (entry.final, message_id))
                 self._reaching = max(self._reaching, entry.final.time)
 
-    def _on_reached(self, sender: ProcessId, reached: Reached, out: Outbox) -> None:
+    def _on_reached(self, sender: ProcessId, reached: Reached, now: int, out: Outbox) -> None:
         if sender != self.self_id:
             raise PeerError("another process's clock")
         self._clock_on_disk = max(self._clock_on_disk, reached.time)
@@ -373,6 +359,9 @@ class Skeen(MulticastProtocol):
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
         self._drop(self._log.stable(position, out), out)
+
+    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
+        self._drop(self._log.on_stable_message(sender, stable, out), out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         for message_id in settled:

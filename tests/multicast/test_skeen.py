@@ -117,10 +117,10 @@ def test_two_final_timestamps_of_one_message_are_a_bug() -> None:
     world.step(1, 0)
     member = world.protocol(0)
     local = member._entries[m].stamps[0]
-    member._on_final(Final(m, local._replace(time=5)), Outbox())
+    member._on_final(0, Final(m, local._replace(time=5)), 0, Outbox())
     member._entries[m].delivered = False
     with pytest.raises(AssertionError, match="has final timestamps"):
-        member._on_final(Final(m, local._replace(time=6)), Outbox())
+        member._on_final(0, Final(m, local._replace(time=6)), 0, Outbox())
 
 
 class DeliversBeforeItsClockIsOnDisk(Skeen):

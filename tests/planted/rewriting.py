@@ -47,6 +47,9 @@ def rewrite(method: str, old: str, new: str, part: str = "", after: str = "__ini
                     changed = rewritten(type(one), method, old, new)
                     kinds[type(one)] = type(kind.__name__, (type(one),), {method: changed, "__slots__": ()})
                 one.__class__ = kinds[type(one)]
+                for name, handler in self.handlers.items():
+                    if handler.call.__self__ is one:
+                        self.handlers[name] = handler._replace(call=getattr(one, handler.call.__name__))
             return result
 
         setattr(kind, after, planting)

@@ -52,7 +52,7 @@ class NeverToldAgain(Skeen):
     """Who asks for a stamp once more hears nothing."""
 
 
-@rewrite("_on_multicast", "if entry is not None or self._log.known(message.id):", "if entry is not None:")
+@rewrite("_stamp", "if entry is not None or self._log.known(message.id):", "if entry is not None:")
 class StampedAgain(Skeen):
     """A message that is settled is stamped again."""
 
