@@ -51,7 +51,7 @@ from client_sdk.errors import (
     Unavailable,
 )
 from client_sdk.interactive import InteractiveTransaction
-from kvstore.core.model import Add, Append, Compare, Delete, Found, Get, OperationResult, Put, Range, Result
+from kvstore.api.model import Add, Append, Compare, Delete, Found, Get, OperationResult, Put, Range, Result
 from multicast.types import ZERO, Timestamp
 
 __all__ = [

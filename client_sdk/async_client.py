@@ -45,7 +45,7 @@ from client_sdk.errors import (
 )
 from client_sdk.interactive import InteractiveTransaction
 from client_sdk.routing import ClusterView, Router, find_urls
-from kvstore.core.model import (
+from kvstore.api.model import (
     Compare,
     Found,
     InvalidTransaction,

@@ -15,7 +15,7 @@ from tenacity import Retrying
 from client_sdk.async_client import TIMEOUT_SECONDS, AsyncClient, conflict_policy
 from client_sdk.codec import Page
 from client_sdk.interactive import InteractiveTransaction
-from kvstore.core.model import Compare, Found, Operation, Result
+from kvstore.api.model import Compare, Found, Operation, Result
 from multicast.types import MessageId, Timestamp
 
 T = TypeVar("T")

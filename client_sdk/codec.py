@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from client_sdk.errors import ResultsForgotten
-from kvstore.core.model import (
+from kvstore.api.model import (
     Add,
     Append,
     Compare,

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from client_sdk.errors import Conflict
-from kvstore.core.model import Compare, Delete, Found, Operation, Put
+from kvstore.api.model import Compare, Delete, Found, Operation, Put
 from multicast.types import ZERO, Timestamp
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from client_sdk.codec import MalformedAnswer
-from kvstore.core.shard_map import ShardMap
+from kvstore.api.shard_map import ShardMap
 from multicast.types import GroupId
 
 SUSPECT_SECONDS = 1.0

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from kvstore.core import model
-from kvstore.core.shard_map import ShardMap
+from kvstore.api import model
+from kvstore.api.shard_map import ShardMap
 from kvstore.fields import find_unknown
 from multicast import registry
 from multicast.parts.rejoin import can_return

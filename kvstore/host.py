@@ -16,15 +16,15 @@ from typing import Any
 
 import structlog
 
-from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
-from kvstore.core.messages import Answered, Execute, Refused
-from kvstore.core.model import (
+from kvstore.api.model import (
     KEY_BYTES_MAX,
     OPERATIONS_MAX,
     SCAN_LIMIT_MAX,
     VALUE_BYTES_MAX,
     Transaction,
 )
+from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
+from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.replica import Replica
 from kvstore.storage.backend import StorageError
 from kvstore.storage.lmdb_backend import LmdbBackend

@@ -36,22 +36,19 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("multicast.journal", "multicast.registry", "multicast.parts", *(f"multicast.{m}" for m in LIBRARY_PURE)),
     ),
     ("multicast", ("multicast",)),
-    ("kvstore.core", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),
+    ("kvstore.api", ("multicast.types",)),
+    ("kvstore.core", ("kvstore.api", *(f"multicast.{m}" for m in LIBRARY_PURE))),
     ("kvstore.cli", ("kvstore", "multicast", "client_sdk", "workloads")),
     ("kvstore", ("kvstore", "multicast")),
-    ("client_sdk", ("kvstore.core.model", "kvstore.core.shard_map", "multicast.types")),
-    (
-        "workloads",
-        (
-            "client_sdk", "kvstore.core.model", "kvstore.core.shard_map", "kvstore.core.audit", "multicast.types",
-            "multicast.registry",
-        ),
-    ),
+    ("client_sdk", ("kvstore.api", "multicast.types")),
+    ("workloads", ("client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.types", "multicast.registry")),
     ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit")),
     ("tests", PACKAGES),
 )
 
-PURE = ("kvstore.core", "multicast.parts", "multicast.protocols", *(f"multicast.{m}" for m in LIBRARY_PURE))
+PURE = (
+    "kvstore.api", "kvstore.core", "multicast.parts", "multicast.protocols", *(f"multicast.{m}" for m in LIBRARY_PURE),
+)  # fmt: skip
 IMPURE_MODULES = frozenset(
     (
         "asyncio", "concurrent", "datetime", "io", "logging", "multiprocessing", "os", "pathlib", "queue",

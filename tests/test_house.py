@@ -65,15 +65,15 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
         "def f():\n    from multicast.protocols import two",
         "from multicast import registry",
     ),
-    (house.forbidden_arrows, "multicast/journal.py", "import kvstore.core.model", "from multicast import records"),
-    (house.forbidden_arrows, "kvstore/core/replica.py", "import kvstore.storage", "import kvstore.core.model"),
-    (house.forbidden_arrows, "kvstore/http/app.py", "import client_sdk", "import kvstore.core.model"),
+    (house.forbidden_arrows, "multicast/journal.py", "import kvstore.api.model", "from multicast import records"),
+    (house.forbidden_arrows, "kvstore/core/replica.py", "import kvstore.storage", "import kvstore.api.model"),
+    (house.forbidden_arrows, "kvstore/http/app.py", "import client_sdk", "import kvstore.api.model"),
     (house.forbidden_arrows, "kvstore/host.py", "import workloads", "import multicast.runtime"),
-    (house.forbidden_arrows, "client_sdk/client.py", "from kvstore import config", "from kvstore.core import model"),
-    (house.forbidden_arrows, "client_sdk/client.py", "import kvstore.core.audit", "import kvstore.core.shard_map"),
+    (house.forbidden_arrows, "client_sdk/client.py", "from kvstore import config", "from kvstore.api import model"),
+    (house.forbidden_arrows, "client_sdk/client.py", "import kvstore.core.audit", "import kvstore.api.shard_map"),
     (house.forbidden_arrows, "workloads/bank.py", "from kvstore.core import replica", "from kvstore.core import audit"),
     (house.forbidden_arrows, "spark_etl/extract.py", "from multicast import journal", "from multicast import records"),
-    (house.forbidden_arrows, "spark_etl/extract.py", "import kvstore.core.model", "import kvstore.core.audit"),
+    (house.forbidden_arrows, "spark_etl/extract.py", "import kvstore.api.model", "import kvstore.core.audit"),
     (house.forbidden_arrows, "kvstore/cli.py", "import tests.house", "import client_sdk"),
     (
         house.protocols_by_name,
@@ -121,7 +121,7 @@ def sources(path: str, text: str) -> Modules:
     """The module to judge, among others that it may name."""
     others = (
         *("multicast/protocols/two.py", "multicast/parts/clock.py", "multicast/parts/two.py", "multicast/records.py"),
-        *("multicast/journal.py", "multicast/registry.py", "kvstore/config.py", "kvstore/core/model.py"),
+        *("multicast/journal.py", "multicast/registry.py", "kvstore/config.py", "kvstore/api/model.py"),
         *("kvstore/core/audit.py", "kvstore/core/replica.py"),
     )
     modules = [Module.parse(p, "'''Nothing.'''") for p in others if p != path]

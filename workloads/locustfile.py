@@ -19,7 +19,7 @@ from locust import FastHttpUser, between, events, task
 
 from client_sdk.codec import parse_problem, transaction_body
 from client_sdk.routing import ClusterView, Router
-from kvstore.core.model import Add, Transaction
+from kvstore.api.model import Add, Transaction
 from multicast.types import new_message_id
 
 KEYS = 10_000

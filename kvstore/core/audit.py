@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore.core.model import Add, Append, Compare, Delete, Get, Operation, OperationResult, Put
+from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, OperationResult, Put
 from multicast.types import MessageId, Timestamp
 
 AUDIT_VERSION = 1

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from operator import gt, lt
 from typing import Any
 
-from kvstore.core.messages import Vote
-from kvstore.core.model import (
+from kvstore.api.model import (
     INT64_MAX,
     INT64_MIN,
     VALUE_BYTES_MAX,
@@ -29,6 +28,7 @@ from kvstore.core.model import (
     Range,
     Transaction,
 )
+from kvstore.core.messages import Vote
 from kvstore.core.state import Row, State
 from multicast.types import ZERO, Timestamp
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from kvstore.core.model import OperationResult, Result, Transaction
+from kvstore.api.model import OperationResult, Result, Transaction
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 ENVELOPE_VERSION = 1

@@ -26,6 +26,8 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
+from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, Transaction, validate
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import (
     APPLIED,
     AUDIT_VERSION,
@@ -62,9 +64,7 @@ from kvstore.core.messages import (
     encode_retained,
     encode_shard_result,
 )
-from kvstore.core.model import RESULT_BYTES_MAX, InvalidTransaction, Transaction, validate
 from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
-from kvstore.core.shard_map import ShardMap
 from kvstore.core.state import State
 from multicast.protocol import Application, ApplicationOutbox, PeerError
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, is_uuid7

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from kvstore.api.model import Put, Range, Result, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
 from kvstore.core.execution import merge_results
 from kvstore.core.messages import Answered, Refused, ShardResult
-from kvstore.core.model import Put, Range, Result, Transaction
-from kvstore.core.shard_map import ShardMap
 from multicast.types import GroupId, MessageId, Timestamp, created_us
 
 RESULT_RETRY_US = 500_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from kvstore.core.model import RANGE_BYTES_MAX
+from kvstore.api.model import RANGE_BYTES_MAX
 from multicast.types import MessageId, Timestamp
 
 Row = tuple[bytes, Timestamp]

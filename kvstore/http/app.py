@@ -21,9 +21,7 @@ from typing import Any, Protocol
 import structlog
 from aiohttp import web
 
-from kvstore.config import Limits
-from kvstore.core.messages import Answered, Refused
-from kvstore.core.model import (
+from kvstore.api.model import (
     VALUE_BYTES_MAX,
     Compare,
     Delete,
@@ -36,6 +34,8 @@ from kvstore.core.model import (
     Transaction,
     validate,
 )
+from kvstore.config import Limits
+from kvstore.core.messages import Answered, Refused
 from kvstore.http import errors, request, schemas
 from kvstore.http.budget import ByteBudget
 from kvstore.http.errors import Problem

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from kvstore.core.model import KEY_BYTES_MAX, SCAN_LIMIT_MAX, Compare, Range
+from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_MAX, Compare, Range
 from kvstore.fields import nearest
 from kvstore.http.errors import Problem, invalid, too_large
 from multicast.types import MessageId, Timestamp, is_uuid7

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvstore.core.messages import Answered
-from kvstore.core.model import (
+from kvstore.api.model import (
     INT64_MAX,
     INT64_MIN,
     Add,
@@ -29,6 +28,7 @@ from kvstore.core.model import (
     Range,
     Transaction,
 )
+from kvstore.core.messages import Answered
 from kvstore.fields import find_unknown, nearest
 from kvstore.http.errors import Problem, invalid
 from kvstore.http.request import SCAN_LIMIT_DEFAULT

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from kvstore.core.model import Get, Put, Transaction
+from kvstore.api.model import Get, Put, Transaction
 from kvstore.simulated.clients import Client, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.simulation.network import Conditions

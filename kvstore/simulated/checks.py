@@ -11,9 +11,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 
+from kvstore.api.model import Range, Transaction
 from kvstore.core.audit import APPLIED
 from kvstore.core.messages import decode_payload
-from kvstore.core.model import Range, Transaction
 from kvstore.simulated.clients import History, reads_of
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from multicast.types import ZERO, GroupId, MessageId, Timestamp

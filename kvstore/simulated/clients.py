@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
 from kvstore.core.messages import Answered, Execute, Refused
-from kvstore.core.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.types import ZERO, MessageId, ProcessId, Timestamp, new_message_id
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import Outcome, decode_outcome
 from kvstore.core.replica import Replica
-from kvstore.core.shard_map import ShardMap
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast import registry

@@ -27,8 +27,8 @@ from typing import Any
 
 import msgspec
 
+from kvstore.api.model import Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered, Execute, Refused
-from kvstore.core.model import Get, Operation, Put, Transaction
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated
 from kvstore.simulated.cluster import SimulatedCluster

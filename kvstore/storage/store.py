@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
-from kvstore.core.model import RANGE_BYTES_MAX
+from kvstore.api.model import RANGE_BYTES_MAX
 from kvstore.core.state import Row
 from kvstore.storage.backend import DATA, IDS, META, PARTS, PROTOCOL, Backend, Changes, StorageError
 from multicast.engine import Checkpoint

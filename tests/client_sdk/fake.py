@@ -11,9 +11,9 @@ from types import TracebackType
 import msgspec
 from aiohttp import web
 
-from kvstore.core.model import Add, Append, Compare, Delete, Found, Get, Operation, OperationResult, Put, Range, Result
-from kvstore.core.model import Transaction as Txn
-from kvstore.core.shard_map import ShardMap
+from kvstore.api.model import Add, Append, Compare, Delete, Found, Get, Operation, OperationResult, Put, Range, Result
+from kvstore.api.model import Transaction as Txn
+from kvstore.api.shard_map import ShardMap
 from kvstore.http import errors, request, schemas
 from multicast.types import ZERO, Timestamp
 

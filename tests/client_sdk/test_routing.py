@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from client_sdk import codec
 from client_sdk.codec import MalformedAnswer
 from client_sdk.routing import SUSPECT_SECONDS, ClusterView, Router, find_urls
-from kvstore.core.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
-from kvstore.core.shard_map import ShardMap
+from kvstore.api.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.http import schemas
 from multicast.types import Timestamp
 

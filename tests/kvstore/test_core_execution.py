@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.core.execution import Execution, LocalPlan, merge_results, vote
-from kvstore.core.messages import decode_payload, encode_payload
-from kvstore.core.model import (
+from kvstore.api.model import (
     INT64_MAX,
     VALUE_BYTES_MAX,
     Add,
@@ -20,6 +18,8 @@ from kvstore.core.model import (
     Range,
     Transaction,
 )
+from kvstore.core.execution import Execution, LocalPlan, merge_results, vote
+from kvstore.core.messages import decode_payload, encode_payload
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO, Timestamp

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.api.model import Compare, Put, Transaction
 from kvstore.core.execution import LocalPlan
 from kvstore.core.log import Entry, Log
-from kvstore.core.model import Compare, Put, Transaction
 from multicast.types import AppMessage, Timestamp
 
 KEYS = [b"a", b"b", b"c"]

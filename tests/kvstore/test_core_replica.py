@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kvstore.api.model import Add, Compare, Get, OperationResult, Put, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH, decode_outcome
 from kvstore.core.messages import (
     Answered,
@@ -21,10 +23,8 @@ from kvstore.core.messages import (
     body_digest,
     encode_payload,
 )
-from kvstore.core.model import Add, Compare, Get, OperationResult, Put, Transaction
 from kvstore.core.replica import PULLS_BEFORE_FETCH, RESULT_BYTES_KEPT, Replica
 from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US, WAIT_US_MAX
-from kvstore.core.shard_map import ShardMap
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox, PeerError

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.core.shard_map import ShardMap
+from kvstore.api.shard_map import ShardMap
 from multicast.types import new_message_id
 from tests.kvstore.live import Answer, Replica, running_cluster
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kvstore.api.model import Found, OperationResult, Result, Transaction
 from kvstore.config import Limits
 from kvstore.core.messages import Answered, Refused
-from kvstore.core.model import Found, OperationResult, Result, Transaction
 from kvstore.http.app import ApiServer, HttpApi
 from kvstore.http.metrics import Metrics, flat_numbers
 from multicast.types import MessageId, Timestamp, new_message_id

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.audit import APPLIED
 from kvstore.core.messages import Answered, Execute
-from kvstore.core.model import Get, Put, Transaction
 from kvstore.simulated import adapter, checks
 from kvstore.simulated.__main__ import app
 from kvstore.simulated.clients import History, Operated

@@ -7,10 +7,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore.api.model import Add, Append, Delete, Get, Put, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.messages import Answered, Execute
-from kvstore.core.model import Add, Append, Delete, Get, Put, Transaction
 from kvstore.core.replica import Replica
-from kvstore.core.shard_map import ShardMap
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import Store
 from multicast import registry

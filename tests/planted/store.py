@@ -13,10 +13,10 @@ from unittest import mock
 import msgspec
 
 import kvstore.core.replica
+from kvstore.api.model import Get, Result
 from kvstore.core.execution import Execution, vote
 from kvstore.core.log import Entry, Log
 from kvstore.core.messages import Answered, Part, decode_shard_result
-from kvstore.core.model import Get, Result
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
 from kvstore.simulated.runner import Outcome, Settings, run_seed

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvstore.api.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
 from kvstore.core import audit
 from kvstore.core.execution import Execution, LocalPlan
-from kvstore.core.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
 from multicast.types import ZERO, Timestamp
 from spark_etl import answered, replay
 

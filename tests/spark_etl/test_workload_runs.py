@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kvstore.core.model import Add, Append, Get, Operation, OperationResult, Result, Transaction
+from kvstore.api.model import Add, Append, Get, Operation, OperationResult, Result, Transaction
 from kvstore.http import errors
 from multicast.types import Timestamp
 from spark_etl import frames, schemas

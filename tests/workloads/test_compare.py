@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from client_sdk.routing import ClusterView
-from kvstore.core.shard_map import ShardMap
+from kvstore.api.shard_map import ShardMap
 from multicast import registry
 from tests import conftest
 from workloads import bench, compare

@@ -4,8 +4,8 @@ import zlib
 
 import pytest
 
-from kvstore.core.model import Compare, Get, Put, Range, Transaction
-from kvstore.core.shard_map import SLOTS, ShardMap, slot_of
+from kvstore.api.model import Compare, Get, Put, Range, Transaction
+from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
 
 
 def test_keys_with_one_tag_share_a_slot():

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from kvstore.core.model import Range, Transaction
+from kvstore.api.model import Range, Transaction
 from multicast.types import GroupId
 
 SLOTS = 16384
