@@ -214,6 +214,11 @@ class MulticastProtocol:
         """multicast(m), by this process. It need not belong to a destination. May raise Overloaded."""
         raise NotImplementedError
 
+    def refuse_beyond_limit(self, pending: int) -> None:
+        """For `on_submit`: Overloaded if so many messages wait here that there may be no more."""
+        if pending >= self.options.pending_max:
+            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         """A message of `specification.messages` arrived. May raise PeerError."""
         call, own_group = self.handlers[type(message)]

@@ -51,10 +51,11 @@ from multicast.parts.group_log import (
     encode_command,
 )
 from multicast.parts.inspection import DELIVERED, seen
+from multicast.parts.options import GroupOptions
 from multicast.parts.reminders import Forgot, Reminder
 from multicast.parts.retries import AT_MOST_IDS, IDLE_PERIODS, Retries, chunks
-from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
-from multicast.protocol import Options, Outbox, Overloaded, PeerError, Saved
+from multicast.parts.submissions import Lacked, Submissions
+from multicast.protocol import Options, Outbox, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _FIRST_NUMBER = 1
@@ -110,14 +111,12 @@ HOUSEKEEPING = (
 PAXOS = paxos.MESSAGES
 
 
-class ReplicatedOptions(Options, kw_only=True, forbid_unknown_fields=True):
-    """Times in microseconds.
+class ReplicatedOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
+    """See GroupOptions.
 
     early_clock: the leader's stamping clock moves when an Advance is proposed, not when it is decided; then followers
     need no word of the leader. instances_max: consensus instances under way at once in a group. values_max: commands in
-    one instance; 0: all that wait (1: as published, with a large instances_max). heartbeat_us: between a leader's
-    heartbeats. election_timeout_us: silence after which a member stands for election, up to twice that.
-    retry_us: after which time what seems lost is repeated. stability_us: how often watermarks are told.
+    one instance; 0: all that wait (1: as published, with a large instances_max).
     """
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -127,19 +126,13 @@ class ReplicatedOptions(Options, kw_only=True, forbid_unknown_fields=True):
     early_clock: bool = False
     instances_max: int = 100
     values_max: int = 0
-    heartbeat_us: int = 100_000
-    election_timeout_us: int = 1_000_000
-    retry_us: int = 500_000
-    stability_us: int = 100_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.heartbeat_us, self.retry_us, self.stability_us, self.instances_max) < 1:
-            raise ValueError("heartbeat_us, retry_us, stability_us and instances_max must be at least 1")
+        if self.instances_max < 1:
+            raise ValueError("instances_max must be at least 1")
         if self.values_max < 0:
             raise ValueError("values_max must be at least 0")
-        if self.election_timeout_us < 2 * self.heartbeat_us:
-            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
 
 
 class ReplicatedSkeen(GroupLog):
@@ -163,7 +156,12 @@ class ReplicatedSkeen(GroupLog):
         self._held: list[tuple[ProcessId, AppMessage]] = []
         self._retries: Retries[Timestamp] = Retries(self.options.retry_us, rng)
         self._strays: deque[tuple[int, MessageId]] = deque()
-        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
+        self._submissions = Submissions(
+            topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
+            lacks=lambda message_id: self._entry_of(message_id) is None, take=self._on_multicast,
+            payload=self._payload, refers=self._refers,
+        )  # fmt: skip
+        self.handlers = {**self._submissions.handlers}
 
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
         super().on_start(saved, now, out)
@@ -191,13 +189,8 @@ class ReplicatedSkeen(GroupLog):
             self._learn_leader(self.topology.group_of[sender], message.ballot, now)
         elif kind is Stamps:
             self._on_stamps(sender, message, now, out)
-        elif kind is Asked:
-            self._on_asked(sender, message, out)
-        elif kind is Lacked:
-            self._on_lacked(sender, message, out)
-        elif kind is Copies:
-            for copy in message.messages:
-                self._on_multicast(sender, copy, now, out)
+        elif kind in self.handlers:
+            super().on_message(sender, message, now, out)
         elif kind is Forgot:
             self._on_forgot(sender, message, out)
         elif kind is Reminder:
@@ -225,14 +218,11 @@ class ReplicatedSkeen(GroupLog):
     # -- multicast ----------------------------------------------------------------------------------------------------
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        pending = max(len(self._queue), len(self._submissions))
-        if pending >= self.options.pending_max:
-            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
-        if self.log.known(message.id):
-            return
-        self._submissions.add(message, now)
-        self._wake_by(now + self.options.retry_us)
-        out.send(self._entry_points(message), Multicast(message))
+        self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
+        if not self.log.known(message.id):
+            self._submissions.add(message, now)
+            self._wake_by(now + self.options.retry_us)
+            out.send(self._entry_points(message), Multicast(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         """To whom a sender sends its message first."""
@@ -249,10 +239,9 @@ class ReplicatedSkeen(GroupLog):
             elif len(self._held) < self.options.early_max:
                 self._held.append((sender, message))
             return
-        entry, known = self._entry_of(message.id), self.log.known(message.id)
-        if known is not None and (entry is None or entry.position):
-            out.send((sender,), Known(message.id, known[0]))
-        elif entry is None:
+        if (delivered := self._delivered_at(message.id)) is not None:
+            out.send((sender,), Known(message.id, delivered))
+        elif self._entry_of(message.id) is None:
             entry = Entry(message, Timestamp(self.stamping.stamp(self.real_clock(now)), self.group), True)
             self.in_flight[message.id] = entry
             self._block(entry)
@@ -264,28 +253,26 @@ class ReplicatedSkeen(GroupLog):
     def _refer(self, sender: ProcessId, out: Outbox) -> None:
         out.send((sender,), LeaderIs(self.paxos.promised))
 
-    def _on_asked(self, sender: ProcessId, asked: Asked, out: Outbox) -> None:
-        """Which of these does this process, if it leads, not know?"""
-        if self.reign is None:
-            if self.paxos.promised.leader != self.self_id:
-                self._refer(sender, out)
-            return
-        lacked = []
-        for message_id in asked.ids:
-            entry, known = self._entry_of(message_id), self.log.known(message_id)
-            if known is not None and (entry is None or entry.position):
-                out.send((sender,), Known(message_id, known[0]))
-            elif entry is None:
-                lacked.append(message_id)
-        if lacked:
-            out.send((sender,), Lacked(lacked))
+    def _refers(self, sender: ProcessId, out: Outbox) -> bool:
+        """Whether this process does not act as the leader; then it says who does, if that is somebody else."""
+        if self.reign is not None:
+            return False
+        if self.paxos.promised.leader != self.self_id:
+            self._refer(sender, out)
+        return True
 
-    def _on_lacked(self, sender: ProcessId, lacked: Lacked, out: Outbox) -> None:
-        """A leader needs messages that this process has sent or assigned."""
-        entries = {i: entry for i in lacked.ids if (entry := self._entry_of(i)) is not None}
-        for entry in entries.values():
-            self._retries.answered(entry.local)
-        self._submissions.send_copies(sender, lacked, lambda i: entries[i].message if i in entries else None, out)
+    def _delivered_at(self, message_id: MessageId) -> Timestamp | None:
+        """When this process delivered a message of which it has no later copy."""
+        entry, known = self._entry_of(message_id), self.log.known(message_id)
+        return known[0] if known is not None and (entry is None or entry.position) else None
+
+    def _payload(self, message_id: MessageId) -> AppMessage | None:
+        """Of a message that a leader lacks, to which this process has told its stamp."""
+        entry = self._entry_of(message_id)
+        if entry is None:
+            return None
+        self._retries.answered(entry.local)
+        return entry.message
 
     def _block(self, entry: Entry) -> None:
         """Nothing above this stamp is delivered here, although it is not in the log yet."""

@@ -18,9 +18,10 @@ from typing import Annotated
 
 import msgspec
 
+from multicast.parts.delivered import Known
 from multicast.parts.retries import AT_MOST_IDS, Retries, chunks, resendable
-from multicast.protocol import Outbox
-from multicast.types import AppMessage, MessageId, ProcessId, Topology
+from multicast.protocol import Handler, Outbox
+from multicast.types import AppMessage, MessageId, ProcessId, Timestamp, Topology
 
 
 class Asked(msgspec.Struct, array_like=True, tag=106, gc=False):
@@ -44,18 +45,47 @@ class Copies(msgspec.Struct, array_like=True, tag=108, gc=False):
 MESSAGES = (Asked, Lacked, Copies)
 
 EntryPoints = Callable[[AppMessage], Sequence[ProcessId]]
+Take = Callable[[ProcessId, AppMessage, int, Outbox], None]
 
 
 class Submissions:
-    """entry_points: to whom a message is sent first. period_us: between a submission and the first question."""
+    """At one process, both sides: the sender's, and that of those whom senders ask.
 
-    __slots__ = ("_entry_points", "_messages", "_retries", "_topology")
+    entry_points: to whom a message is sent first. period_us: between a submission and the first question.
+    handlers: for `MESSAGES`; the protocol takes them into its own.
 
-    def __init__(self, topology: Topology, entry_points: EntryPoints, period_us: int, rng: random.Random):
+    What the protocol tells: delivered_at(id): the timestamp of a delivery that a sender is to hear of. lacks(id), of
+    what was not delivered: whether this process needs the payload. take(sender, message, now, out): a copy has come.
+    payload(id): a message that it has and did not submit itself. refers(sender, out): whether it leaves the answer to
+    somebody else, and has said so. resent(to, copies, out): these have just been sent again.
+    """
+
+    __slots__ = ("_delivered_at", "_entry_points", "_lacks", "_messages", "_payload", "_refers", "_resent", "_retries",
+                 "_take", "_topology", "handlers")  # fmt: skip
+
+    def __init__(
+        self,
+        topology: Topology,
+        entry_points: EntryPoints,
+        period_us: int,
+        rng: random.Random,
+        *,
+        delivered_at: Callable[[MessageId], Timestamp | None],
+        lacks: Callable[[MessageId], bool],
+        take: Take,
+        payload: Callable[[MessageId], AppMessage | None] = lambda message_id: None,
+        refers: Callable[[ProcessId, Outbox], bool] = lambda sender, out: False,
+        resent: Callable[[ProcessId, list[AppMessage], Outbox], None] = lambda to, copies, out: None,
+    ):
         self._topology = topology
         self._entry_points = entry_points
+        self._delivered_at, self._lacks, self._take = delivered_at, lacks, take
+        self._payload, self._refers, self._resent = payload, refers, resent
         self._messages: dict[MessageId, AppMessage] = {}
         self._retries: Retries[MessageId] = Retries(period_us, rng)
+        self.handlers: dict[type, Handler] = {
+            Asked: Handler(self._on_asked), Lacked: Handler(self._on_lacked), Copies: Handler(self._on_copies),
+        }  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -70,21 +100,34 @@ class Submissions:
         if self._messages.pop(message_id, None) is not None:
             self._retries.discard(message_id)
 
-    def send_copies(
-        self, to: ProcessId, lacked: Lacked, held: Callable[[MessageId], AppMessage | None], out: Outbox
-    ) -> list[AppMessage]:
-        """Somebody lacks messages that this process has sent, or that are `held` for another reason. Returns what it
-        gets now."""
-        group, found = self._topology.group_of[to], []
+    def _on_asked(self, sender: ProcessId, asked: Asked, now: int, out: Outbox) -> None:
+        if self._refers(sender, out):
+            return
+        lacked = []
+        for message_id in asked.ids:
+            delivered = self._delivered_at(message_id)
+            if delivered is not None:
+                out.send((sender,), Known(message_id, delivered))
+            elif self._lacks(message_id):
+                lacked.append(message_id)
+        if lacked:
+            out.send((sender,), Lacked(lacked))
+
+    def _on_lacked(self, sender: ProcessId, lacked: Lacked, now: int, out: Outbox) -> None:
+        group, found = self._topology.group_of[sender], []
         for message_id in lacked.ids:
             self._retries.answered(message_id)
-            message = held(message_id) or self._messages.get(message_id)
+            message = self._payload(message_id) or self._messages.get(message_id)
             if message is not None and group in message.destinations:
                 found.append(message)
         copies = resendable(found)
         if copies:
-            out.send((to,), Copies(copies))
-        return copies
+            out.send((sender,), Copies(copies))
+            self._resent(sender, copies, out)
+
+    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
+        for message in copies.messages:
+            self._take(sender, message, now, out)
 
     def hurry(self) -> None:
         """Whom to ask has changed: ask at once."""

@@ -95,13 +95,14 @@ from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.inspection import seen
+from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import Assembly, portions
 from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.retries import Retries, chunks, resendable
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.parts.timer import LeaderTimer
-from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 PRIMARY, FOLLOWER, CANDIDATE, PROMISED = "primary", "follower", "candidate", "promised"
@@ -243,22 +244,8 @@ class Refill(msgspec.Struct, array_like=True, tag=12, gc=False):
     parts: int
 
 
-class PrimCastOptions(Options, kw_only=True, forbid_unknown_fields=True):
-    """Microseconds all. heartbeat_us: between a primary's heartbeats; also how long a payload may be late before it is
-    asked for. election_timeout_us: silence after which a follower stands for election, up to twice that. retry_us:
-    after which time an undelivered message is asked about. stability_us: how often watermarks are told."""
-
-    heartbeat_us: int = 100_000
-    election_timeout_us: int = 1_000_000
-    retry_us: int = 500_000
-    stability_us: int = 100_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.heartbeat_us, self.retry_us, self.stability_us) < 1:
-            raise ValueError("heartbeat_us, retry_us and stability_us must be at least 1")
-        if self.election_timeout_us < 2 * self.heartbeat_us:
-            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
+class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
+    """See GroupOptions. heartbeat_us is also how long a payload may be late before it is asked for."""
 
 
 _FROM_ANYWHERE = (Ack, Start, Stable, Known, Want, *submissions.MESSAGES)
@@ -377,7 +364,11 @@ class PrimCast(MulticastProtocol):
         self._next_heartbeat = 0
         self._wanted: Retries[MessageId] = Retries(self.options.heartbeat_us, rng)
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
-        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
+        self._submissions = Submissions(
+            topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
+            lacks=self._lacks_start, take=self._take_start, payload=self._payload, resent=self._on_resent,
+        )  # fmt: skip
+        self.handlers = {**self._submissions.handlers}
         self._sweep_at = 0
         self._wake = 0
         self._handlers: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
@@ -385,8 +376,7 @@ class PrimCast(MulticastProtocol):
             NewEpoch: self._on_new_epoch, Promise: self._on_promise, NewState: self._on_new_state,
             Accept: self._on_accept, Nack: self._on_nack, Heartbeat: self._on_heartbeat, Fetch: self._on_fetch,
             Refill: self._on_refill, Known: self._on_known, Stable: self._on_stable_message,
-            Returned: self._on_returned, Highest: self._on_highest, Asked: self._on_asked, Lacked: self._on_lacked,
-            Copies: self._on_copies,
+            Returned: self._on_returned, Highest: self._on_highest,
         }  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -459,20 +449,20 @@ class PrimCast(MulticastProtocol):
             return
         if kind not in _FROM_ANYWHERE and self.topology.group_of[sender] != self.group:
             raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
-        self._handlers[kind](sender, message, now, out)
+        if kind in self.handlers:
+            super().on_message(sender, message, now, out)
+        else:
+            self._handlers[kind](sender, message, now, out)
 
     # -- START (lines 31-34) ------------------------------------------------------------------------------------------
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
         """Line 31."""
-        pending = max(len(self._queue), len(self._submissions))
-        if pending >= self.options.pending_max:
-            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
-        if self.log.known(message.id):
-            return
-        self._submissions.add(message, now)
-        self._wake_by(now + self.options.retry_us)
-        out.send(self._entry_points(message), Start(message))
+        self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
+        if not self.log.known(message.id):
+            self._submissions.add(message, now)
+            self._wake_by(now + self.options.retry_us)
+            out.send(self._entry_points(message), Start(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return self.topology.members(message.destinations)
@@ -480,11 +470,6 @@ class PrimCast(MulticastProtocol):
     def _on_start_message(self, sender: ProcessId, start: Start, now: int, out: Outbox) -> None:
         """Line 33."""
         self._take_start(sender, start.message, now, out)
-
-    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
-        """STARTs that this process asked for."""
-        for message in copies.messages:
-            self._take_start(sender, message, now, out)
 
     def _take_start(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         groups = message.destinations
@@ -523,22 +508,18 @@ class PrimCast(MulticastProtocol):
         entry = self.entries.get(message_id)
         return entry.message if entry is not None else None
 
-    def _on_asked(self, sender: ProcessId, asked: Asked, now: int, out: Outbox) -> None:
-        """Of which of these has no START come?"""
-        lacked = []
-        for message_id in asked.ids:
-            entry, known = self.entries.get(message_id), self.log.known(message_id)
-            if known is not None and (entry is None or entry.position):
-                if self.status is PRIMARY:
-                    out.send((sender,), Known(message_id, known[0]))
-            elif entry is None or entry.message is None:
-                lacked.append(message_id)
-        if lacked:
-            out.send((sender,), Lacked(lacked))
+    def _known_delivered_at(self, message_id: MessageId) -> Timestamp | None:
+        """At the primary: when it delivered a message of which it has no later copy."""
+        entry, known = self.entries.get(message_id), self.log.known(message_id)
+        delivered = self.status is PRIMARY and known is not None and (entry is None or entry.position)
+        return known[0] if delivered and known is not None else None
 
-    def _on_lacked(self, sender: ProcessId, lacked: Lacked, now: int, out: Outbox) -> None:
-        """Somebody has got no START of what this process has, or has sent."""
-        for message in self._submissions.send_copies(sender, lacked, self._payload, out):
+    def _lacks_start(self, message_id: MessageId) -> bool:
+        entry = self.entries.get(message_id)
+        return self.log.known(message_id) is None if entry is None else not entry.position and entry.message is None
+
+    def _on_resent(self, sender: ProcessId, copies: list[AppMessage], out: Outbox) -> None:
+        for message in copies:
             self._retries.answered(message.id)
 
     # -- proposals and acknowledgements (lines 35-52) -----------------------------------------------------------------

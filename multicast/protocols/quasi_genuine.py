@@ -113,6 +113,7 @@ from multicast.parts.delivered import Stable
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.learner import RemoteLearner
+from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Accepted, Paxos
 from multicast.parts.portions import Assembly, portions
 from multicast.parts.reminders import Forgot, Reminder, Reminders
@@ -233,7 +234,7 @@ class Ready(msgspec.Struct, array_like=True, tag=11, gc=False):
     """To oneself: the epoch is on disk, casts may leave."""
 
 
-class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
+class QuasiGenuineOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     """Microseconds all. Stamps are wall-clock microseconds, whatever `clock` says.
 
     liveness: "request" (Algorithm 3) or "periodic" (Algorithm 2). barrier_threshold_us: silence after which a group
@@ -242,9 +243,7 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
     of the leader's clock. instances_max: consensus instances under way at once in a group; 1 as published.
     parallel_consensus: Section 3.3: as many as 64 (or instances_max, if that is more). optimistic: Section 3.2: deliver
     early, too; wait_us: then w(p), which should exceed every message's delay plus the difference of any two clocks.
-    direct_learners: Section 3.4: acceptors tell other groups, too. heartbeat_us, election_timeout_us: of a group's
-    leader. retry_us: after which time what seems lost is repeated. stability_us: how often receipts and watermarks are
-    told.
+    direct_learners: Section 3.4: acceptors tell other groups, too. The rest: `GroupOptions`.
     """
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -265,21 +264,15 @@ class QuasiGenuineOptions(Options, kw_only=True, forbid_unknown_fields=True):
     optimistic: bool = False
     wait_us: int = 20_000
     direct_learners: bool = False
-    heartbeat_us: int = 100_000
-    election_timeout_us: int = 1_000_000
-    retry_us: int = 500_000
-    stability_us: int = 100_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.liveness not in ("request", "periodic"):
             raise ValueError(f"liveness is 'request' or 'periodic', not {self.liveness!r}")
-        if min(self.heartbeat_us, self.retry_us, self.stability_us, self.barrier_threshold_us, self.instances_max) < 1:
-            raise ValueError("heartbeat, retry, stability, barrier_threshold (_us) and instances_max are at least 1")
+        if min(self.barrier_threshold_us, self.instances_max) < 1:
+            raise ValueError("barrier_threshold_us and instances_max must be at least 1")
         if min(self.stamp_ahead_us_max, self.wait_us) < 0:
             raise ValueError("stamp_ahead_us_max and wait_us must be at least 0")
-        if self.election_timeout_us < 2 * self.heartbeat_us:
-            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
         barriers.parse_senders(self.senders)
 
     @classmethod
@@ -482,9 +475,7 @@ class QuasiGenuine(MulticastProtocol):
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
         """Lines 5-7."""
-        pending = max(len(self._casts), len(self.waiting))
-        if pending >= self.options.pending_max:
-            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+        self.refuse_beyond_limit(max(len(self._casts), len(self.waiting)))
         for group in message.destinations:
             if group != self.group and group not in self._receivers:
                 raise Overloaded(f"group {self.group} may not send to group {group}: see the option 'senders'")

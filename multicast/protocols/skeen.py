@@ -50,8 +50,8 @@ from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.retries import Retries
-from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
-from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.parts.submissions import Submissions
+from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 _ENTRY_PREFIX = b"m"
@@ -139,11 +139,14 @@ class Skeen(MulticastProtocol):
         self._queue = PendingQueue()
         self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
-        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
+        self._submissions = Submissions(
+            topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
+            lacks=lambda message_id: message_id not in self._entries, take=self._on_copy,
+        )  # fmt: skip
         self.handlers = {
             Multicast: Handler(self._on_multicast), Propose: Handler(self._on_propose), Final: Handler(self._on_final),
             Reached: Handler(self._on_reached), Stable: Handler(self._on_stable), Known: Handler(self._on_known),
-            Asked: Handler(self._on_asked), Lacked: Handler(self._on_lacked), Copies: Handler(self._on_copies),
+            **self._submissions.handlers,
         }  # fmt: skip
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
@@ -178,9 +181,7 @@ class Skeen(MulticastProtocol):
     # -- ordering -----------------------------------------------------------------------------------------------------
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        pending = max(len(self._queue), len(self._submissions))
-        if pending >= self.options.pending_max:
-            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+        self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
         if self.group not in message.destinations:
             self._submissions.add(message, now)
         out.send(self._entry_points(message), Multicast(message))
@@ -190,24 +191,13 @@ class Skeen(MulticastProtocol):
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
 
-    def _on_asked(self, sender: ProcessId, asked: Asked, now: int, out: Outbox) -> None:
-        """Which of these are not here?"""
-        lacked = []
-        for message_id in asked.ids:
-            entry, known = self._entries.get(message_id), self._log.known(message_id)
-            if known is not None and (entry is None or entry.delivered):
-                out.send((sender,), Known(message_id, known[0]))
-            elif entry is None:
-                lacked.append(message_id)
-        if lacked:
-            out.send((sender,), Lacked(lacked))
+    def _delivered_at(self, message_id: MessageId) -> Timestamp | None:
+        """When this process delivered a message of which it has no later copy."""
+        entry, known = self._entries.get(message_id), self._log.known(message_id)
+        return known[0] if known is not None and (entry is None or entry.delivered) else None
 
-    def _on_lacked(self, sender: ProcessId, lacked: Lacked, now: int, out: Outbox) -> None:
-        self._submissions.send_copies(sender, lacked, lambda _: None, out)
-
-    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
-        for message in copies.messages:
-            self._stamp(message, now, out)
+    def _on_copy(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+        self._stamp(message, now, out)
 
     def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
         self._stamp(multicast.message, now, out)

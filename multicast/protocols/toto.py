@@ -77,9 +77,10 @@ from multicast.parts.causal import RULES, EarlyDelivery, phi_range
 from multicast.parts.causal_view import CausalView
 from multicast.parts.delivered import Stable
 from multicast.parts.inspection import SUBMITTED, seen
+from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Paxos
 from multicast.parts.views import Cast, Flushed, Gathering, NewView, Span
-from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _VIEW_KEY, _ORDER_KEY = b"v", b"o"
@@ -163,22 +164,17 @@ class State(msgspec.Struct, array_like=True, tag=9, gc=False):
     order: OrderRecord
 
 
-class TotoOptions(Options, kw_only=True, forbid_unknown_fields=True):
+class TotoOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     """rule: "toto", "s_toto", "g_toto" or "gl_toto". phi: the threshold, bounded to what is safe for the rule and the
     number of members; 0: half of them.
     heartbeat_us: of the coordinator, and to it. election_timeout_us: silence after which the coordinator is replaced,
-    or a member leaves the view. retry_us: after which time what seems lost is repeated. stability_us: how often what
-    everybody holds is told and dropped. Microseconds.
+    or a member leaves the view. The rest: `GroupOptions`.
     """
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"rule": RULES}
 
     rule: str = "gl_toto"
     phi: int = 0
-    heartbeat_us: int = 100_000
-    election_timeout_us: int = 1_000_000
-    retry_us: int = 500_000
-    stability_us: int = 100_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,10 +182,6 @@ class TotoOptions(Options, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"rule is one of {', '.join(RULES)}, not {self.rule!r}")
         if self.phi < 0:
             raise ValueError("phi must be at least 0")
-        if min(self.heartbeat_us, self.retry_us, self.stability_us) < 1:
-            raise ValueError("heartbeat_us, retry_us and stability_us must be at least 1")
-        if self.election_timeout_us < 2 * self.heartbeat_us:
-            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
 
     @classmethod
     def draw(cls, rng: random.Random, topology: Topology) -> dict[str, Any]:
@@ -369,9 +361,7 @@ class Toto(MulticastProtocol):
     # -- multicast ----------------------------------------------------------------------------------------------------
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        pending = len(self._mine)
-        if pending >= self.options.pending_max:
-            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+        self.refuse_beyond_limit(len(self._mine))
         if self.log.known(message.id) is None and message.id not in self._mine:
             self._mine[message.id] = message
             self._queue.append(message)

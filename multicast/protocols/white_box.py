@@ -85,12 +85,13 @@ from multicast.parts import submissions
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
+from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
-from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
+from multicast.parts.submissions import Lacked, Submissions
 from multicast.parts.timer import LeaderTimer
-from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 START, PROPOSED, ACCEPTED, COMMITTED = range(4)
@@ -216,30 +217,14 @@ class Stamps(msgspec.Struct, array_like=True, tag=12, gc=False):
     ask: bool
 
 
-class WhiteBoxOptions(Options, kw_only=True, forbid_unknown_fields=True):
-    """Times in microseconds.
+class WhiteBoxOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
+    """leaders_in_quorum: the leader of every destination group must be among those that acknowledged, as line 17
+    demands of the own leader; then delivery alone is strictly serializable with two groups. Same latency. The rest:
+    `GroupOptions`."""
 
-    heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a follower stands for
-    election, up to twice that. retry_us: after which time an uncommitted message is asked after. stability_us: how
-    often watermarks are told. leaders_in_quorum: the leader of every destination group must be among those that
-    acknowledged, as line 17 demands of the own leader; then delivery alone is strictly serializable with two groups.
-    Same latency.
-    """
-
-    heartbeat_us: int = 100_000
-    election_timeout_us: int = 1_000_000
-    retry_us: int = 500_000
-    stability_us: int = 100_000
     leaders_in_quorum: bool = False
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"leaders_in_quorum": (False, True)}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.heartbeat_us, self.retry_us, self.stability_us) < 1:
-            raise ValueError("heartbeat_us, retry_us and stability_us must be at least 1")
-        if self.election_timeout_us < 2 * self.heartbeat_us:
-            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
 
 
 class _Entry:
@@ -321,7 +306,12 @@ class WhiteBox(MulticastProtocol):
         self._announced = 0
         self._next_heartbeat = 0
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
-        self._submissions = Submissions(topology, self._entry_points, self.options.retry_us, rng)
+        self._submissions = Submissions(
+            topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
+            lacks=self._is_unstamped, take=self._on_copy, payload=self._payload, refers=self._refers,
+            resent=self._on_resent,
+        )  # fmt: skip
+        self.handlers = {**self._submissions.handlers}
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
         self._early: dict[int, Deliver] = {}
         self._saved_clock = 0
@@ -396,12 +386,8 @@ class WhiteBox(MulticastProtocol):
             self._learn_leader(self.topology.group_of[sender], message.ballot, now)
         elif kind is Stamps:
             self._on_stamps(sender, message, now, out)
-        elif kind is Asked:
-            self._on_asked(sender, message, out)
-        elif kind is Lacked:
-            self._on_lacked(sender, message, out)
-        elif kind is Copies:
-            self._on_copies(sender, message, now, out)
+        elif kind in self.handlers:
+            super().on_message(sender, message, now, out)
         elif self.topology.group_of[sender] != self.group:
             raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
         elif kind is Deliver:
@@ -427,14 +413,11 @@ class WhiteBox(MulticastProtocol):
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
         """Line 1."""
-        pending = max(len(self._queue), len(self._submissions))
-        if pending >= self.options.pending_max:
-            raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
-        if self.log.known(message.id):
-            return
-        self._submissions.add(message, now)
-        self._wake_by(now + self.options.retry_us)
-        out.send(self._entry_points(message), Multicast(message))
+        self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
+        if not self.log.known(message.id):
+            self._submissions.add(message, now)
+            self._wake_by(now + self.options.retry_us)
+            out.send(self._entry_points(message), Multicast(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return tuple(self.leaders[g].leader for g in message.destinations)
@@ -444,14 +427,12 @@ class WhiteBox(MulticastProtocol):
         groups = message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
-        if self.status is not LEADER:
-            self._refer(sender, out)
+        if self._refers(sender, out):
+            return
+        if (delivered := self._delivered_at(message.id)) is not None:
+            out.send((sender,), Known(message.id, delivered))
             return
         entry = self.entries.get(message.id)
-        known = self.log.known(message.id)
-        if known is not None and (entry is None or entry.position):
-            out.send((sender,), Known(message.id, known[0]))
-            return
         if entry is None:
             entry = self.entries[message.id] = _Entry(message.id, now)
         if entry.phase != START:
@@ -466,10 +447,18 @@ class WhiteBox(MulticastProtocol):
         if others:
             out.send(self.topology.members(others), Accept(message.id, self.group, self.joined, local, None))
 
-    def _refer(self, sender: ProcessId, out: Outbox) -> None:
-        """This process does not lead; somebody else does, as far as it knows."""
+    def _refers(self, sender: ProcessId, out: Outbox) -> bool:
+        """Whether this process does not lead; then it says who does, as far as it knows."""
+        if self.status is LEADER:
+            return False
         if self.joined.leader != self.self_id and not self.rejoin.amnesiac:
             out.send((sender,), LeaderIs(self.joined))
+        return True
+
+    def _delivered_at(self, message_id: MessageId) -> Timestamp | None:
+        """When this process delivered a message of which it has no later copy."""
+        entry, known = self.entries.get(message_id), self.log.known(message_id)
+        return known[0] if known is not None and (entry is None or entry.position) else None
 
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Lines 10-16."""
@@ -756,36 +745,23 @@ class WhiteBox(MulticastProtocol):
                 answers.setdefault(entry.message.destinations, []).append((message_id, entry.local))
         if lacked:
             out.send((sender,), Lacked(lacked))
-        if message.ask and not own:
-            if self.status is LEADER:
-                for groups, stamps in answers.items():
-                    out.send(self.topology.members(groups), Stamps(self.group, self.joined, stamps, False))
-            else:
-                self._refer(sender, out)
+        if message.ask and not own and not self._refers(sender, out):
+            for groups, stamps in answers.items():
+                out.send(self.topology.members(groups), Stamps(self.group, self.joined, stamps, False))
 
     def _lacks(self, entry: _Entry | None, message_id: MessageId) -> bool:
         """Whether this process needs the payload of a message."""
         return entry.message is None if entry is not None else self.log.known(message_id) is None
 
-    def _on_asked(self, sender: ProcessId, asked: Asked, out: Outbox) -> None:
-        """Deviation 5: which of these does this process, if it leads, not know?"""
-        if self.status is not LEADER:
-            self._refer(sender, out)
-            return
-        lacked = []
-        for message_id in asked.ids:
-            entry, known = self.entries.get(message_id), self.log.known(message_id)
-            if known is not None and (entry is None or entry.position):
-                out.send((sender,), Known(message_id, known[0]))
-            elif entry is None or entry.phase == START:
-                lacked.append(message_id)
-        if lacked:
-            out.send((sender,), Lacked(lacked))
+    def _is_unstamped(self, message_id: MessageId) -> bool:
+        entry = self.entries.get(message_id)
+        return entry is None or entry.phase == START
 
-    def _on_lacked(self, sender: ProcessId, lacked: Lacked, out: Outbox) -> None:
-        """What a follower, or the leader of another group, needs of a message that this process leads or has sent."""
+    def _on_resent(self, sender: ProcessId, copies: list[AppMessage], out: Outbox) -> None:
+        """A follower, or the leader of another group, gets what it lacked; with it the stamps of what this process
+        leads."""
         stamps = []
-        for message in self._submissions.send_copies(sender, lacked, self._payload, out):
+        for message in copies:
             self._retries.answered(message.id)
             entry = self.entries.get(message.id)
             if entry is not None and entry.phase != START and entry.local is not None:
@@ -797,19 +773,18 @@ class WhiteBox(MulticastProtocol):
         entry = self.entries.get(message_id)
         return entry.message if entry is not None else None
 
-    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
-        """What this process lacked. A follower waits for its leader's stamps."""
-        for message in copies.messages:
-            if self.status is LEADER:
-                self._on_multicast(sender, message, now, out)
-                continue
-            if self.group not in message.destinations:
-                raise PeerError(f"a message for groups {message.destinations} at group {self.group}")
-            entry = self.entries.get(message.id)
-            if entry is None and self.log.known(message.id) is None:
-                entry = self.entries[message.id] = _Entry(message.id, now)
-            if entry is not None and entry.message is None:
-                entry.message = message
+    def _on_copy(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+        """This process lacked it. A follower waits for its leader's stamps."""
+        if self.status is LEADER:
+            self._on_multicast(sender, message, now, out)
+            return
+        if self.group not in message.destinations:
+            raise PeerError(f"a message for groups {message.destinations} at group {self.group}")
+        entry = self.entries.get(message.id)
+        if entry is None and self.log.known(message.id) is None:
+            entry = self.entries[message.id] = _Entry(message.id, now)
+        if entry is not None and entry.message is None:
+            entry.message = message
 
     def _on_known(self, known: Known, out: Outbox) -> None:
         """Deviation 7: the sender of a message need not repeat it, and a leader that has forgotten a message and

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.parts import replicated
+from multicast.parts.delivered import Known
 from multicast.parts.retries import IDS_MAX, RESENT_BYTES, WINDOW_MAX, WINDOW_MIN, Retries, chunks, resendable
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.protocol import Outbox, PeerError
@@ -149,7 +150,10 @@ def test_questions_and_answers_have_a_limited_size() -> None:
 
 def test_a_sender_asks_where_it_had_sent_and_then_everybody_and_repeats_only_what_is_lacked() -> None:
     topology = Topology.grid(2, 3)
-    submissions = Submissions(topology, lambda m: (0, 3), PERIOD, random.Random(1))
+    submissions = Submissions(
+        topology, lambda m: (0, 3), PERIOD, random.Random(1),
+        delivered_at=lambda i: None, lacks=lambda i: False, take=lambda *args: None,
+    )  # fmt: skip
     first, second = message(1), message(2)
     for sent in (first, second):
         submissions.add(sent, 0)
@@ -157,12 +161,36 @@ def test_a_sender_asks_where_it_had_sent_and_then_everybody_and_repeats_only_wha
     submissions.tick(PERIOD, out)
     assert out.sends == [((0, 3), Asked([first.id, second.id]), False)]
     out = Outbox()
-    submissions.send_copies(3, Lacked([second.id, bytes(16)]), lambda i: None, out)
+    submissions.handlers[Lacked].call(3, Lacked([second.id, bytes(16)]), PERIOD, out)
     assert out.sends == [((3,), Copies([second]), False)]
     submissions.remove(second.id)
     out = Outbox()
     submissions.tick(3 * PERIOD, out)
     assert out.sends == [(topology.processes, Asked([first.id]), False)]
+
+
+def test_who_is_asked_tells_what_it_has_delivered_and_what_it_lacks() -> None:
+    delivered, pending, lacked, out = message(1), message(2), message(3), Outbox()
+    taken: list[tuple[int, AppMessage]] = []
+    submissions = Submissions(
+        Topology.grid(2, 3), lambda m: (0, 3), PERIOD, random.Random(1),
+        delivered_at=lambda i: Timestamp(7, 1) if i == delivered.id else None,
+        lacks=lambda i: i == lacked.id,
+        take=lambda sender, copy, now, out: taken.append((sender, copy)),
+        payload=lambda i: pending if i == pending.id else None,
+        refers=lambda sender, out: sender == 5,
+    )  # fmt: skip
+    asked, lack, copies = (submissions.handlers[kind].call for kind in (Asked, Lacked, Copies))
+    asked(0, Asked([delivered.id, pending.id, lacked.id]), 0, out)
+    asked(5, Asked([delivered.id]), 0, out)
+    lack(4, Lacked([lacked.id, pending.id]), 0, out)
+    assert out.sends == [
+        ((0,), Known(delivered.id, Timestamp(7, 1)), False),
+        ((0,), Lacked([lacked.id]), False),
+        ((4,), Copies([pending]), False),
+    ]
+    copies(0, Copies([lacked]), 0, out)
+    assert taken == [(0, lacked)]
 
 
 def lists_of(count: int) -> list[Any]:

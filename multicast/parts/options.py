@@ -1,0 +1,24 @@
+"""What every protocol of replicated groups can be told: when to beat, to stand for election, to ask again, to tell."""
+
+from __future__ import annotations
+
+from multicast.protocol import Options
+
+
+class GroupOptions(Options, kw_only=True, forbid_unknown_fields=True):
+    """Microseconds. heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a member
+    stands for election, up to twice that. retry_us: after which time what seems lost is asked after or repeated.
+    stability_us: how often watermarks (or what everybody holds) are told.
+    """
+
+    heartbeat_us: int = 100_000
+    election_timeout_us: int = 1_000_000
+    retry_us: int = 500_000
+    stability_us: int = 100_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.heartbeat_us, self.retry_us, self.stability_us) < 1:
+            raise ValueError("heartbeat_us, retry_us and stability_us must be at least 1")
+        if self.election_timeout_us < 2 * self.heartbeat_us:
+            raise ValueError("election_timeout_us must be at least twice heartbeat_us")
