@@ -109,6 +109,7 @@ import msgspec
 from multicast.parts import barriers, paxos, reminders
 from multicast.parts.barriers import NEVER, Base, Channel, Item, Stamp, stamp_of, timestamp_of
 from multicast.parts.behind import Behind
+from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import Stable
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.inspection import SUBMITTED, seen
@@ -125,6 +126,8 @@ _CHANNEL_PREFIX, _ITEM_PREFIX, _DELIVERED_PREFIX = b"c", b"i", b"m"
 _CASTS_MIN, _CASTS_MAX = 8, 32
 """How many casts are sent again at once."""
 _PARALLEL_MAX = 64
+_EARLY_RETRIES = 20
+"""After so many retries' time what was delivered early is not expected to be delivered finally any more."""
 
 
 class Cast(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -373,19 +376,20 @@ class QuasiGenuine(MulticastProtocol):
         self._null: Stamp = NEVER
         self._told: dict[GroupId, int] = {}
         self._hints: dict[GroupId, int] = {}
-        self._hint_at = 0
         self._ahead_wants: list[tuple[int, list[tuple[GroupId, Stamp]]]] = []
         self._leaders = {g: members[0] for g, members in topology.groups.items()}
-        self._ack_at = 0
         self._passed_some = False
-        self._blocked: tuple[Timestamp, int] | None = None
+        self._head: Timestamp | None = None
         self._behind = Behind(o.retry_us, rng)
         self._assembly: Assembly[tuple[GroupId, int, Item]] = Assembly()
         self._state: tuple[ProcessId, State] | None = None
-        self._state_at = 0
         self._state_turn = 0
         self._reminders = Reminders(self_id, topology, o.retry_us)
-        self._wake = 0
+        self._deadlines = Deadlines({
+            "blocked": self._ask_if_blocked, "behind": self._fetch_if_behind, "early": self._forget_early,
+            "ahead_wants": self._take_ahead_wants, "casts": self._repeat_casts, "receipts": self._tell_and_truncate,
+            "hint": self._hint, "nulls": self._nulls_due, "return": self._recollect, "state": self._repeat_state,
+        })  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -413,6 +417,8 @@ class QuasiGenuine(MulticastProtocol):
             self._reminders.begin(now, self.rng)
         else:
             self._begin_epoch(int.from_bytes(values.get(_EPOCH_KEY, b""), "big") + 1, out)
+        if self.options.optimistic:
+            self._deadlines.by("early", now)
         self._after_paxos(now, out)
         if not self.paxos.amnesiac:
             self.channels[self.group].acked = self.base.instance
@@ -451,7 +457,7 @@ class QuasiGenuine(MulticastProtocol):
             self._remind(sender, group, message.question, out)
         elif kind is Reminder:
             self._reminders.add(sender, message)
-            self._wake_by(now)
+            self._deadlines.by("return", now)
         elif kind in (Ordered, Barrier, Repair):
             if group == self.group or group not in self.channels:
                 raise PeerError(f"{kind.__name__} from group {group}, which may not send to group {self.group}")
@@ -486,7 +492,7 @@ class QuasiGenuine(MulticastProtocol):
         cast = Cast(self.self_id, self._epoch, self._cast_number, self._stamp, message)
         if not self._casts:
             self._cast_at = now
-            self._wake_by(now + self.options.retry_us)
+            self._deadlines.by("casts", now + self.options.retry_us)
         self._casts.append(cast)
         self._cast_ids.add(message.id)
         if self._ready:
@@ -571,7 +577,7 @@ class QuasiGenuine(MulticastProtocol):
         elif early.wants and len(self._ahead_wants) < self.options.early_max:
             due = early.rtc - self.options.stamp_ahead_us_max
             heappush(self._ahead_wants, (due, early.wants))
-            self._wake_by(now + due - real)
+            self._deadlines.by("ahead_wants", now + due - real)
 
     def _take_ahead_wants(self, now: int, out: Outbox) -> int | None:
         """Requests that were too far ahead of this process's clock: nobody repeats them soon. When to look again."""
@@ -623,11 +629,12 @@ class QuasiGenuine(MulticastProtocol):
         for group in self._receivers:
             if self._quorum_has(group) < self.base.numbers.get(group, 0):
                 self._send_barrier(group, self.topology.groups[group], out)
-        self._hint_at = now + self.options.retry_us
+        self._deadlines.restart("hint", now + self.options.retry_us)
         held, self._held = self._held, []
         for cast in held:
             self._on_cast(cast.sender, cast, now)
-        self._wake_by(now)
+        if self.options.liveness == "periodic":
+            self._deadlines.by("nulls", now)
 
     def _on_decide(self, instance: int, values: list[bytes], now: int, out: Outbox) -> None:
         """Lines 26-39. The same at every member, but for what the leader sends."""
@@ -704,9 +711,8 @@ class QuasiGenuine(MulticastProtocol):
         for group, waiting in wants.items():
             out.send(self.topology.groups[group], Want(waiting))
         self._answer_wants(out)
-        if sent and not self._hint_at:
-            self._hint_at = now + self.options.retry_us
-            self._wake_by(self._hint_at)
+        if sent:
+            self._deadlines.by("hint", now + self.options.retry_us)
 
     def _ordered(
         self, group: GroupId, base: Base, items: list[Item], wants: list[tuple[GroupId, Stamp]]
@@ -807,8 +813,10 @@ class QuasiGenuine(MulticastProtocol):
     def _send_barrier(self, group: GroupId, to: tuple[ProcessId, ...], out: Outbox) -> None:
         out.send(to, Barrier(self.base.last, self.base.numbers.get(group, 0)))
 
-    def _nulls_due(self, now: int, out: Outbox) -> int:
-        """Algorithm 2, lines 6-11, at the leader. Returns when to look again."""
+    def _nulls_due(self, now: int, out: Outbox) -> int | None:
+        """Algorithm 2, lines 6-11, at the leader."""
+        if not self.paxos.leading:
+            return None
         threshold: int = self.options.barrier_threshold_us
         wake, real = now + threshold, self.real_clock(now)
         if not real:
@@ -957,22 +965,22 @@ class QuasiGenuine(MulticastProtocol):
             elif self.paxos.promised.leader != self.self_id:
                 out.send((self.paxos.promised.leader,), Want([(group, ask.stamp)]))
 
+    def _watch_head(self, now: int) -> None:
+        """Whatever comes to be the first pending message is given a period."""
+        head = self.waiting.head
+        if head != self._head:
+            self._head = head
+            self._deadlines.restart("blocked", now + self.options.retry_us)
+
     def _ask_if_blocked(self, now: int, out: Outbox) -> int | None:
-        """The first pending message has waited for too long: ask the groups whose barriers it lacks. Returns when to
-        look again."""
-        head, period = self.waiting.head, self.options.retry_us
-        if head is None:
-            self._blocked = None
+        """The first pending message has waited for too long: ask the groups whose barriers it lacks."""
+        if self._head is None:
             return None
-        if self._blocked is None or self._blocked[0] != head:
-            self._blocked = (head, now)
-        elif now - self._blocked[1] >= period:
-            self._blocked = (head, now)
-            stamp = stamp_of(head)
-            for group, channel in self.channels.items():
-                if channel.barrier < stamp:
-                    self._ask_in_turn(group, channel, stamp, now, out)
-        return int(self._blocked[1] + period)
+        stamp = stamp_of(self._head)
+        for group, channel in self.channels.items():
+            if channel.barrier < stamp:
+                self._ask_in_turn(group, channel, stamp, now, out)
+        return now + int(self.options.retry_us)
 
     def _ask_in_turn(self, group: GroupId, channel: Channel, stamp: Stamp, now: int, out: Outbox) -> None:
         if group == self.group:
@@ -986,7 +994,9 @@ class QuasiGenuine(MulticastProtocol):
 
     def _hint(self, now: int, out: Outbox) -> int | None:
         """At the leader: destinations that do not have everything for longer than a period hear the barrier again, so
-        that they ask. Returns when to look again."""
+        that they ask."""
+        if not self.paxos.leading:
+            return None
         waiting = False
         for group in self._receivers:
             number = self.base.numbers.get(group, 0)
@@ -1000,16 +1010,24 @@ class QuasiGenuine(MulticastProtocol):
     def _notice_ahead(self, sender: ProcessId, watermark: Timestamp, now: int) -> None:
         if self.topology.group_of[sender] == self.group:
             self._behind.notice(sender, watermark, self.log.timestamp, now)
-            self._wake_by(self._behind.wake_at or self._wake)
+            if self._behind.wake_at:
+                self._deadlines.by("behind", self._behind.wake_at)
+
+    def _fetch_if_behind(self, now: int, out: Outbox) -> int | None:
+        return self._behind.tick(self.log.timestamp, now, out)
 
     # -- a process that comes too late --------------------------------------------------------------------------------
 
     def _need_state(self, now: int, out: Outbox) -> None:
         """Ask a member of the own group for its state, not too often."""
-        if len(self.members) > 1 and now >= self._state_at:
-            self._state_at = now + self.options.retry_us
-            self._wake_by(self._state_at)
+        if len(self.members) > 1 and not self._deadlines.is_set("state"):
+            self._deadlines.by("state", now + self.options.retry_us)
             out.send((self._next_peer(),), StateAsk())
+
+    def _repeat_state(self, now: int, out: Outbox) -> None:
+        if self._is_stranded() or self._state is not None:
+            self._need_state(now, out)
+            self._adopt_if_due(now, out)
 
     def _next_peer(self) -> ProcessId:
         """Another member of the own group, each in turn."""
@@ -1036,6 +1054,7 @@ class QuasiGenuine(MulticastProtocol):
         if items is not None:
             state.items = items
             self._state = (sender, state)
+            self._deadlines.by("state", now + self.options.retry_us)
             self._adopt_if_due(now, out)
 
     def _adopt_if_due(self, now: int, out: Outbox) -> None:
@@ -1085,7 +1104,9 @@ class QuasiGenuine(MulticastProtocol):
         out.send((sender,), Reminder(question, number, watermark))
 
     def _recollect(self, now: int, out: Outbox) -> int | None:
-        """Ask for what is missing, or become a member again. Returns when to look again."""
+        """Ask for what is missing, or become a member again."""
+        if not self.paxos.amnesiac:
+            return None
         told = self._reminders
         behind = told.watermark > self.log.timestamp
         lacking = [(g, c) for g, c in self.channels.items() if g != self.group and c.received < told.numbers[g]]
@@ -1113,9 +1134,11 @@ class QuasiGenuine(MulticastProtocol):
             out.delete(_DELIVERED_PREFIX + message_id)
 
     def _ack_later(self, now: int) -> None:
-        if not self._ack_at:
-            self._ack_at = now + self.options.stability_us
-            self._wake_by(self._ack_at)
+        self._deadlines.by("receipts", now + self.options.stability_us)
+
+    def _tell_and_truncate(self, now: int, out: Outbox) -> None:
+        self._tell_receipts(out)
+        self._truncate(out)
 
     def _tell_receipts(self, out: Outbox) -> None:
         """Save what was received and is not delivered; then say so (deviation 11)."""
@@ -1188,7 +1211,6 @@ class QuasiGenuine(MulticastProtocol):
         self._assembly.forget(peer)
         if group == self.group:
             self.paxos.on_peer_reset(peer, now)
-            self._wake_by(now)
             if peer == self.paxos.promised.leader:
                 self._send_casts(now, out)
         if group in self.channels:
@@ -1208,68 +1230,50 @@ class QuasiGenuine(MulticastProtocol):
         if self.paxos.proposals:
             self._announce(out)
 
-    def _wake_by(self, at: int) -> None:
-        if at < self._wake:
-            self._wake = at
-
     def on_clock(self, off: bool, now: int) -> None:
         super().on_clock(off, now)
         self.paxos.on_clock(off, now)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        if self._blocked is None and self.waiting:
-            self._wake_by(now)
+        self._watch_head(now)
         if self._passed_some and self._records:
             self._ack_later(now)
         self._passed_some = False
-        wakes = [self.paxos.tick(now, out)]
-        if not self.paxos.amnesiac and (log_wake := self.log.tick(now, out)) is not None:
-            wakes.append(log_wake)
-        if now >= self._wake:
-            self._wake = self._run_timers(now, out)
-            self._end_paxos_batch(now, out)
-        wakes.append(self._wake)
-        if real := self.real_clock(now):
-            if self._due:
-                wakes.append(now + max(1, self._due[0][0][0] + self._wait_us - real))
-            if (early := self.early.wake_at) is not None and early <= real:
-                self._deliver_early(now, out)
-                early = self.early.wake_at
-            if early is not None:
-                wakes.append(now + early - real)
-        return min(wakes)
-
-    def _run_timers(self, now: int, out: Outbox) -> int:
-        period: int = self.options.retry_us
-        wakes: list[int | None] = [now + 20 * period]
-        wakes += [self._ask_if_blocked(now, out), self._behind.tick(self.log.timestamp, now, out)]
-        self.early.forget(self.real_clock(now) - 20 * period)
-        if self._ahead_wants:
-            wakes.append(self._take_ahead_wants(now, out))
-        if self._casts:
-            if now - self._cast_at >= period:
-                self._send_casts(now, out)
-            wakes.append(self._cast_at + period)
-        if self._ack_at:
-            if now >= self._ack_at:
-                self._ack_at = 0
-                self._tell_receipts(out)
-                self._truncate(out)
-            else:
-                wakes.append(self._ack_at)
-        if self.paxos.leading:
-            if self._hint_at and now >= self._hint_at:
-                self._hint_at = self._hint(now, out) or 0
-            wakes.append(self._hint_at or None)
-            if self.options.liveness == "periodic":
-                wakes.append(self._nulls_due(now, out))
         if self.paxos.amnesiac:
-            wakes.append(self._recollect(now, out))
-        if self._is_stranded() or self._state is not None:
-            self._need_state(now, out)
-            self._adopt_if_due(now, out)
-            wakes.append(max(self._state_at, now + 1))
-        return min(w for w in wakes if w is not None)
+            self._deadlines.by("return", now)
+        paxos_wake = self.paxos.tick(now, out)
+        log_wake = None if self.paxos.amnesiac else self.log.tick(now, out)
+        if self._deadlines.due(now):
+            self._deadlines.run(now, out)
+            self._end_paxos_batch(now, out)
+        return earliest(paxos_wake, log_wake, self._deadlines.wake_at, self._optimistic_wake(now, out))
+
+    def _optimistic_wake(self, now: int, out: Outbox) -> int | None:
+        """Deliver early what is due. What waits for the real clock is looked at again when that will have come so far,
+        if it does not jump."""
+        real = self.real_clock(now)
+        if not real:
+            return None
+        early = self.early.wake_at
+        if early is not None and early <= real:
+            self._deliver_early(now, out)
+            early = self.early.wake_at
+        due = self._due[0][0][0] + self._wait_us if self._due else None
+        return earliest(
+            None if early is None else now + early - real, None if due is None else now + max(1, due - real)
+        )
+
+    def _forget_early(self, now: int, out: Outbox) -> int:
+        period: int = self.options.retry_us
+        self.early.forget(self.real_clock(now) - _EARLY_RETRIES * period)
+        return now + period
+
+    def _repeat_casts(self, now: int, out: Outbox) -> int | None:
+        if not self._casts:
+            return None
+        if now - self._cast_at >= self.options.retry_us:
+            self._send_casts(now, out)
+        return self._cast_at + int(self.options.retry_us)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ from multicast.parts import paxos
 from multicast.parts.barriers import CopiesLog
 from multicast.parts.causal import RULES, EarlyDelivery, phi_range
 from multicast.parts.causal_view import CausalView
+from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import Stable
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.options import GroupOptions
@@ -245,7 +246,7 @@ class Toto(MulticastProtocol):
         self._led = Ballot(0, 0)
         self._stop_seen = self._proposed = False
         self._gathering: Gathering | None = None
-        self._beat_at = self._retry_at = self._drop_at = 0
+        self._deadlines = Deadlines({"beat": self._beat, "drop": self._drop, "retry": self._retry})
 
     def _begin_view(self) -> None:
         record = self.record
@@ -283,6 +284,7 @@ class Toto(MulticastProtocol):
         if not saved.first:
             self._tell(self.view.others, True, out)
         self._tell((self.self_id,), False, out)
+        self._deadlines.by("beat", now)
         self._dirty = True
 
     def _resume(self, saved: OrderRecord) -> None:
@@ -379,8 +381,8 @@ class Toto(MulticastProtocol):
             self._cast([], now, out)
         elif view.held != self._told and self._is_pending():
             self._tell(view.members, False, out)
-        if view.held != view.base and not self._drop_at:
-            self._drop_at = now + self.options.stability_us
+        if view.held != view.base:
+            self._deadlines.by("drop", now + self.options.stability_us)
 
     def _next_messages(self) -> list[AppMessage]:
         messages: list[AppMessage] = []
@@ -535,13 +537,11 @@ class Toto(MulticastProtocol):
             out.send((holder,), Ask(self.record.number, spans))
 
     def _retry_by(self, now: int) -> None:
-        if not self._retry_at:
-            self._retry_at = now + self.options.retry_us
+        self._deadlines.by("retry", now + self.options.retry_us)
 
     def _retry(self, now: int, out: Outbox) -> None:
         """Something takes long: what was lost?"""
         view = self.view
-        self._retry_at = 0
         gaps = view.gaps()
         if view.me is not None and not self.record.stopped:
             if self._is_pending() or self._mine or gaps:
@@ -561,7 +561,6 @@ class Toto(MulticastProtocol):
     def _drop(self, now: int, out: Outbox) -> None:
         """Forget casts that all members hold and that are ordered; keep telling what is held."""
         view = self.view
-        self._drop_at = 0
         if view.me is None or self.record.stopped:
             return
         if view.held != self._told:
@@ -609,7 +608,7 @@ class Toto(MulticastProtocol):
             self._gathering = None
             self._proposed = False
             self._heard = dict.fromkeys(self.record.members, now)
-            self._beat_at = 0
+            self._deadlines.by("beat", now)
         if part.stranded:
             self._retry_by(now)
 
@@ -657,7 +656,7 @@ class Toto(MulticastProtocol):
         for p in record.members:
             self._heard[p] = now
         self.paxos.truncate(min(record.instance - 1, self.paxos.decided), out)
-        self._beat_at = 0
+        self._deadlines.by("beat", now)
         self._retry_by(now)
         early, self._early = self._early, []
         for sender, message in early:
@@ -717,9 +716,8 @@ class Toto(MulticastProtocol):
 
     # -- the coordinator ----------------------------------------------------------------------------------------------
 
-    def _beat(self, now: int, out: Outbox) -> None:
+    def _beat(self, now: int, out: Outbox) -> int:
         """Every heartbeat: tell the coordinator; as coordinator, see who must leave and who may come."""
-        self._beat_at = now + self.options.heartbeat_us
         if self.paxos.leading:
             if self.paxos.idle and not self.paxos.stranded:
                 self._coordinate(now, out)
@@ -727,6 +725,7 @@ class Toto(MulticastProtocol):
             leader = self.paxos.promised.leader
             if leader != self.self_id:
                 out.send((leader,), Alive(self.record.number, self.record.stopped))
+        return now + int(self.options.heartbeat_us)
 
     def _responsive(self, now: int) -> list[ProcessId]:
         """Who was heard lately, in the topology's order."""
@@ -786,27 +785,16 @@ class Toto(MulticastProtocol):
         self.log.end_batch(out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        acted = False
-        if now >= self._beat_at:
-            acted = True
-            self._beat(now, out)
-        if self._drop_at and now >= self._drop_at:
-            acted = True
-            self._drop(now, out)
-        if self._retry_at and now >= self._retry_at:
-            acted = True
-            self._retry(now, out)
-        wake = min(self.paxos.tick(now, out), self._beat_at)
+        acted = self._deadlines.due(now)
+        self._deadlines.run(now, out)
+        paxos_wake = self.paxos.tick(now, out)
         self._after_paxos(now, out)
         if acted or self._dirty or self._queue or not self.paxos.idle or out.sends or out.changes:
             self.end_batch(now, out)
         log_wake = self.log.tick(now, out)
-        if not self._retry_at and self._is_busy():
-            self._retry_at = now + self.options.retry_us
-        for other in (log_wake, self._drop_at, self._retry_at):
-            if other and other < wake:
-                wake = other
-        return wake
+        if self._is_busy():
+            self._retry_by(now)
+        return earliest(paxos_wake, log_wake, self._deadlines.wake_at)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

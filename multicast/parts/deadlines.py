@@ -1,0 +1,72 @@
+"""What a process does at which instant: named timers, of which a batch that finds none due costs one comparison.
+
+Each timer is something to do, (now, out) -> when to do it again, None for not before it is asked for. Whatever makes it
+necessary says `by` when; an earlier deadline stays, so "within a second of the first of these" needs no flag. Timers
+that are due act in the order in which they are given, each at most once in a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from multicast.protocol import Outbox
+
+Timer = Callable[[int, Outbox], int | None]
+
+_NEVER = 1 << 62
+
+
+def earliest(*instants: int | None) -> int | None:
+    """The first of these instants; None if there is none."""
+    return min((at for at in instants if at is not None), default=None)
+
+
+class Deadlines:
+    """Of one process, microseconds. None is set at first."""
+
+    __slots__ = ("_at", "_next", "_timers")
+
+    def __init__(self, timers: dict[str, Timer]):
+        self._next = _NEVER
+        self._timers = timers
+        self._at = dict.fromkeys(timers, _NEVER)
+
+    @property
+    def wake_at(self) -> int | None:
+        """When `run` wants to be called. Too early, but never too late, after a timer was put off or stopped."""
+        return None if self._next == _NEVER else self._next
+
+    def due(self, now: int) -> bool:
+        """Whether `run` has anything to do."""
+        return now >= self._next
+
+    def is_set(self, name: str) -> bool:
+        return self._at[name] != _NEVER
+
+    def by(self, name: str, at: int) -> None:
+        """This timer acts at `at` or earlier."""
+        if at < self._at[name]:
+            self._at[name] = at
+            if at < self._next:
+                self._next = at
+
+    def restart(self, name: str, at: int) -> None:
+        """This timer acts at `at`, and not earlier."""
+        self._at[name] = _NEVER
+        self.by(name, at)
+
+    def stop(self, name: str) -> None:
+        """This timer does not act before it is asked for again."""
+        self._at[name] = _NEVER
+
+    def run(self, now: int, out: Outbox) -> int | None:
+        """Do what is due; `wake_at`. A timer is not set while it acts: what it asks for then counts."""
+        if now >= self._next:
+            for name, act in self._timers.items():
+                if now >= self._at[name]:
+                    self._at[name] = _NEVER
+                    again = act(now, out)
+                    if again is not None:
+                        self.by(name, again)
+            self._next = min(self._at.values(), default=_NEVER)
+        return self.wake_at
