@@ -37,7 +37,6 @@ Exceptions. `outcome` says what became of the request. No exception but the last
 
 from client_sdk.async_client import AsyncClient
 from client_sdk.client import Client
-from client_sdk.codec import Page
 from client_sdk.errors import (
     ConditionFailed,
     Conflict,
@@ -51,6 +50,7 @@ from client_sdk.errors import (
     Unavailable,
 )
 from client_sdk.interactive import InteractiveTransaction
+from kvstore.api.codec import Page
 from kvstore.api.model import Add, Append, Compare, Delete, Found, Get, OperationResult, Put, Range, Result
 from multicast.types import ZERO, Timestamp
 

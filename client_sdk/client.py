@@ -8,17 +8,30 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenacity import Retrying
 
-from client_sdk.async_client import TIMEOUT_SECONDS, AsyncClient, conflict_policy
-from client_sdk.codec import Page
-from client_sdk.interactive import InteractiveTransaction
-from kvstore.api.model import Compare, Found, Operation, Result
-from multicast.types import MessageId, Timestamp
+from client_sdk import requests
+from client_sdk.async_client import AsyncClient
+from client_sdk.interactive import InteractiveTransaction, conflict_policy
+from client_sdk.requests import Request, documented_by
+from kvstore.api.codec import Page
+from kvstore.api.model import Found
+from multicast.types import Timestamp
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _method(make: Callable[P, Request[T]]) -> Callable[Concatenate[Client, P], T]:
+    """The method that makes this request and blocks until it is answered."""
+
+    @documented_by(make)
+    def method(self: Client, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._wait_for(self._client.attempts.run(make(*args, **named)))
+
+    return method
 
 
 class Transaction:
@@ -52,9 +65,8 @@ class Client:
     Use it with `with`, or call `close()` at the end.
     """
 
-    def __init__(self, target: str | Path | Sequence[str], *, timeout: float = TIMEOUT_SECONDS, **options: Any):
-        self._client = AsyncClient(target, timeout=timeout, **options)
-        self._timeout = timeout
+    def __init__(self, target: str | Path | Sequence[str], **options: Any):
+        self._client = AsyncClient(target, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kvstore-client", daemon=True)
         self._thread.start()
@@ -91,49 +103,11 @@ class Client:
         while (item := self._wait_for(step())) is not None:
             yield item[0]
 
-    def get(self, key: bytes | str, *, timeout: float | None = None) -> Found | None:
-        """See `AsyncClient.get`."""
-        return self._wait_for(self._client.get(key, timeout=timeout))
-
-    def put(
-        self,
-        key: bytes | str,
-        value: bytes | str,
-        *,
-        if_version: Timestamp | None = None,
-        if_absent: bool = False,
-        message_id: MessageId | None = None,
-        timeout: float | None = None,
-    ) -> Timestamp:
-        """See `AsyncClient.put`."""
-        return self._wait_for(
-            self._client.put(
-                key, value, if_version=if_version, if_absent=if_absent, message_id=message_id, timeout=timeout
-            )
-        )
-
-    def delete(
-        self,
-        key: bytes | str,
-        *,
-        if_version: Timestamp | None = None,
-        message_id: MessageId | None = None,
-        timeout: float | None = None,
-    ) -> bool:
-        """See `AsyncClient.delete`."""
-        return self._wait_for(self._client.delete(key, if_version=if_version, message_id=message_id, timeout=timeout))
-
-    def txn(
-        self,
-        compare: Sequence[Compare] = (),
-        success: Sequence[Operation] = (),
-        failure: Sequence[Operation] = (),
-        *,
-        message_id: MessageId | None = None,
-        timeout: float | None = None,
-    ) -> Result:
-        """See `AsyncClient.txn`."""
-        return self._wait_for(self._client.txn(compare, success, failure, message_id=message_id, timeout=timeout))
+    get = _method(requests.get)
+    put = _method(requests.put)
+    delete = _method(requests.delete)
+    txn = _method(requests.txn)
+    cluster = _method(requests.cluster)
 
     def scan_pages(
         self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
@@ -146,20 +120,16 @@ class Client:
         for page in self.scan_pages(prefix, page_size=page_size, timeout=timeout):
             yield from page.entries
 
-    def cluster(self, url: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """See `AsyncClient.cluster`."""
-        return self._wait_for(self._client.cluster(url, timeout=timeout))
-
     @contextmanager
     def transaction(self, *, timeout: float | None = None) -> Iterator[Transaction]:
         """See `AsyncClient.transaction`."""
-        inner = InteractiveTransaction(self._client, timeout)
+        inner = InteractiveTransaction(self._client.attempts, timeout)
         yield Transaction(self, inner)
         self._wait_for(inner.commit())
 
     def transact(self, function: Callable[[Transaction], T], *, timeout: float | None = None) -> T:
         """See `AsyncClient.transact`. `function` runs in the caller's thread."""
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + (self._client.attempts.timeout if timeout is None else timeout)
         for attempt in Retrying(**conflict_policy(deadline)):
             with attempt, self.transaction(timeout=deadline - time.monotonic()) as transaction:
                 result = function(transaction)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import uuid
 
+from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
 from multicast.types import MessageId, Timestamp
-
-APPLIED = "applied"
-NOT_APPLIED = "not_applied"
-UNKNOWN = "unknown"
 
 
 class KvError(Exception):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from client_sdk.codec import MalformedAnswer
+from kvstore.api.codec import MalformedAnswer
 from kvstore.api.shard_map import ShardMap
 from multicast.types import GroupId
 

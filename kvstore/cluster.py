@@ -21,10 +21,10 @@ from typing import Any
 import msgspec
 
 from kvstore.config import ClusterConfig, ReplicaConfig, claim, load, replica_directory
+from kvstore.console import ERROR_PREFIX
 from kvstore.process import Handle, PortBusy, check_port, running
 
 LOG_FILE = "log"
-ERROR_PREFIX = "error: "
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 KILL_GRACE_SECONDS = 10.0

@@ -36,18 +36,21 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("multicast.journal", "multicast.registry", "multicast.parts", *(f"multicast.{m}" for m in LIBRARY_PURE)),
     ),
     ("multicast", ("multicast",)),
-    ("kvstore.api", ("multicast.types",)),
+    ("kvstore.api", ("kvstore.fields", "multicast.types")),
     ("kvstore.core", ("kvstore.api", *(f"multicast.{m}" for m in LIBRARY_PURE))),
-    ("kvstore.cli", ("kvstore", "multicast", "client_sdk", "workloads")),
     ("kvstore", ("kvstore", "multicast")),
+    ("client_sdk.cli", ("client_sdk", "kvstore.api", "kvstore.console", "multicast.types")),
     ("client_sdk", ("kvstore.api", "multicast.types")),
+    ("workloads.cli", ("client_sdk", "kvstore", "workloads")),
+    ("workloads.__main__", ("kvstore.extras", "workloads")),
     ("workloads", ("client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.types", "multicast.registry")),
     ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit")),
     ("tests", PACKAGES),
 )
 
 PURE = (
-    "kvstore.api", "kvstore.core", "multicast.parts", "multicast.protocols", *(f"multicast.{m}" for m in LIBRARY_PURE),
+    "kvstore.api", "kvstore.core", "kvstore.fields", "multicast.parts", "multicast.protocols",
+    *(f"multicast.{m}" for m in LIBRARY_PURE),
 )  # fmt: skip
 IMPURE_MODULES = frozenset(
     (

@@ -74,7 +74,8 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
     (house.forbidden_arrows, "workloads/bank.py", "from kvstore.core import replica", "from kvstore.core import audit"),
     (house.forbidden_arrows, "spark_etl/extract.py", "from multicast import journal", "from multicast import records"),
     (house.forbidden_arrows, "spark_etl/extract.py", "import kvstore.api.model", "import kvstore.core.audit"),
-    (house.forbidden_arrows, "kvstore/cli.py", "import tests.house", "import client_sdk"),
+    (house.forbidden_arrows, "kvstore/cli.py", "import client_sdk", "import kvstore.config"),
+    (house.forbidden_arrows, "workloads/cli.py", "import tests.house", "import client_sdk"),
     (
         house.protocols_by_name,
         "multicast/runtime/host.py",
@@ -229,9 +230,17 @@ def test_the_sdk_imports_without_the_extras() -> None:
     assert done.stdout.split() == ["AsyncClient", "Client"]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("get", "k", "--cluster", "http://127.0.0.1:1")])
-def test_the_command_line_without_its_extra_says_what_to_install(arguments: tuple[str, ...]) -> None:
-    program = f"sys.argv = ['kvstore', *{arguments!r}]\nfrom kvstore.__main__ import main\nmain()"
+@pytest.mark.parametrize(
+    ("package", "arguments"),
+    [
+        ("kvstore", ()),
+        ("kvstore", ("serve", "--dir", "d", "--replica", "0")),
+        ("workloads", ("--help",)),
+        ("workloads", ("get", "k", "--cluster", "http://127.0.0.1:1")),
+    ],
+)
+def test_the_command_line_without_its_extra_says_what_to_install(package: str, arguments: tuple[str, ...]) -> None:
+    program = f"sys.argv = ['kvstore', *{arguments!r}]\nfrom {package}.__main__ import main\nmain()"
     done = run("-c", WITHOUT_EXTRAS + program)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1

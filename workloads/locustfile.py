@@ -17,9 +17,10 @@ from typing import Any
 import gevent
 from locust import FastHttpUser, between, events, task
 
-from client_sdk.codec import parse_problem, transaction_body
 from client_sdk.routing import ClusterView, Router
+from kvstore.api.codec import transaction_body
 from kvstore.api.model import Add, Transaction
+from kvstore.api.problem import parse_problem
 from multicast.types import new_message_id
 
 KEYS = 10_000

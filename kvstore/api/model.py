@@ -16,6 +16,7 @@ KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 4 * 1024 * 1024
 OPERATIONS_MAX = 512
+SCAN_LIMIT_DEFAULT = 100
 SCAN_LIMIT_MAX = 1000
 RANGE_BYTES_MAX = 4 * 1024 * 1024
 """A Range ends early (`more`) once what a shard found has so many bytes; it returns at least one entry."""
@@ -122,7 +123,7 @@ class Result(msgspec.Struct, array_like=True, gc=False):
 
 
 class InvalidTransaction(ValueError):
-    """The transaction breaks a limit. `field` names the offending part, e.g. `success[3].key`."""
+    """It is no transaction, or it breaks a limit. `field` names the offending part, e.g. `success[3].key`."""
 
     def __init__(self, field: str, problem: str):
         super().__init__(f"{field}: {problem}")

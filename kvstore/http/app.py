@@ -7,7 +7,7 @@ in the raw path, and a request should cost little beside what ordering it costs.
 
     PUT|GET|DELETE /v1/kv/{key}      raw bytes; ETag = version; If-Match, If-None-Match
     GET  /v1/kv?prefix=&limit=&page_token=
-    POST /v1/txn                     JSON (kvstore.http.schemas)
+    POST /v1/txn                     JSON (kvstore.api.codec)
     GET  /v1/cluster, /livez, /readyz, /metrics
 """
 
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import structlog
 from aiohttp import web
 
+from kvstore.api import codec
 from kvstore.api.model import (
     VALUE_BYTES_MAX,
     Compare,
@@ -34,9 +35,10 @@ from kvstore.api.model import (
     Transaction,
     validate,
 )
+from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.config import Limits
 from kvstore.core.messages import Answered, Refused
-from kvstore.http import errors, request, schemas
+from kvstore.http import errors, request
 from kvstore.http.budget import ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
@@ -154,7 +156,7 @@ class HttpApi:
         version = str(result.version)
         created = any(c.target == "exists" and c.operand is False for c in conditions)
         return web.Response(
-            body=b'{"version":"%b","id":"%b"}' % (version.encode(), text_id.encode()),
+            body=codec.put_answer(version, text_id),
             status=201 if created else 200,
             headers={"Content-Type": _JSON, "ETag": f'"{version}"', "Idempotency-Key": text_id},
         )
@@ -166,8 +168,8 @@ class HttpApi:
         async with self._deadline(req) as call:
             await call.body_of(req, "the body of a DELETE", 0)
             result, text_id = await self._write_key(call, message_id, key, conditions, Delete(key))
-        body = {"version": str(result.version), "deleted": result.results[0].deleted, "id": text_id}
-        return web.Response(body=schemas.encode(body), headers={"Content-Type": _JSON, "Idempotency-Key": text_id})
+        body = codec.delete_answer(str(result.version), result.results[0].deleted, text_id)
+        return web.Response(body=body, headers={"Content-Type": _JSON, "Idempotency-Key": text_id})
 
     async def _write_key(
         self,
@@ -196,13 +198,10 @@ class HttpApi:
 
     async def _scan(self, req: web.BaseRequest, path: str, query: str) -> web.Response:
         result = await self._read(req, request.scan_of(query))
-        page = result.results[0]
-        body = {
-            "version": str(result.version),
-            "entries": [schemas.entry_json(found) for found in page.entries],
-            "next_page_token": request.page_token(page.entries[-1].key) if page.more and page.entries else None,
-        }
-        return web.Response(body=schemas.encode(body), headers={"Content-Type": _JSON})
+        entries, more = result.results[0].entries, result.results[0].more
+        token = request.page_token(entries[-1].key) if more and entries else None
+        body = codec.page_answer(codec.Page(result.version, entries, token))
+        return web.Response(body=body, headers={"Content-Type": _JSON})
 
     async def _txn(self, req: web.BaseRequest, path: str, query: str) -> web.Response:
         if query:
@@ -213,14 +212,14 @@ class HttpApi:
         message_id = request.message_id_of(req)
         async with self._deadline(req) as call:
             body = await call.body_of(req, "the body", self.limits.body_bytes_max)
-            transaction = schemas.parse_transaction(body)
             try:
+                transaction = codec.parse_transaction(body)
                 validate(transaction)
             except InvalidTransaction as error:
                 raise errors.invalid(error.field, error.problem) from None
             answered, text_id = await self._write(call, message_id, transaction)
         return web.Response(
-            body=schemas.transaction_answer(transaction, answered, text_id),
+            body=codec.transaction_answer(transaction, answered.result, answered.results_omitted, text_id),
             headers={"Content-Type": _JSON, "Idempotency-Key": text_id},
         )
 
@@ -262,19 +261,19 @@ class HttpApi:
             raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
         failure = answer.result.failure
         if failure:
-            name, text = schemas.text_or_b64("key", answer.result.failure_key)
+            [(name, text)] = codec.text_or_b64("key", answer.result.failure_key).items()
             raise Problem(422, "failed", f"{failure} ({name} {text!r})")
         return answer
 
     # -- people and machines who watch --------------------------------------------------------------------------------
 
     async def _cluster(self, req: web.BaseRequest, path: str, query: str) -> web.Response:
-        return web.Response(body=schemas.encode(self.node.describe_cluster()), headers={"Content-Type": _JSON})
+        return web.Response(body=codec.encode(self.node.describe_cluster()), headers={"Content-Type": _JSON})
 
     async def _livez(self, req: web.BaseRequest, path: str, query: str) -> web.Response:
         failure = self.node.failure()
         if failure:
-            raise Problem(503, "failed", failure, outcome="unknown")
+            raise Problem(503, "failed", failure, outcome=UNKNOWN)
         return web.Response(text="ok\n")
 
     async def _readyz(self, req: web.BaseRequest, path: str, query: str) -> web.Response:
@@ -347,7 +346,7 @@ class _Call:
         try:
             await self.timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            outcome = errors.UNKNOWN if self.ordered else errors.NOT_APPLIED
+            outcome = UNKNOWN if self.ordered else NOT_APPLIED
             if self.api.stopping:
                 error = errors.unavailable("stopping", "this replica is stopping", outcome)
             else:

@@ -1,13 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457).
-
-Beside the standard members each has `code` (for programs), `retryable` (the same request may work later), `outcome`
-("applied", "not_applied", "unknown": what became of the write) and, where a part of the request is to blame, `field`.
-
-    400 invalid, id_expired, id_in_future    404 not_found, unknown_path     405 method_not_allowed
-    409 id_reused, expired                   412 precondition_failed         413 too_large     415 unsupported_type
-    422 failed                               500 internal                    503 overloaded, not_ready, stopping
-    504 timeout
-"""
+"""Answers other than success, as exceptions (`kvstore.api.problem`)."""
 
 from __future__ import annotations
 
@@ -16,8 +7,7 @@ from http import HTTPStatus
 import msgspec
 from aiohttp import web
 
-NOT_APPLIED = "not_applied"
-UNKNOWN = "unknown"
+from kvstore.api.problem import NOT_APPLIED, UNKNOWN, ProblemJson, encode_problem
 
 RETRY_AFTER_SECONDS = "1"
 
@@ -57,21 +47,19 @@ class Problem(Exception):
         self.headers = headers or {}
 
     def response(self) -> web.Response:
-        body = {
-            "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
-            "detail": self.detail,
-            "code": self.code,
-            "retryable": self.retryable,
-            "outcome": self.outcome,
-        }
-        if self.field:
-            body["field"] = self.field
+        body = ProblemJson(
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            detail=self.detail,
+            code=self.code,
+            retryable=self.retryable,
+            outcome=self.outcome,
+            field=self.field or msgspec.UNSET,
+        )
         headers = {"Content-Type": "application/problem+json", **self.headers}
         if self.status == 503:
             headers["Retry-After"] = RETRY_AFTER_SECONDS
-        return web.Response(body=msgspec.json.encode(body), status=self.status, headers=headers)
+        return web.Response(body=encode_problem(body), status=self.status, headers=headers)
 
 
 def invalid(field: str, detail: str) -> Problem:

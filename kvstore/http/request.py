@@ -10,12 +10,10 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_MAX, Compare, Range
+from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX, Compare, Range
 from kvstore.fields import nearest
 from kvstore.http.errors import Problem, invalid, too_large
 from multicast.types import MessageId, Timestamp, is_uuid7
-
-SCAN_LIMIT_DEFAULT = 100
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")

@@ -11,10 +11,12 @@ from types import TracebackType
 import msgspec
 from aiohttp import web
 
+from kvstore.api import codec
 from kvstore.api.model import Add, Append, Compare, Delete, Found, Get, Operation, OperationResult, Put, Range, Result
 from kvstore.api.model import Transaction as Txn
+from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.api.shard_map import ShardMap
-from kvstore.http import errors, request, schemas
+from kvstore.http import errors, request
 from multicast.types import ZERO, Timestamp
 
 OPERATORS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
@@ -116,9 +118,9 @@ class FakeCluster:
         if fault == "not_ready" or fault == "overloaded":
             raise errors.unavailable(fault, f"faked {fault}")
         if fault == "timeout":
-            raise errors.timed_out(1, errors.UNKNOWN)
+            raise errors.timed_out(1, UNKNOWN)
         if fault in ("expired", "id_expired"):
-            raise errors.refused(fault, f"faked {fault}", False, errors.NOT_APPLIED)
+            raise errors.refused(fault, f"faked {fault}", False, NOT_APPLIED)
         if fault == "page":
             return web.Response(status=502, text="<html>bad gateway</html>")
         if fault != "reset_before":
@@ -129,7 +131,7 @@ class FakeCluster:
         if fault == "hang_after":
             await asyncio.sleep(30)
         if fault == "late":
-            raise errors.timed_out(1, errors.UNKNOWN)
+            raise errors.timed_out(1, UNKNOWN)
         if fault == "forgotten":
             return web.json_response({"succeeded": True, "version": "7-0", "results_omitted": True, "results": []})
         if fault == "garbage":
@@ -142,7 +144,7 @@ class FakeCluster:
         if key_header in self.first_answers:
             first, answer = self.first_answers[key_header]
             if first != digest:
-                raise errors.refused("id_reused", "the id belongs to another request", False, errors.NOT_APPLIED)
+                raise errors.refused("id_reused", "the id belongs to another request", False, NOT_APPLIED)
             return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         try:
             answer = self.execute_http(http, body, key_header or "")
@@ -156,17 +158,16 @@ class FakeCluster:
         if http.method != "GET":
             assert uuid.UUID(message_id).version == 7
         if http.path == "/v1/txn":
-            txn = schemas.parse_transaction(body)
-            return json_answer(msgspec.json.encode(transaction_json(txn, self.execute(txn), message_id)))
+            txn = codec.parse_transaction(body)
+            return json_answer(codec.transaction_answer(txn, self.execute(txn), False, message_id))
         raw_path, _, query = http.raw_path.partition("?")
         if raw_path == "/v1/kv":
             wanted = request.scan_of(query)
             result = self.execute(Txn(success=(wanted,)))
             page = result.results[0]
             token = request.page_token(page.entries[-1].key) if page.more else None
-            entries = [schemas.entry_json(f) for f in page.entries]
-            text = {"version": str(result.version), "entries": entries, "next_page_token": token}
-            return json_answer(msgspec.json.encode(text))
+            text = codec.page_answer(codec.Page(result.version, page.entries, token))
+            return json_answer(text)
         key = request.key_of(raw_path, query, "/v1/kv/")
         if http.method == "GET":
             found = self.execute(Txn(success=(Get(key),))).results[0].found
@@ -222,19 +223,3 @@ class FakeCluster:
 
 def json_answer(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")
-
-
-def transaction_json(txn: Txn, result: Result, message_id: str) -> dict[str, object]:
-    branch = txn.success if result.succeeded else txn.failure
-    results = [result_json(o, r) for o, r in zip(branch, result.results, strict=True)]
-    return {"succeeded": result.succeeded, "version": str(result.version), "id": message_id, "results": results}
-
-
-def result_json(operation: Operation, result: OperationResult) -> dict[str, object]:
-    if isinstance(operation, Get):
-        absent = dict([schemas.text_or_b64("key", operation.key), ("value", None)])
-        return schemas.entry_json(result.found) if result.found else absent
-    if isinstance(operation, Range):
-        return {"entries": [schemas.entry_json(f) for f in result.entries], "more": result.more}
-    answers = {Delete: ("deleted", result.deleted), Add: ("value", result.value), Append: ("length", result.length)}
-    return dict([answers[type(operation)]]) if type(operation) in answers else {}

@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from typing import TypeVar
 
 import pytest
 
-from client_sdk import Add, Client, Compare, ConditionFailed, Conflict, Get, OutcomeUnknown
+from client_sdk import Add, AsyncClient, Client, Compare, ConditionFailed, Conflict, Get, OutcomeUnknown, requests
 from tests.client_sdk.fake import FakeCluster
 
 pytestmark = pytest.mark.timeout(20)
@@ -106,3 +107,11 @@ def test_a_wrong_target_is_one_clear_line(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"cluster\.json"):
         Client(tmp_path)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("name", ["get", "put", "delete", "txn", "cluster"])
+def test_help_shows_what_the_methods_of_both_clients_take(name: str) -> None:
+    blocking, waiting, made = getattr(Client, name), getattr(AsyncClient, name), getattr(requests, name)
+    assert blocking.__doc__ == waiting.__doc__ == made.__doc__
+    assert list(signature(blocking).parameters) == ["self", *signature(made).parameters]
+    assert signature(blocking).parameters == signature(waiting).parameters

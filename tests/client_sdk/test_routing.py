@@ -5,18 +5,11 @@ from __future__ import annotations
 import json
 import random
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from client_sdk import codec
-from client_sdk.codec import MalformedAnswer
 from client_sdk.routing import SUSPECT_SECONDS, ClusterView, Router, find_urls
-from kvstore.api.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
+from kvstore.api.codec import MalformedAnswer
 from kvstore.api.shard_map import ShardMap
-from kvstore.http import schemas
-from multicast.types import Timestamp
 
 A, B, C, D = "http://a", "http://b", "http://c", "http://d"
 
@@ -91,50 +84,3 @@ def test_urls_from_what_users_give(tmp_path) -> None:
 
 
 # --- the JSON of transactions, against the server's own reading ---
-
-_keys = st.binary(min_size=1, max_size=12)
-_values = st.binary(max_size=12)
-_versions = st.builds(Timestamp, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-_operations = st.one_of(
-    st.builds(Get, _keys),
-    st.builds(Put, _keys, _values),
-    st.builds(Delete, _keys),
-    st.builds(Add, _keys, st.integers(-(2**63), 2**63 - 1)),
-    st.builds(Append, _keys, _values),
-    st.builds(Range, _values, st.integers(1, 1000), _values),
-)
-_compares = st.one_of(
-    st.builds(Compare, _keys, st.just("value"), st.sampled_from(["==", "!=", "<", ">"]), _values),
-    st.builds(Compare, _keys, st.just("version"), st.sampled_from(["==", "!=", "<", ">"]), _versions),
-    st.builds(Compare, _keys, st.just("exists"), st.sampled_from(["==", "!="]), st.booleans()),
-)
-_branch = st.lists(_operations, max_size=4).map(tuple)
-
-
-@given(st.builds(Transaction, st.lists(_compares, max_size=3).map(tuple), _branch, _branch))
-def test_the_server_reads_the_transaction_that_was_meant(transaction: Transaction) -> None:
-    read = schemas.parse_transaction(codec.transaction_body(transaction))
-    assert msgspec.msgpack.encode(read) == msgspec.msgpack.encode(transaction)
-
-
-@given(st.binary(max_size=200))
-def test_no_answer_makes_the_parsers_fail_in_another_way(body: bytes) -> None:
-    for parse in (codec.parse_page, codec.parse_write, lambda b: codec.parse_transaction(b, Transaction())):
-        with pytest.raises(MalformedAnswer):
-            parse(body)
-    assert codec.parse_problem(body) is None
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"succeeded":true,"version":"1-0","results":[]}',
-        b'{"succeeded":true,"version":"x","results":[{}]}',
-        b'{"succeeded":true,"version":"1-0","results":[{"value":5}]}',
-        b'{"succeeded":true,"version":"1-0","results":[{"value":"v"}]}',
-        b'{"succeeded":true,"version":"1-0","results":[{"value_b64":"?","version":"1-0"}]}',
-    ],
-)
-def test_an_answer_that_does_not_fit_the_request_is_malformed(body: bytes) -> None:
-    with pytest.raises(MalformedAnswer):
-        codec.parse_transaction(body, Transaction(success=(Get(b"k"),)))

@@ -104,7 +104,7 @@ def test_a_bad_option_is_refused_before_anything_is_started() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interruption_leaves_nothing(temporary: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "kvstore", "bench", "--protocols", "sequencer", "--seconds", "60"]
+    command = [sys.executable, "-m", "workloads", "bench", "--protocols", "sequencer", "--seconds", "60"]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         wait_until(lambda: len(clusters()) == compare.SHARDS or process.poll() is not None)

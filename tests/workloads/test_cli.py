@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvstore import config
-from kvstore.cli import main
 from tests.kvstore.live import running_cluster
+from workloads.cli import main
 
 
 class Ran:

@@ -1,0 +1,239 @@
+"""How a request is made. A write gets its id (a UUIDv7) before its first attempt and keeps it through every retry: the
+cluster applies an id once and answers every repetition with the first result, so a retry is always safe. An attempt
+goes to the best replica that `routing.Router` knows. It is repeated, elsewhere, when the connection failed, when
+nothing intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise.
+When `timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
+`OutcomeUnknown`. What an earlier, unanswered attempt did is settled only by an answer that came out of the order itself
+(a result, a failed condition, an expired id), or by a refusal that every replica would give at any time. An id that the
+caller brings may have been sent before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any, NoReturn, TypeVar
+
+import aiohttp
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
+from yarl import URL
+
+from client_sdk import requests
+from client_sdk.errors import (
+    ConditionFailed,
+    Expired,
+    IdReused,
+    InvalidRequest,
+    KvError,
+    OutcomeUnknown,
+    TransactionFailed,
+    Unavailable,
+)
+from client_sdk.requests import Answer, Request
+from client_sdk.routing import ClusterView, Router
+from kvstore.api.codec import MalformedAnswer
+from kvstore.api.problem import UNKNOWN, parse_problem
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_SECONDS = 1.0
+ANSWER_GRACE_SECONDS = 0.25
+REFRESH_PAUSE_SECONDS = 0.1
+LARGE_BODY_BYTES = 1 << 20
+
+SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused}
+"""Problems that come out of the order: they also say what became of earlier attempts under the same id."""
+
+OF_THE_MOMENT = ("id_expired", "id_in_future")
+"""Refusals that are not retryable but say nothing of attempts made at another time."""
+
+_backoff = wait_random_exponential(multiplier=0.02, max=1.0)
+
+
+class _Again(Exception):
+    """This attempt did not settle it; the next one may. pause: seconds that the server asked for."""
+
+    def __init__(self, detail: str, code: str = "", status: int = 0, pause: float = 0.0):
+        super().__init__(detail)
+        self.code = code
+        self.status = status
+        self.pause = pause
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.pause if isinstance(error, _Again) else 0.0
+    return asked + float(_backoff(state))
+
+
+class _Call:
+    """One request and what its attempts have shown so far. deadline: of the loop's clock."""
+
+    __slots__ = ("deadline", "headers", "maybe_sent", "request", "tried")
+
+    def __init__(self, request: Request[Any], deadline: float):
+        self.request = request
+        self.deadline = deadline
+        self.headers = dict(request.headers)
+        self.maybe_sent = request.sent_before
+        self.tried: set[str] = set()
+
+    def give_up(self, detail: str, code: str = "", status: int = 0) -> KvError:
+        """The exception for a call that ends without an answer that settles it."""
+        kind = OutcomeUnknown if self.maybe_sent and self.request.message_id is not None else Unavailable
+        return kind(detail, code=code, status=status, message_id=self.request.message_id)
+
+
+class Attempts:
+    """Makes requests, for one event loop. See `AsyncClient` for the arguments."""
+
+    def __init__(self, router: Router, timeout: float, attempt_timeout: float, refresh: float):
+        if timeout <= 0 or attempt_timeout <= 0 or refresh <= 0:
+            raise ValueError("timeout, attempt_timeout and refresh are positive numbers of seconds")
+        self.timeout = timeout
+        self._router = router
+        self._attempt_timeout = attempt_timeout
+        self._refresh_every = refresh
+        self._session: aiohttp.ClientSession | None = None
+        self._refreshing: asyncio.Task[bool] | None = None
+        self._refreshed_at = float("-inf")
+
+    async def close(self) -> None:
+        """Close every connection. Idempotent."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    async def run(self, request: Request[T]) -> T:
+        """Make `request` until it is settled."""
+        seconds = self.timeout if request.timeout is None else request.timeout
+        loop = asyncio.get_running_loop()
+        call = _Call(request, loop.time() + seconds)
+        await self._keep_view_fresh(call.deadline)
+        retrying = AsyncRetrying(
+            stop=stop_before_delay(call.deadline - loop.time()),
+            wait=_wait,
+            retry=retry_if_exception_type(_Again),
+            reraise=True,
+        )
+        try:
+            return await retrying(self._attempt, request, call)
+        except _Again as last:
+            raise call.give_up(f"not settled in {seconds:g} s; at last: {last}", last.code, last.status) from last
+
+    async def _attempt(self, request: Request[T], call: _Call) -> T:
+        loop = asyncio.get_running_loop()
+        shards = self._router.shards_of(request.keys or (), everything=request.keys is None)
+        urls = [request.only] if request.only else self._router.candidates(shards, loop.time())
+        if call.tried.issuperset(urls):
+            call.tried.clear()
+        url = next(u for u in urls if u not in call.tried)
+        call.tried.add(url)
+        try:
+            status, headers, body = await self._exchange(url, call)
+            if status in request.accepts and (status != 404 or _code(body) == "not_found"):
+                self._router.trust(url)
+                return request.parse(Answer(status, headers.get("ETag"), body))
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise self._failed(url, f"no connection to {url}: {error}") from error
+        except (aiohttp.ClientError, OSError, TimeoutError, MalformedAnswer) as error:
+            call.maybe_sent = True
+            raise self._failed(url, f"{url}: {error or type(error).__name__}") from error
+        self._raise_problem(call, url, status, headers, body)
+
+    async def _exchange(self, url: str, call: _Call) -> tuple[int, Any, bytes]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_SECONDS),
+            )
+            # aiohttp repeats a PUT or DELETE by itself when a kept connection breaks. Then an attempt that may have had
+            # an effect would hide behind the refusal of its repetition. There is no public switch.
+            self._session._retry_connection = False
+        remaining = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
+        told = min(self._attempt_timeout, remaining)
+        # aiohttp warns of large bodies that are bytes: it would write them in one go.
+        method, path, body = call.request.method, call.request.path, call.request.body
+        data = io.BytesIO(body) if body and len(body) > LARGE_BODY_BYTES else body
+        told_max_ms = self._router.view.timeout_max_ms if self._router.view else int(told * 1000)
+        call.headers["X-Timeout-Ms"] = str(max(1, min(int(told * 1000), told_max_ms)))
+        async with (
+            asyncio.timeout(min(told + ANSWER_GRACE_SECONDS, remaining)),
+            self._session.request(method, URL(url + path, encoded=True), headers=call.headers, data=data) as response,
+        ):
+            return response.status, response.headers, await response.read()
+
+    def _failed(self, url: str, detail: str, code: str = "", status: int = 0, pause: float = 0.0) -> _Again:
+        self._router.suspect(url, asyncio.get_running_loop().time())
+        self._start_refresh()
+        return _Again(detail, code, status, pause)
+
+    def _raise_problem(self, call: _Call, url: str, status: int, headers: Any, body: bytes) -> NoReturn:
+        """Every answer that is no success ends here."""
+        problem = parse_problem(body)
+        if problem is None:
+            call.maybe_sent = True
+            raise self._failed(url, f"{url} answered {status} without a problem description", "", status)
+        facts: dict[str, Any] = {
+            "code": problem.code,
+            "status": status,
+            "field": problem.field or "",
+            "message_id": call.request.message_id,
+        }
+        detail = problem.detail or problem.title
+        if problem.code in SETTLED:
+            raise SETTLED[problem.code](detail, **facts)
+        if status == 412:
+            raise ConditionFailed(detail, **facts)
+        if problem.code in OF_THE_MOMENT:
+            raise call.give_up(detail, problem.code, status) if call.maybe_sent else InvalidRequest(detail, **facts)
+        call.maybe_sent |= problem.outcome == UNKNOWN
+        if problem.retryable:
+            pause = _seconds(headers.get("Retry-After")) if problem.code == "overloaded" else 0.0
+            raise self._failed(url, f"{url}: {detail}", problem.code, status, pause)
+        if problem.outcome == UNKNOWN or status >= 500:
+            raise call.give_up(detail, problem.code, status)
+        raise InvalidRequest(detail, **facts)
+
+    # --- the view of the cluster -----------------------------------------------------------------------------------
+
+    async def _keep_view_fresh(self, deadline: float) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._refreshed_at > self._refresh_every:
+            self._start_refresh()
+        if self._router.view is None and self._refreshing is not None:
+            # Not needed for correctness: without a view the seeds are asked. So it gets one attempt's time at most.
+            await asyncio.wait([self._refreshing], timeout=min(self._attempt_timeout, deadline - now))
+
+    def _start_refresh(self) -> None:
+        now = asyncio.get_running_loop().time()
+        running = self._refreshing is not None and not self._refreshing.done()
+        if not running and now - self._refreshed_at > REFRESH_PAUSE_SECONDS:
+            self._refreshed_at = now
+            self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> bool:
+        """Ask one replica after the other for the view, until one answers; whether one did."""
+        loop = asyncio.get_running_loop()
+        for url in self._router.candidates((), loop.time()):
+            call = _Call(requests.cluster(), loop.time() + CONNECT_TIMEOUT_SECONDS)
+            try:
+                status, _, body = await self._exchange(url, call)
+                if status == 200:
+                    self._router.learn(ClusterView.parse(body))
+                    return True
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+                pass
+            self._router.suspect(url, loop.time())
+        return False
+
+
+def _code(body: bytes) -> str:
+    problem = parse_problem(body)
+    return problem.code if problem else ""
+
+
+def _seconds(text: str | None) -> float:
+    return float(text) if text and text.isdecimal() else 0.0

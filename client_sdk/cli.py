@@ -1,0 +1,188 @@
+"""The commands for data: get, put, delete, scan, txn. A part of the command `kvstore` (`workloads.cli`)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_sdk.client import Client
+from client_sdk.errors import KvError
+from kvstore.api.codec import entry_json, parse_transaction, result_json, text_or_b64
+from kvstore.api.model import InvalidTransaction
+from kvstore.api.problem import UNKNOWN
+from kvstore.console import (
+    FAILED,
+    OUTCOME_UNKNOWN,
+    Output,
+    OutputOption,
+    UserError,
+    complain,
+    json_line,
+    make_app,
+    print_json,
+    say,
+)
+from multicast.types import Timestamp, is_uuid7
+
+app = make_app("Read and write a cluster's data.")
+
+Target = Annotated[
+    str,
+    typer.Option(
+        "--cluster", metavar="DIR|URL", envvar="KVSTORE_CLUSTER", help="A cluster's directory, or a replica's URL."
+    ),
+]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.001, max=600, help="Seconds, retries included.")]
+MessageIdOption = Annotated[
+    str | None,
+    typer.Option("--id", metavar="UUID", help="The write's id, a UUIDv7: repeat it after an unknown outcome."),
+]
+
+
+@app.command("get")
+def get_command(key: str, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text) -> int:
+    """Print a key's value. Status 1 if there is no such key."""
+    name = os.fsencode(key)
+    with _client(cluster, timeout) as client:
+        found = client.get(name)
+    if output is Output.json:
+        print_json(entry_json(found) if found else {**text_or_b64("key", name), "value": None})
+    elif found:
+        _print_bytes(found.value)
+    if found is None:
+        complain("no such key")
+        return FAILED
+    return 0
+
+
+@app.command("put")
+def put_command(
+    key: str,
+    value: Annotated[str, typer.Argument(help="- reads standard input.")],
+    cluster: Target,
+    if_version: Annotated[str | None, typer.Option(help="Only over this version.")] = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if there is no such key.")] = False,
+    message_id: MessageIdOption = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Write a key; prints the new version."""
+    data = sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
+    version = _version(if_version)
+    identity = _message_id(message_id)
+    with _client(cluster, timeout) as client:
+        written = client.put(os.fsencode(key), data, if_version=version, if_absent=if_absent, message_id=identity)
+    say(str(written))
+
+
+@app.command("delete")
+def delete_command(
+    key: str,
+    cluster: Target,
+    if_version: Annotated[str | None, typer.Option(help="Only this version.")] = None,
+    message_id: MessageIdOption = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Delete a key; prints whether it was there."""
+    version, identity = _version(if_version), _message_id(message_id)
+    with _client(cluster, timeout) as client:
+        deleted = client.delete(os.fsencode(key), if_version=version, message_id=identity)
+    say("deleted" if deleted else "no such key")
+
+
+@app.command("scan")
+def scan_command(
+    cluster: Target,
+    prefix: Annotated[str, typer.Argument(help="Only keys that begin with this.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many keys.")] = 1000,
+    timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Print keys and values in key order, tab between them."""
+    with _client(cluster, timeout) as client:
+        for count, found in enumerate(client.scan(os.fsencode(prefix), page_size=min(limit, 100)), 1):
+            if output is Output.json:
+                say(json_line(entry_json(found)))
+            else:
+                _print_bytes(found.key + b"\t" + found.value)
+            if count == limit:
+                break
+
+
+@app.command("txn")
+def txn_command(
+    transaction: Annotated[str, typer.Argument(metavar="JSON|FILE|-", help="As for POST /v1/txn.")],
+    cluster: Target,
+    message_id: MessageIdOption = None,
+    timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Run a transaction: compare, then success or failure. Either branch is status 0."""
+
+    try:
+        parsed = parse_transaction(_transaction_text(transaction))
+    except InvalidTransaction as error:
+        raise UserError(str(error)) from None
+    identity = _message_id(message_id)
+    with _client(cluster, timeout) as client:
+        result = client.txn(parsed.compare, parsed.success, parsed.failure, message_id=identity)
+    branch = parsed.success if result.succeeded else parsed.failure
+    results = [result_json(o, r) for o, r in zip(branch, result.results, strict=False)]
+    if output is Output.json:
+        print_json({"succeeded": result.succeeded, "version": str(result.version), "results": results})
+        return
+    say(f"{'success' if result.succeeded else 'failure'} at {result.version}")
+    for operation, one in zip(branch, results, strict=False):
+        say(f"  {type(operation).__name__.lower()}: {json_line(one)}")
+
+
+def _transaction_text(argument: str) -> bytes:
+    if argument == "-":
+        return sys.stdin.buffer.read()
+    return os.fsencode(argument) if argument.lstrip().startswith("{") else Path(argument).read_bytes()
+
+
+# -- small things -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _client(target: str, timeout: float) -> Iterator[Client]:
+    try:
+        client = Client(target, timeout=timeout)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    try:
+        with client:
+            yield client
+    except KvError as error:
+        raise UserError(str(error), OUTCOME_UNKNOWN if error.outcome == UNKNOWN else FAILED) from None
+
+
+def _version(text: str | None) -> Timestamp | None:
+    try:
+        return None if text is None else Timestamp.parse(text.strip('"'))
+    except ValueError as error:
+        raise UserError(f"--if-version: {error}") from None
+
+
+def _message_id(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        message_id = uuid.UUID(text).bytes
+    except ValueError:
+        message_id = b""
+    if not is_uuid7(message_id):
+        raise UserError(f"--id: a UUIDv7 is needed, such as 0197b3c2-7f00-7cc3-98c4-dc0c0c07398f, not {text[:60]!r}")
+    return message_id
+
+
+def _print_bytes(data: bytes) -> None:
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()

@@ -1,0 +1,216 @@
+"""What can be asked of the store: each request, ready to be sent, and what its answer means. No IO.
+
+`AsyncClient` and `Client` have a method of the same name, arguments and documentation for each function here, which
+sends the request and returns what the answer says. All take `timeout`: seconds within which it is settled, with all its
+retries; None: the client's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import quote_from_bytes
+
+import msgspec
+
+from client_sdk.errors import InvalidRequest, ResultsForgotten
+from kvstore.api import codec
+from kvstore.api.codec import MalformedAnswer, Page
+from kvstore.api.model import Compare, Found, InvalidTransaction, Operation, Range, Result, Transaction, validate
+from multicast.types import ZERO, MessageId, Timestamp, is_uuid7, new_message_id
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+class Answer(NamedTuple):
+    """A successful answer, or 404 where the request allows it."""
+
+    status: int
+    etag: str | None
+    body: bytes
+
+
+class Request(Generic[T]):
+    """One request, which may be sent any number of times.
+
+    parse: of the answer; MalformedAnswer if it is none. keys: what it touches, for the routing; None: possibly every
+    shard. message_id None: a read, which can have no effect. sent_before: somebody may have sent it already. accepts:
+    the statuses of success. only: the one replica to ask; None: whoever is best.
+    """
+
+    __slots__ = (
+        "accepts", "body", "headers", "keys", "message_id", "method", "only", "parse", "path", "sent_before", "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        parse: Callable[[Answer], T],
+        keys: Sequence[bytes] | None,
+        timeout: float | None,
+        *,
+        headers: dict[str, str] | None = None,
+        body: bytes | None = None,
+        accepts: tuple[int, ...] = (200, 201),
+        only: str | None = None,
+    ):
+        self.method = method
+        self.path = path
+        self.parse = parse
+        self.keys = keys
+        self.timeout = timeout
+        self.headers = headers or {}
+        self.body = body
+        self.accepts = accepts
+        self.only = only
+        self.message_id: MessageId | None = None
+        self.sent_before = False
+
+    def under(self, given: MessageId | None) -> Request[T]:
+        """The same as a write, under this id or a new one. InvalidRequest if it is no UUIDv7."""
+        if given is not None and not is_uuid7(given):
+            raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
+        self.message_id = given or new_message_id(time.time_ns() // 1000, secrets.randbits(62))
+        self.sent_before = given is not None
+        self.headers["Idempotency-Key"] = str(uuid.UUID(bytes=self.message_id))
+        return self
+
+
+def documented_by(make: Callable[..., Request[Any]]) -> Callable[[M], M]:
+    """For methods of clients: the name, documentation and arguments of the function that makes their request."""
+
+    def document(method: M) -> M:
+        method.__name__, method.__doc__ = make.__name__, make.__doc__
+        signature = inspect.signature(make)
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        method.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
+        return method
+
+    return document
+
+
+def as_bytes(text: bytes | str) -> bytes:
+    """Keys and values may be given as text; they are its UTF-8 bytes."""
+    return text.encode() if isinstance(text, str) else text
+
+
+def get(key: bytes | str, *, timeout: float | None = None) -> Request[Found | None]:
+    """The key's value and version; None if it is absent. Linearizable."""
+    name = as_bytes(key)
+
+    def parse(answer: Answer) -> Found | None:
+        return None if answer.status == 404 else Found(name, answer.body, codec.parse_etag(answer.etag))
+
+    return Request("GET", _key_path(name), parse, (name,), timeout, accepts=(200, 404))
+
+
+def put(
+    key: bytes | str,
+    value: bytes | str,
+    *,
+    if_version: Timestamp | None = None,
+    if_absent: bool = False,
+    message_id: MessageId | None = None,
+    timeout: float | None = None,
+) -> Request[Timestamp]:
+    """Write, and return the new version. ConditionFailed unless the key has `if_version` (or is absent, for
+    `if_absent`). `message_id`: to repeat a request whose outcome is unknown."""
+    name, headers = as_bytes(key), _conditions(if_version, if_absent)
+
+    def parse(answer: Answer) -> Timestamp:
+        return codec.parse_write(answer.body)[0]
+
+    request = Request("PUT", _key_path(name), parse, (name,), timeout, headers=headers, body=as_bytes(value))
+    return request.under(message_id)
+
+
+def delete(
+    key: bytes | str,
+    *,
+    if_version: Timestamp | None = None,
+    message_id: MessageId | None = None,
+    timeout: float | None = None,
+) -> Request[bool]:
+    """Delete; whether the key was there. ConditionFailed unless it has `if_version`."""
+    name, headers = as_bytes(key), _conditions(if_version, False)
+
+    def parse(answer: Answer) -> bool:
+        return codec.parse_write(answer.body)[1]
+
+    return Request("DELETE", _key_path(name), parse, (name,), timeout, headers=headers).under(message_id)
+
+
+def txn(
+    compare: Sequence[Compare] = (),
+    success: Sequence[Operation] = (),
+    failure: Sequence[Operation] = (),
+    *,
+    message_id: MessageId | None = None,
+    timeout: float | None = None,
+) -> Request[Result]:
+    """If every comparison holds, do all of `success`, else all of `failure`; atomically, over any number of shards.
+
+    Which branch ran is `Result.succeeded`. InvalidRequest before anything is sent if a limit is broken.
+    """
+    transaction = Transaction(tuple(compare), tuple(success), tuple(failure))
+    try:
+        validate(transaction)
+    except InvalidTransaction as error:
+        raise InvalidRequest(str(error), code="invalid", field=error.field) from None
+
+    def parse(answer: Answer) -> Result:
+        result, omitted = codec.parse_transaction_answer(answer.body, transaction)
+        if omitted:
+            raise ResultsForgotten(result.succeeded, result.version)
+        return result
+
+    body, headers = codec.transaction_body(transaction), {"Content-Type": "application/json"}
+    keys = _keys(transaction)
+    return Request("POST", "/v1/txn", parse, keys, timeout, headers=headers, body=body).under(message_id)
+
+
+def page(prefix: bytes | str, page_size: int, token: str | None, timeout: float | None) -> Request[Page]:
+    """The keys that begin with `prefix`, in order: the first so many, or those from where `token` says."""
+    path = f"/v1/kv?prefix={quote_from_bytes(as_bytes(prefix), safe='')}&limit={page_size}"
+    if token is not None:
+        path += f"&page_token={quote_from_bytes(token.encode(), safe='')}"
+    return Request("GET", path, lambda answer: codec.parse_page(answer.body), None, timeout)
+
+
+def cluster(url: str | None = None, *, timeout: float | None = None) -> Request[dict[str, Any]]:
+    """What the replica at `url`, or any that answers, says at `GET /v1/cluster`, as it is."""
+
+    def parse(answer: Answer) -> dict[str, Any]:
+        try:
+            return msgspec.json.decode(answer.body, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise MalformedAnswer(f"not a JSON object: {error}") from error
+
+    return Request("GET", "/v1/cluster", parse, (), timeout, only=url)
+
+
+def _key_path(key: bytes) -> str:
+    # Dots too: "." and ".." as whole segments would be resolved away on the road.
+    return "/v1/kv/" + quote_from_bytes(key, safe="/-_~" if b"." not in key else "").replace(".", "%2E")
+
+
+def _conditions(if_version: Timestamp | None, if_absent: bool) -> dict[str, str]:
+    if if_absent or if_version == ZERO:
+        return {"If-None-Match": "*"}
+    return {} if if_version is None else {"If-Match": f'"{if_version}"'}
+
+
+def _keys(transaction: Transaction) -> list[bytes] | None:
+    """What it touches; None: with a range, possibly everything."""
+    keys = [compare.key for compare in transaction.compare]
+    for operation in (*transaction.success, *transaction.failure):
+        if isinstance(operation, Range):
+            return None
+        keys.append(operation.key)
+    return keys

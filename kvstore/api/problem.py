@@ -1,0 +1,44 @@
+"""Errors as `application/problem+json` (RFC 9457).
+
+Beside the standard members each has `code` (for programs), `retryable` (the same request may work later), `outcome`
+("applied", "not_applied", "unknown": what became of the write) and, where a part of the request is to blame, `field`.
+
+    400 invalid, id_expired, id_in_future    404 not_found, unknown_path     405 method_not_allowed
+    409 id_reused, expired                   412 precondition_failed         413 too_large     415 unsupported_type
+    422 failed                               500 internal                    503 overloaded, not_ready, stopping
+    504 timeout
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+APPLIED = "applied"
+NOT_APPLIED = "not_applied"
+UNKNOWN = "unknown"
+
+
+class ProblemJson(msgspec.Struct, kw_only=True):
+    """The body of an answer other than success. Whoever reads one takes the worst for what is missing."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+    detail: str = ""
+    code: str = ""
+    retryable: bool = False
+    outcome: str = UNKNOWN
+    field: str | msgspec.UnsetType = msgspec.UNSET
+
+
+encode_problem = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(ProblemJson).decode
+
+
+def parse_problem(body: bytes) -> ProblemJson | None:
+    """The problem in the body of an error answer; None if there is none, as in a proxy's page."""
+    try:
+        problem = _decode(body)
+    except ValueError:
+        return None
+    return problem if problem.code else None

@@ -1,0 +1,63 @@
+"""How commands speak: results on standard output, a user's mistake as one line on standard error; exit statuses."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+FAILED = 1
+OUTCOME_UNKNOWN = 2
+ERROR_PREFIX = "error: "
+
+
+class UserError(Exception):
+    """Something that the user can put right, or must know; one line. status: the exit status."""
+
+    def __init__(self, text: str, status: int = FAILED):
+        super().__init__(text)
+        self.status = status
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print the result.")]
+
+
+def make_app(help_text: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+
+def say(text: str) -> None:
+    """A line of the result, or of what happens."""
+    print(text, flush=True)
+
+
+def complain(text: str) -> None:
+    """The line that says why a command has failed."""
+    print(f"{ERROR_PREFIX}{text}", file=sys.stderr, flush=True)
+
+
+def json_line(value: Any) -> str:
+    """The value as JSON on one line."""
+    return msgspec.json.encode(value).decode()
+
+
+def print_json(value: Any) -> None:
+    """The value as indented JSON."""
+    say(msgspec.json.format(json_line(value), indent=2))

@@ -1,0 +1,244 @@
+"""The JSON of the HTTP interface: what the server writes is what clients read, and the other way round."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.api import codec, problem
+from kvstore.api.codec import MalformedAnswer, Page
+from kvstore.api.model import (
+    Add,
+    Append,
+    Compare,
+    Delete,
+    Found,
+    Get,
+    InvalidTransaction,
+    Operation,
+    OperationResult,
+    Put,
+    Range,
+    Result,
+    Transaction,
+    validate,
+)
+from kvstore.http import errors
+from multicast.types import Timestamp
+
+VERSION = Timestamp(0x1234, 7)
+TEXT_VERSION = str(VERSION)
+ODD = b"\xff\x00"
+
+_keys = st.binary(min_size=1, max_size=12)
+_values = st.binary(max_size=12)
+_versions = st.builds(Timestamp, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+_operations = st.one_of(
+    st.builds(Get, _keys),
+    st.builds(Put, _keys, _values),
+    st.builds(Delete, _keys),
+    st.builds(Add, _keys, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(Append, _keys, _values),
+    st.builds(Range, _values, st.integers(1, 1000), _values),
+)
+_compares = st.one_of(
+    st.builds(Compare, _keys, st.just("value"), st.sampled_from(["==", "!=", "<", ">"]), _values),
+    st.builds(Compare, _keys, st.just("version"), st.sampled_from(["==", "!=", "<", ">"]), _versions),
+    st.builds(Compare, _keys, st.just("exists"), st.sampled_from(["==", "!="]), st.booleans()),
+)
+_branch = st.lists(_operations, max_size=4).map(tuple)
+_int64 = st.integers(-(2**63), 2**63 - 1)
+_found = st.builds(Found, _keys, _values, _versions)
+
+
+@st.composite
+def _answered(draw: st.DrawFn) -> tuple[Transaction, Result]:
+    """A transaction, and a result that it may have."""
+    transaction = Transaction((), draw(_branch), draw(_branch))
+    succeeded = draw(st.booleans())
+
+    def result_of(operation: Operation) -> OperationResult:
+        if isinstance(operation, Get):
+            found = draw(st.none() | st.builds(Found, st.just(operation.key), _values, _versions))
+            return OperationResult(found=found)
+        if isinstance(operation, Range):
+            return OperationResult(entries=draw(st.lists(_found, max_size=3).map(tuple)), more=draw(st.booleans()))
+        if isinstance(operation, Add):
+            return OperationResult(value=draw(_int64))
+        if isinstance(operation, Append):
+            return OperationResult(length=draw(st.integers(0, 1 << 20)))
+        return OperationResult(deleted=isinstance(operation, Delete) and draw(st.booleans()))
+
+    branch = transaction.success if succeeded else transaction.failure
+    return transaction, Result(succeeded, draw(_versions), tuple(map(result_of, branch)))
+
+
+def same(a: Any, b: Any) -> bool:
+    return msgspec.msgpack.encode(a) == msgspec.msgpack.encode(b)
+
+
+@given(st.builds(Transaction, st.lists(_compares, max_size=3).map(tuple), _branch, _branch))
+def test_the_server_reads_the_transaction_that_was_meant(transaction: Transaction) -> None:
+    assert same(codec.parse_transaction(codec.transaction_body(transaction)), transaction)
+
+
+@given(_answered())
+def test_the_client_reads_the_result_that_was_meant(answered: tuple[Transaction, Result]) -> None:
+    transaction, result = answered
+    body = codec.transaction_answer(transaction, result, False, "id")
+    read, omitted = codec.parse_transaction_answer(body, transaction)
+    assert same(read, result) and not omitted
+    body = codec.transaction_answer(transaction, result, True, "id")
+    read, omitted = codec.parse_transaction_answer(body, transaction)
+    assert (read.succeeded, read.version, omitted) == (result.succeeded, result.version, True)
+
+
+@given(st.builds(Page, _versions, st.lists(_found, max_size=3).map(tuple), st.sampled_from([None, "AWE"])))
+def test_the_client_reads_the_page_that_was_meant(page: Page) -> None:
+    assert codec.parse_page(codec.page_answer(page)) == page
+
+
+@given(_versions, st.booleans())
+def test_the_client_reads_the_write_that_was_meant(version: Timestamp, deleted: bool) -> None:
+    assert codec.parse_write(codec.put_answer(str(version), "id"))[0] == version
+    assert codec.parse_write(codec.delete_answer(str(version), deleted, "id")) == (version, deleted)
+    assert codec.parse_etag(f'"{version}"') == version
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        errors.invalid("success[0].key", "missing"),
+        errors.unavailable("overloaded", "full", problem.UNKNOWN),
+        errors.timed_out(5, problem.UNKNOWN),
+        errors.refused("id_reused", "another request", False, problem.NOT_APPLIED),
+        errors.internal(),
+    ],
+    ids=lambda told: told.code,
+)
+def test_the_client_reads_the_problem_that_was_meant(told: errors.Problem) -> None:
+    body = told.response().body
+    assert isinstance(body, bytes)
+    read = problem.parse_problem(body)
+    assert read is not None and (read.status, read.code, read.detail) == (told.status, told.code, told.detail)
+    assert (read.retryable, read.outcome, read.field or "") == (told.retryable, told.outcome, told.field)
+
+
+def test_how_requests_stand_on_the_wire() -> None:
+    transaction = Transaction(
+        (Compare(b"a", "value", "<", ODD), Compare(ODD, "version", "==", VERSION), Compare(b"a", "exists", "!=", True)),
+        (Get(b"a"), Put(b"a", ODD), Delete(ODD), Add(b"a", -1), Append(b"a", b"x")),
+        (Range(b"p", 5), Range(ODD, 1, b"q")),
+    )
+    assert json.loads(codec.transaction_body(transaction)) == {
+        "compare": [
+            {"key": "a", "target": "value", "op": "<", "value_b64": "/wA="},
+            {"key_b64": "/wA=", "target": "version", "op": "==", "value": TEXT_VERSION},
+            {"key": "a", "target": "exists", "op": "!=", "value": True},
+        ],
+        "success": [
+            {"op": "get", "key": "a"},
+            {"op": "put", "key": "a", "value_b64": "/wA="},
+            {"op": "delete", "key_b64": "/wA="},
+            {"op": "add", "key": "a", "delta": -1},
+            {"op": "append", "key": "a", "value": "x"},
+        ],
+        "failure": [
+            {"op": "range", "prefix": "p", "limit": 5},
+            {"op": "range", "prefix_b64": "/wA=", "limit": 1, "after": "q"},
+        ],
+    }
+
+
+def test_how_answers_stand_on_the_wire() -> None:
+    found = Found(b"a", ODD, VERSION)
+    branch = (Get(b"a"), Get(ODD), Put(b"a", b""), Delete(b"a"), Add(b"a", 1), Append(b"a", b"x"), Range(b"", 1))
+    results = (
+        OperationResult(found=found), OperationResult(), OperationResult(), OperationResult(deleted=True),
+        OperationResult(value=2), OperationResult(length=3), OperationResult(entries=(found,), more=True),
+    )  # fmt: skip
+    answer = codec.transaction_answer(Transaction((), branch), Result(True, VERSION, results), False, "id")
+    entry = {"key": "a", "value_b64": "/wA=", "version": TEXT_VERSION}
+    assert json.loads(answer) == {
+        "succeeded": True,
+        "version": TEXT_VERSION,
+        "id": "id",
+        "results": [
+            entry, {"key_b64": "/wA=", "value": None}, {}, {"deleted": True}, {"value": 2}, {"length": 3},
+            {"entries": [entry], "more": True},
+        ],
+    }  # fmt: skip
+    page = {"version": TEXT_VERSION, "entries": [entry], "next_page_token": None}
+    assert json.loads(codec.page_answer(Page(VERSION, (found,), None))) == page
+    assert json.loads(codec.put_answer("v", "id")) == {"version": "v", "id": "id"}
+    assert json.loads(codec.delete_answer("v", False, "id")) == {"version": "v", "deleted": False, "id": "id"}
+
+
+def test_how_a_problem_stands_on_the_wire() -> None:
+    members: dict[str, Any] = {
+        "type": "about:blank", "title": "Bad Request", "status": 400, "detail": "key: empty", "code": "invalid",
+        "retryable": False, "outcome": "not_applied", "field": "key",
+    }  # fmt: skip
+    assert json.loads(errors.invalid("key", "empty").response().body or b"") == members
+    members |= {"title": "Service Unavailable", "status": 503, "detail": "full", "code": "overloaded"}
+    members["retryable"] = True
+    del members["field"]
+    assert json.loads(errors.unavailable("overloaded", "full").response().body or b"") == members
+
+
+@pytest.mark.parametrize(
+    ("operation", "field"),
+    [
+        ({"op": "put", "key": "a", "key_b64": "YQ==", "value": ""}, "success[0].key"),
+        ({"op": "put", "value": ""}, "success[0].key"),
+        ({"op": "put", "key": "a"}, "success[0].value"),
+        ({"op": "get", "key_b64": "YQ"}, "success[0].key_b64"),
+        ({"op": "get", "key_b64": "Y!=="}, "success[0].key_b64"),
+        ({"op": "add", "key": "a", "delta": 2**63}, "success[0].delta"),
+        ({"op": "range", "prefix": "a", "prefix_b64": "YQ=="}, "success[0].prefix"),
+        ({"op": "got", "key": "a"}, "success[0].op"),
+        ({"op": "get", "kye": "a"}, "success[0].kye"),
+        ({"op": "get", "key": ""}, "success[0].key"),
+        ({"op": "get", "key": "k" * 401}, "success[0].key"),
+        ({"op": "range", "limit": 1001}, "success[0].limit"),
+        ({"op": "range", "limit": 0}, "success[0].limit"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_field(operation: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidTransaction) as refused:
+        validate(codec.parse_transaction(json.dumps({"success": [operation]}).encode()))
+    assert refused.value.field == field
+
+
+@given(st.binary(max_size=200))
+def test_no_answer_makes_the_parsers_fail_in_another_way(body: bytes) -> None:
+    for parse in (codec.parse_page, codec.parse_write, lambda b: codec.parse_transaction_answer(b, Transaction())):
+        with pytest.raises(MalformedAnswer):
+            parse(body)
+    assert problem.parse_problem(body) is None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "", '{"value":5}', '{"value":"v"}', '{"value_b64":"?","version":"1-0"}', '{"value":"v","version":"x"}',
+        '{"value":"v","value_b64":"dg==","version":"1-0"}',
+    ],
+)  # fmt: skip
+def test_an_answer_that_does_not_fit_the_request_is_malformed(result: str) -> None:
+    body = f'{{"succeeded":true,"version":"1-0","results":[{result}]}}'.encode()
+    with pytest.raises(MalformedAnswer):
+        codec.parse_transaction_answer(body, Transaction(success=(Get(b"k"),)))
+
+
+@pytest.mark.parametrize(
+    "entry", ['{"key":"k","version":"1-0"}', '{"value":"v","version":"1-0"}', '{"key":"k","value":""}']
+)
+def test_an_entry_has_key_value_and_version(entry: str) -> None:
+    with pytest.raises(MalformedAnswer):
+        codec.parse_page(f'{{"version":"1-0","entries":[{entry}]}}'.encode())
