@@ -28,8 +28,15 @@ class Deadlines:
 
     def __init__(self, timers: dict[str, Timer]):
         self._next = _NEVER
-        self._timers = timers
+        self._timers = dict(timers)
         self._at = dict.fromkeys(timers, _NEVER)
+
+    def add(self, name: str, timer: Timer) -> None:
+        """One more, after the others. A part that is given its user's deadlines adds its own."""
+        if name in self._timers:
+            raise ValueError(f"there are two timers {name!r}")
+        self._timers[name] = timer
+        self._at[name] = _NEVER
 
     @property
     def wake_at(self) -> int | None:

@@ -116,8 +116,9 @@ from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Accepted, Paxos
-from multicast.parts.portions import Assembly, portions
+from multicast.parts.portions import portions
 from multicast.parts.reminders import Forgot, Reminder, Reminders
+from multicast.parts.transfer import StateAsk, StateTransfer
 from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -215,10 +216,6 @@ class Ack(msgspec.Struct, array_like=True, tag=8, gc=False):
     """I durably have your group's messages for mine up to this number (to the own group: its instances)."""
 
     number: int
-
-
-class StateAsk(msgspec.Struct, array_like=True, tag=9, gc=False):
-    """What I lack is dropped where it came from: tell me what you have."""
 
 
 class State(msgspec.Struct, array_like=True, tag=10, gc=False):
@@ -381,15 +378,16 @@ class QuasiGenuine(MulticastProtocol):
         self._passed_some = False
         self._head: Timestamp | None = None
         self._behind = Behind(o.retry_us, rng)
-        self._assembly: Assembly[tuple[GroupId, int, Item]] = Assembly()
-        self._state: tuple[ProcessId, State] | None = None
-        self._state_turn = 0
         self._reminders = Reminders(self_id, topology, o.retry_us)
         self._deadlines = Deadlines({
             "blocked": self._ask_if_blocked, "behind": self._fetch_if_behind, "early": self._forget_early,
             "ahead_wants": self._take_ahead_wants, "casts": self._repeat_casts, "receipts": self._tell_and_truncate,
-            "hint": self._hint, "nulls": self._nulls_due, "return": self._recollect, "state": self._repeat_state,
+            "hint": self._hint, "nulls": self._nulls_due, "return": self._recollect,
         })  # fmt: skip
+        self._transfer = StateTransfer(
+            self_id, self.members, o.retry_us, self._deadlines, State, position=lambda: self.log.position,
+            is_needed=self._is_stranded, give=self._states, adopt=self._adopt,
+        )  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -466,11 +464,8 @@ class QuasiGenuine(MulticastProtocol):
             raise PeerError(f"{kind.__name__} from group {group}")
         elif kind is Cast:
             self._on_cast(sender, message, now)
-        elif kind is StateAsk:
-            if not self.paxos.amnesiac:
-                self._send_state(sender, out)
-        elif kind is State:
-            self._on_state(sender, message, now, out)
+        elif kind in self._transfer.handlers:
+            self._transfer.handlers[kind].call(sender, message, now, out)
         else:
             self._ready = True
             self._send_casts(now, out)
@@ -615,7 +610,7 @@ class QuasiGenuine(MulticastProtocol):
             self._led = part.promised
             self._begin_to_lead(now, out)
         if part.stranded:
-            self._need_state(now, out)
+            self._transfer.ask(now, out)
 
     def _begin_to_lead(self, now: int, out: Outbox) -> None:
         self._expected = dict(self.base.casts)
@@ -862,7 +857,7 @@ class QuasiGenuine(MulticastProtocol):
                 self._ask(group, sender, now, out)
             if message.low > channel.received + 1:
                 channel.low = message.low
-                self._need_state(now, out)
+                self._transfer.ask(now, out)
         else:
             self._leaders[group] = sender
         if self._covers(channel, upto):
@@ -931,7 +926,7 @@ class QuasiGenuine(MulticastProtocol):
         if self.log.position != position:
             raise AssertionError(f"installed delivery {position} as {self.log.position}")
         self._raise_floor(out)
-        self._adopt_if_due(now, out)
+        self._transfer.adopt_if_due(now, out)
 
     # -- repairs ------------------------------------------------------------------------------------------------------
 
@@ -1018,27 +1013,13 @@ class QuasiGenuine(MulticastProtocol):
 
     # -- a process that comes too late --------------------------------------------------------------------------------
 
-    def _need_state(self, now: int, out: Outbox) -> None:
-        """Ask a member of the own group for its state, not too often."""
-        if len(self.members) > 1 and not self._deadlines.is_set("state"):
-            self._deadlines.by("state", now + self.options.retry_us)
-            out.send((self._next_peer(),), StateAsk())
-
-    def _repeat_state(self, now: int, out: Outbox) -> None:
-        if self._is_stranded() or self._state is not None:
-            self._need_state(now, out)
-            self._adopt_if_due(now, out)
-
-    def _next_peer(self) -> ProcessId:
-        """Another member of the own group, each in turn."""
-        self._state_turn += 1
-        others = [p for p in self.members if p != self.self_id]
-        return others[self._state_turn % len(others)]
-
     def _is_stranded(self) -> bool:
         return self.paxos.stranded or any(c.low > c.received + 1 for c in self.channels.values())
 
-    def _send_state(self, to: ProcessId, out: Outbox) -> None:
+    def _states(self) -> list[State]:
+        """What this process has, in portions."""
+        if self.paxos.amnesiac:
+            return []
         channels = [(g, c.received, c.barrier) for g, c in self.channels.items() if g != self.group]
         items = [
             (p.source, p.number, Item(stamp_of(t), p.message))
@@ -1046,26 +1027,12 @@ class QuasiGenuine(MulticastProtocol):
             if p.source != self.group
         ]
         parts = portions(items, lambda item: len(item[2].message.payload), self.options.portion_bytes)
-        for part, some in enumerate(parts):
-            out.send((to,), State(self.log.position, self._kept_base, channels, some, part, len(parts)))
+        return [
+            State(self.log.position, self._kept_base, channels, some, part, len(parts))
+            for part, some in enumerate(parts)
+        ]
 
-    def _on_state(self, sender: ProcessId, state: State, now: int, out: Outbox) -> None:
-        items = self._assembly.add(sender, state.part, state.parts, state.items)
-        if items is not None:
-            state.items = items
-            self._state = (sender, state)
-            self._deadlines.by("state", now + self.options.retry_us)
-            self._adopt_if_due(now, out)
-
-    def _adopt_if_due(self, now: int, out: Outbox) -> None:
-        """Everything that the state's owner had delivered comes first, from its journal."""
-        if self._state is None:
-            return
-        peer, state = self._state
-        if self.log.position < state.position:
-            out.catch_up(peer)
-            return
-        self._state = None
+    def _adopt(self, state: State, now: int, out: Outbox) -> None:
         if state.base.instance > self.base.instance:
             self._kept_base = state.base
             self.base = state.base.copy()
@@ -1119,7 +1086,7 @@ class QuasiGenuine(MulticastProtocol):
             return None
         if told.tick(now, out):
             if behind:
-                out.catch_up(self._next_peer())
+                out.catch_up(self._transfer.next_peer())
             for group, channel in lacking:
                 self._ask_in_turn(group, channel, NEVER, now, out)
         return told.wake_at
@@ -1208,7 +1175,7 @@ class QuasiGenuine(MulticastProtocol):
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         group = self.topology.group_of[peer]
         self.log.forget_reports(peer)
-        self._assembly.forget(peer)
+        self._transfer.forget(peer)
         if group == self.group:
             self.paxos.on_peer_reset(peer, now)
             if peer == self.paxos.promised.leader:

@@ -51,22 +51,22 @@ class ManyNotSaved(QuasiGenuine):
     """Of two messages received in one period neither is saved."""
 
 
-@rewrite("_adopt_if_due", "self._save_base(state.base, out)", "pass")
+@rewrite("_adopt", "self._save_base(state.base, out)", "pass")
 class AdoptedBaseNotSaved(QuasiGenuine):
     """The base of an adopted state is only in memory."""
 
 
-@rewrite("_adopt_if_due", "self._records.clear()", "pass")
+@rewrite("_adopt", "self._records.clear()", "pass")
 class RecordsKept(QuasiGenuine):
     """After a state was adopted, instances from before it are dropped once more."""
 
 
-@rewrite("_adopt_if_due", "for kept in self._outgoing.values(): kept.clear()", "pass")
+@rewrite("_adopt", "for kept in self._outgoing.values(): kept.clear()", "pass")
 class OutgoingKept(QuasiGenuine):
     """After a state was adopted, earlier messages to other groups have the numbers of later ones."""
 
 
-@rewrite("_adopt_if_due", "if self.log.position < state.position:", "if False:")
+@rewrite("adopt_if_due", "if self._position() < state.position:", "if False:", part="_transfer")
 class AdoptedBehind(QuasiGenuine):
     """A state is adopted before what its owner had delivered is here."""
 
@@ -76,12 +76,12 @@ class AdoptedWithGaps(QuasiGenuine):
     """The first message that an adopted state brings is left out."""
 
 
-@rewrite("_send_state", "if p.source != self.group", "if p.saved")
+@rewrite("_states", "if p.source != self.group", "if p.saved")
 class StateOfSavedOnly(QuasiGenuine):
     """A state has only those waiting messages that are saved one by one."""
 
 
-@rewrite("_send_state", "self._kept_base, channels", "self.base, channels")
+@rewrite("_states", "self._kept_base, channels", "self.base, channels")
 class StateOfPresentBase(QuasiGenuine):
     """A state names the present base; own messages that wait are not in it."""
 

@@ -1,0 +1,118 @@
+"""A member that comes too late for its group's log: it takes over a peer's state, after the peer's deliveries.
+
+What is dropped everywhere cannot be asked for again. Who lacks it asks one member after the other for its state
+(`StateAsk`), once in a period, until it lacks nothing any more. A state comes in portions and says after which delivery
+of the group it holds; so the host first installs what is missing up to there from the journal of whoever gave it. The
+latest state counts: who gave an earlier one may be dead, and its deliveries with it.
+
+    message     from -> to                     durable before it leaves
+    StateAsk    process -> member of its group -
+    (a state)   member -> who asked            -  (what it says is agreed, or in its journal before it is read)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from multicast.parts.deadlines import Deadlines
+from multicast.parts.portions import Assembly
+from multicast.protocol import Handler, Outbox
+from multicast.types import ProcessId
+
+
+class StateAsk(msgspec.Struct, array_like=True, tag=109, gc=False):
+    """What I lack is dropped where it came from: tell me what you have."""
+
+
+class State(Protocol):
+    """What a user's state must have. position: it holds after this delivery of the group. items: what may be large, in
+    portions; this is number `part` of `parts`."""
+
+    position: int
+    items: list[Any]
+    part: int
+    parts: int
+
+
+S = TypeVar("S", bound=State)
+
+
+class StateTransfer(Generic[S]):
+    """One member's side, of both kinds.
+
+    kind: the message type of the user's state. deadlines: the user's; this part has a timer there, "state".
+    position(): the number of deliveries here. is_needed(): whether this process lacks what is dropped. give(): its
+    state in portions, none if it must not give any. adopt(state, now, out): the deliveries that precede it are here.
+    handlers: for `StateAsk` and `kind`; the protocol takes them into its own.
+    """
+
+    def __init__(
+        self,
+        self_id: ProcessId,
+        members: Sequence[ProcessId],
+        period_us: int,
+        deadlines: Deadlines,
+        kind: type[S],
+        *,
+        position: Callable[[], int],
+        is_needed: Callable[[], bool],
+        give: Callable[[], list[S]],
+        adopt: Callable[[S, int, Outbox], None],
+    ):
+        self.peers = tuple(p for p in members if p != self_id)
+        self._period_us = period_us
+        self._deadlines = deadlines
+        self._position, self._is_needed, self._give, self._adopt = position, is_needed, give, adopt
+        self._assembly: Assembly[Any] = Assembly()
+        self._waiting: tuple[ProcessId, S] | None = None
+        self._turn = 0
+        deadlines.add("state", self._repeat)
+        self.handlers: dict[type, Handler] = {
+            StateAsk: Handler(self._on_ask, own_group=True), kind: Handler(self._on_state, own_group=True),
+        }  # fmt: skip
+
+    def next_peer(self) -> ProcessId:
+        """Another member of the group, each in turn."""
+        self._turn += 1
+        return self.peers[self._turn % len(self.peers)]
+
+    def ask(self, now: int, out: Outbox) -> None:
+        """What this process lacks is dropped."""
+        if self.peers and not self._deadlines.is_set("state"):
+            self._deadlines.by("state", now + self._period_us)
+            out.send((self.next_peer(),), StateAsk())
+
+    def _repeat(self, now: int, out: Outbox) -> None:
+        if self._waiting is not None or self._is_needed():
+            self.ask(now, out)
+            self.adopt_if_due(now, out)
+
+    def _on_ask(self, sender: ProcessId, ask: StateAsk, now: int, out: Outbox) -> None:
+        for portion in self._give():
+            out.send((sender,), portion)
+
+    def _on_state(self, sender: ProcessId, state: S, now: int, out: Outbox) -> None:
+        items = self._assembly.add(sender, state.part, state.parts, state.items)
+        if items is not None:
+            state.items = items
+            self._waiting = (sender, state)
+            self._deadlines.by("state", now + self._period_us)
+            self.adopt_if_due(now, out)
+
+    def adopt_if_due(self, now: int, out: Outbox) -> None:
+        """A delivery was installed: perhaps it was the last one that the state waits for."""
+        if self._waiting is None:
+            return
+        peer, state = self._waiting
+        if self._position() < state.position:
+            out.catch_up(peer)
+            return
+        self._waiting = None
+        self._adopt(state, now, out)
+
+    def forget(self, peer: ProcessId) -> None:
+        """What this peer has begun to send will not go on."""
+        self._assembly.forget(peer)
