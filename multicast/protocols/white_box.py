@@ -85,22 +85,30 @@ from multicast.parts import submissions
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
+from multicast.parts.leadership import (
+    FOLLOWER,
+    LEADER,
+    REJOINING,
+    Heartbeat,
+    Joined,
+    Leadership,
+    Nack,
+    NewLeader,
+    State,
+    Vote,
+)
 from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
-from multicast.parts.rejoin import Highest, Rejoin, Returned
+from multicast.parts.rejoin import Highest, Returned
 from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
 from multicast.parts.submissions import Lacked, Submissions
-from multicast.parts.timer import LeaderTimer
-from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
+from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 START, PROPOSED, ACCEPTED, COMMITTED = range(4)
-LEADER, FOLLOWER, RECOVERING, REJOINING = "leader", "follower", "recovering", "rejoining"
 
 _ENTRY_PREFIX = b"m"
-_BALLOTS_KEY = b"b"
 _CLOCK_KEY = b"c"
-_FIRST_NUMBER = 1
 _ABANDONED_RETRIES = 20
 
 Vector = tuple[Ballot, ...]
@@ -150,56 +158,18 @@ class EntryState(msgspec.Struct, array_like=True, gc=False):
     final: Timestamp | None
 
 
-class NewLeader(msgspec.Struct, array_like=True, tag=5, gc=False):
-    """Support me in this ballot."""
+class NewLeaderAck(Vote, array_like=True, tag=6, gc=False):
+    """Its `joined` is the paper's cballot."""
 
-    ballot: Ballot
-
-
-class NewLeaderAck(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """I do; this is my state. joined: the ballot in which it was formed (cballot). position: my last delivery. A large
-    state comes in portions, number `part` of `parts`."""
-
-    ballot: Ballot
-    joined: Ballot
-    clock: int
-    position: int
     entries: list[EntryState]
-    part: int
-    parts: int
-
-
-class NewState(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """The state in which the ballot begins (or, for one who comes late, the leader's present one), in portions.
-    position: the leader's last delivery."""
-
-    ballot: Ballot
     clock: int
-    position: int
+
+
+class NewState(State, array_like=True, tag=7, gc=False):
+    """reach: the leader's last delivery."""
+
     entries: list[EntryState]
-    part: int
-    parts: int
-
-
-class NewStateAck(msgspec.Struct, array_like=True, tag=8, gc=False):
-    """I have joined the ballot."""
-
-    ballot: Ballot
-
-
-class Nack(msgspec.Struct, array_like=True, tag=9, gc=False):
-    """I have promised this higher ballot."""
-
-    ballot: Ballot
-
-
-class Heartbeat(msgspec.Struct, array_like=True, tag=10, gc=False):
-    """The leader lives; it has sent the deliveries up to `position`. resigning: its clock is off, who can should
-    lead."""
-
-    ballot: Ballot
-    position: int
-    resigning: bool = False
+    clock: int
 
 
 class LeaderIs(msgspec.Struct, array_like=True, tag=11, gc=False):
@@ -255,11 +225,10 @@ class _Entry:
 
 _encode_entry = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryState).decode
-_decode_ballots = msgspec.msgpack.Decoder(tuple[Ballot, Ballot]).decode
 
 
 class WhiteBox(MulticastProtocol):
-    """One process. Names follow Fig. 3; `joined` is its cballot, `promised` its ballot."""
+    """One process. Names follow Fig. 3; its cballot is `leadership.joined`, its ballot `leadership.promised`."""
 
     specification = Specification(
         name="white_box",
@@ -267,12 +236,12 @@ class WhiteBox(MulticastProtocol):
         paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019",
         options=WhiteBoxOptions,
         messages=(
-            Multicast, Accept, AcceptAck, Deliver, NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat,
-            LeaderIs, Stamps, *submissions.MESSAGES, Known, Stable, Returned, Highest,
+            Multicast, Accept, AcceptAck, Deliver, Stamps, LeaderIs, NewLeader, NewLeaderAck, NewState, Joined, Nack,
+            Heartbeat, *submissions.MESSAGES, Known, Stable, Returned, Highest,
         ),
         housekeeping=(
-            NewLeader, NewLeaderAck, NewState, NewStateAck, Nack, Heartbeat, LeaderIs, *submissions.MESSAGES, Known,
-            Stable, Returned, Highest,
+            LeaderIs, NewLeader, NewLeaderAck, NewState, Joined, Nack, Heartbeat, *submissions.MESSAGES, Known, Stable,
+            Returned, Highest,
         ),
         fault_tolerant=True,
         survives_lost_disk=True,
@@ -283,35 +252,28 @@ class WhiteBox(MulticastProtocol):
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
-        self.members = topology.groups[self.group]
-        self.status = RECOVERING
         self.clock = Clock(self.options.clock)
         self.entries: dict[MessageId, _Entry] = {}
         self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
-        first = Ballot(_FIRST_NUMBER, self.members[0])
-        self.joined = first
-        self.promised = first
-        self.leaders: dict[GroupId, Ballot] = {
-            g: Ballot(_FIRST_NUMBER, members[0]) for g, members in topology.groups.items()
-        }
-        self._highest = first
-        self._timer = LeaderTimer(self.options.election_timeout_us, rng)
-        self.rejoin = Rejoin(self_id, self.members, self.options.retry_us, rng)
-        self._held_state: NewState | None = None
-        self._votes: dict[ProcessId, NewLeaderAck] | None = None
-        self._portions: dict[ProcessId, list[EntryState]] = {}
-        self._state_acks: set[ProcessId] = set()
-        self._vote_again_at = 0
+        self.leadership: Leadership[NewLeaderAck, NewState] = Leadership(
+            self, self.log, self_id, topology, self.options, rng
+        )
+        self.members = self.leadership.members
         self._queue = PendingQueue()
         self._announced = 0
-        self._next_heartbeat = 0
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
             topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
             lacks=self._is_unstamped, take=self._on_copy, payload=self._payload, refers=self._refers,
             resent=self._on_resent,
         )  # fmt: skip
-        self.handlers = {**self._submissions.handlers}
+        self.handlers = {
+            **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers,
+            Multicast: Handler(self._on_multicast), Accept: Handler(self._on_accept),
+            AcceptAck: Handler(self._on_accept_ack), Deliver: Handler(self._on_deliver, own_group=True),
+            Stamps: Handler(self._on_stamps), LeaderIs: Handler(self._on_leader_is), Known: Handler(self._on_known),
+            Stable: Handler(self._on_stable), Returned: Handler(self._on_returned, own_group=True),
+        }  # fmt: skip
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
         self._early: dict[int, Deliver] = {}
         self._saved_clock = 0
@@ -333,22 +295,7 @@ class WhiteBox(MulticastProtocol):
         self._saved_clock = int.from_bytes(values.get(_CLOCK_KEY, b""), "big")
         self.clock.advance(self._saved_clock)
         self.clock.advance(self.log.timestamp.time)
-        if self.rejoin.restore(saved, now, out):
-            self.promised = self.joined = self._highest = Ballot(0, self.members[0])
-            return
-        if _BALLOTS_KEY in values:
-            self.promised, self.joined = _decode_ballots(values[_BALLOTS_KEY])
-            self._highest = self.leaders[self.group] = self.promised
-            if self.promised == self.joined and self.joined.leader != self.self_id:
-                self.status = FOLLOWER
-            self._timer.restart(now, 0.1 if self.joined.leader == self.self_id else 1.0)
-            return
-        self._save_ballots(out)
-        self._timer.restart(now)
-        if self.joined.leader == self.self_id:
-            out.send_durable((self.self_id,), NewStateAck(self.joined))
-        else:
-            self.status = FOLLOWER
+        self.leadership.start(saved, now, out)
 
     def _load(self, state: EntryState, now: int) -> _Entry:
         entry = self.entries[state.message.id] = _Entry(state.message.id, now)
@@ -361,53 +308,8 @@ class WhiteBox(MulticastProtocol):
             return None
         return entry.message.destinations
 
-    def _save_ballots(self, out: Outbox) -> None:
-        out.put(_BALLOTS_KEY, _encode_entry((self.promised, self.joined)))
-
     def _save_entry(self, entry: _Entry, out: Outbox) -> None:
         out.put(_ENTRY_PREFIX + entry.id, _encode_entry(entry.state()))
-
-    # -- dispatch -----------------------------------------------------------------------------------------------------
-
-    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        kind = type(message)
-        if kind is Accept:
-            self._on_accept(sender, message, now, out)
-        elif kind is AcceptAck:
-            self._on_accept_ack(sender, message, now, out)
-        elif kind is Multicast:
-            self._on_multicast(sender, message.message, now, out)
-        elif kind is Stable:
-            message.ask = message.ask and not self.rejoin.amnesiac
-            self._drop(self.log.on_stable_message(sender, message, out), out)
-        elif kind is Known:
-            self._on_known(message, out)
-        elif kind is LeaderIs:
-            self._learn_leader(self.topology.group_of[sender], message.ballot, now)
-        elif kind is Stamps:
-            self._on_stamps(sender, message, now, out)
-        elif kind in self.handlers:
-            super().on_message(sender, message, now, out)
-        elif self.topology.group_of[sender] != self.group:
-            raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
-        elif kind is Deliver:
-            self._on_deliver(sender, message, now, out)
-        elif kind is Heartbeat:
-            self._on_heartbeat(sender, message, now, out)
-        elif kind is NewLeader:
-            self._on_new_leader(sender, message.ballot, now, out)
-        elif kind is NewLeaderAck:
-            self._on_new_leader_ack(sender, message, now, out)
-        elif kind is NewState:
-            self._on_new_state(sender, message, now, out)
-        elif kind is NewStateAck:
-            self._on_new_state_ack(sender, message.ballot, now, out)
-        elif kind is Nack:
-            self._on_nack(message.ballot, now)
-        elif kind is Returned:
-            self._on_returned(sender, message, now, out)
-        else:
-            self._on_highest(sender, message, now, out)
 
     # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
 
@@ -420,9 +322,12 @@ class WhiteBox(MulticastProtocol):
             out.send(self._entry_points(message), Multicast(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
-        return tuple(self.leaders[g].leader for g in message.destinations)
+        return tuple(self.leadership.leaders[g].leader for g in message.destinations)
 
-    def _on_multicast(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+    def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
+        self._stamp(sender, multicast.message, now, out)
+
+    def _stamp(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """Lines 3-9."""
         groups = message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
@@ -443,16 +348,17 @@ class WhiteBox(MulticastProtocol):
         self._queue.propose(message.id, local)
         self._retry_later(entry, now)
         others = [g for g in groups if g != self.group]
-        out.send(self.members, Accept(message.id, self.group, self.joined, local, message))
+        out.send(self.members, Accept(message.id, self.group, self.leadership.joined, local, message))
         if others:
-            out.send(self.topology.members(others), Accept(message.id, self.group, self.joined, local, None))
+            out.send(self.topology.members(others), Accept(message.id, self.group, self.leadership.joined, local, None))
 
     def _refers(self, sender: ProcessId, out: Outbox) -> bool:
         """Whether this process does not lead; then it says who does, as far as it knows."""
-        if self.status is LEADER:
+        if self.leadership.state is LEADER:
             return False
-        if self.joined.leader != self.self_id and not self.rejoin.amnesiac:
-            out.send((sender,), LeaderIs(self.joined))
+        joined = self.leadership.joined
+        if joined.leader != self.self_id and self.is_member():
+            out.send((sender,), LeaderIs(joined))
         return True
 
     def _delivered_at(self, message_id: MessageId) -> Timestamp | None:
@@ -476,10 +382,7 @@ class WhiteBox(MulticastProtocol):
                 assert entry.final is not None
                 out.send((sender,), Known(accept.id, entry.final))  # the leader has forgotten it, this process not yet
                 return
-            if accept.ballot < self.promised:
-                out.send((sender,), Nack(self.promised))
-            elif accept.ballot == self.joined and sender != self.self_id:
-                self._timer.heard(now)
+            self.leadership.hear(sender, accept.ballot, now, out)
             if entry.message is None:
                 if accept.message is None or self.group not in accept.message.destinations:
                     raise PeerError("an ACCEPT of the own group without the message")
@@ -495,10 +398,10 @@ class WhiteBox(MulticastProtocol):
     def _accept_if_complete(self, entry: _Entry, out: Outbox) -> None:
         """Lines 11-16, once the ACCEPTs of all destination groups are there."""
         message, accepts = entry.message, entry.accepts
-        if message is None or self.status is RECOVERING or len(accepts) < len(message.destinations):
+        if message is None or not self.leadership.takes_part or len(accepts) < len(message.destinations):
             return
         ballot, local = accepts[self.group]
-        if ballot != self.joined:
+        if ballot != self.leadership.joined:
             return
         if entry.phase == COMMITTED:
             if entry.local is not None and entry.local != local:
@@ -533,7 +436,7 @@ class WhiteBox(MulticastProtocol):
 
     def _on_accept_ack(self, sender: ProcessId, ack: AcceptAck, now: int, out: Outbox) -> None:
         """Lines 17-23."""
-        if self.status is not LEADER or self.joined not in ack.ballots:
+        if self.leadership.state is not LEADER or self.leadership.joined not in ack.ballots:
             return
         committed = False
         for message_id in ack.ids:
@@ -587,16 +490,15 @@ class WhiteBox(MulticastProtocol):
     def _send_deliver(self, entry: _Entry, position: int, out: Outbox) -> None:
         assert entry.local is not None and entry.final is not None
         entry.sent = True
-        out.send(self.members, Deliver(entry.id, self.joined, entry.local, entry.final, position))
+        out.send(self.members, Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position))
 
     def _on_deliver(self, sender: ProcessId, deliver: Deliver, now: int, out: Outbox) -> None:
         """Lines 24-31."""
-        if self.status is RECOVERING or self.joined != deliver.ballot:
+        if not self.leadership.takes_part or self.leadership.joined != deliver.ballot:
             return
-        if sender != self.joined.leader:
+        if sender != self.leadership.joined.leader:
             raise PeerError("a DELIVER from a process that does not lead")
-        if sender != self.self_id:  # a leader that has heard of a higher ballot must not reassure itself
-            self._timer.heard(now)
+        self.leadership.hear(sender, deliver.ballot, now, out)
         if deliver.position <= self.log.position:
             self._on_duplicate_deliver(self.entries.get(deliver.id), deliver, out)
         elif not self._deliver_next(deliver, out):
@@ -641,7 +543,7 @@ class WhiteBox(MulticastProtocol):
         entry.acks.clear()
         self._submissions.remove(entry.id)
         self._retries.discard(entry.id)
-        if self.status is LEADER and self.topology.group_of.get(message.origin) not in message.destinations:
+        if self.leadership.state is LEADER and self.topology.group_of.get(message.origin) not in message.destinations:
             out.send((message.origin,), Known(entry.id, final))
 
     def on_install(
@@ -651,8 +553,8 @@ class WhiteBox(MulticastProtocol):
         if entry is None:
             entry = self.entries[message.id] = _Entry(message.id, now)
         local = Timestamp.decode(note)
-        if self.status is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
-            self._step_down(now)
+        if self.leadership.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
+            self.leadership.step_down(now)  # somebody leads a later ballot
         if entry.phase != COMMITTED or entry.final != timestamp:
             self._reset_delivered(entry)  # should it hold an earlier copy
             entry.message, entry.phase = message, COMMITTED
@@ -663,24 +565,15 @@ class WhiteBox(MulticastProtocol):
         self._delivered(entry, out)
         if entry.position != position:
             raise AssertionError(f"installed delivery {position} as {entry.position}")
-        if self.status is LEADER and not entry.sent:
+        if self.leadership.state is LEADER and not entry.sent:
             self._announced = position
             self._send_deliver(entry, position, out)
         while (early := self._early.pop(self.log.position + 1, None)) is not None:
             if not self._deliver_next(early, out):
                 break
-        if self.status is LEADER:
+        if self.leadership.state is LEADER:
             self._deliver_ready(out)  # this message may have been what others waited for
-        if self._votes is not None:
-            self._compute_state(now, out)
-        self._rejoin_if_caught_up(now, out)
-
-    def _step_down(self, now: int) -> None:
-        """The group has delivered under another stamp what this process stamped: somebody leads a later ballot. Wait
-        for him, or stand again."""
-        self.status = RECOVERING
-        self._timer.restart(now)
-        self._wake_by(self._timer.deadline)
+        self.leadership.installed(now, out)
 
     # -- retries and late copies --------------------------------------------------------------------------------------
 
@@ -693,7 +586,7 @@ class WhiteBox(MulticastProtocol):
         asked: dict[tuple[ProcessId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id in self._retries.due(now):
             entry = self.entries.get(message_id)
-            if self.status is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
+            if self.leadership.state is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
                 assert entry.local is not None
                 to = self._silent(entry, self._retries.times(message_id) > 1)
                 asked.setdefault(to, []).append((message_id, entry.local))
@@ -701,7 +594,7 @@ class WhiteBox(MulticastProtocol):
                 self._retries.discard(message_id)
         for to, stamps in asked.items():
             for some in chunks(stamps):
-                out.send(to, Stamps(self.group, self.joined, some, True))
+                out.send(to, Stamps(self.group, self.leadership.joined, some, True))
         return self._retries.wake(now)
 
     def _silent(self, entry: _Entry, again: bool) -> tuple[ProcessId, ...]:
@@ -716,7 +609,7 @@ class WhiteBox(MulticastProtocol):
         for group in groups:
             members = self.topology.groups[group]
             if group != self.group:
-                silent.add(self.leaders[group].leader)
+                silent.add(self.leadership.leaders[group].leader)
             needed = again or group in ballots
             if needed and sum(p in acknowledged for p in members) < self.topology.quorum(group):
                 silent.update(p for p in members if p not in acknowledged)
@@ -734,7 +627,7 @@ class WhiteBox(MulticastProtocol):
         answers: dict[tuple[GroupId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id, local in message.stamps:
             entry = self.entries.get(message_id)
-            if self._lacks(entry, message_id) and (own or self.status is LEADER):
+            if self._lacks(entry, message_id) and (own or self.leadership.state is LEADER):
                 lacked.append(message_id)
                 if own:
                     continue
@@ -747,7 +640,7 @@ class WhiteBox(MulticastProtocol):
             out.send((sender,), Lacked(lacked))
         if message.ask and not own and not self._refers(sender, out):
             for groups, stamps in answers.items():
-                out.send(self.topology.members(groups), Stamps(self.group, self.joined, stamps, False))
+                out.send(self.topology.members(groups), Stamps(self.group, self.leadership.joined, stamps, False))
 
     def _lacks(self, entry: _Entry | None, message_id: MessageId) -> bool:
         """Whether this process needs the payload of a message."""
@@ -766,8 +659,8 @@ class WhiteBox(MulticastProtocol):
             entry = self.entries.get(message.id)
             if entry is not None and entry.phase != START and entry.local is not None:
                 stamps.append((message.id, entry.local))
-        if stamps and self.status is LEADER and sender in self.members:
-            out.send((sender,), Stamps(self.group, self.joined, stamps, False))
+        if stamps and self.leadership.state is LEADER and sender in self.members:
+            out.send((sender,), Stamps(self.group, self.leadership.joined, stamps, False))
 
     def _payload(self, message_id: MessageId) -> AppMessage | None:
         entry = self.entries.get(message_id)
@@ -775,8 +668,8 @@ class WhiteBox(MulticastProtocol):
 
     def _on_copy(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """This process lacked it. A follower waits for its leader's stamps."""
-        if self.status is LEADER:
-            self._on_multicast(sender, message, now, out)
+        if self.leadership.state is LEADER:
+            self._stamp(sender, message, now, out)
             return
         if self.group not in message.destinations:
             raise PeerError(f"a message for groups {message.destinations} at group {self.group}")
@@ -786,18 +679,17 @@ class WhiteBox(MulticastProtocol):
         if entry is not None and entry.message is None:
             entry.message = message
 
-    def _on_known(self, known: Known, out: Outbox) -> None:
+    def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """Deviation 7: the sender of a message need not repeat it, and a leader that has forgotten a message and
         stamped a late copy of it drops that. A leader that has not delivered so far yet asks its own group: one that
         voted for it may have delivered m since, from a peer's journal, and other groups have settled m by now."""
         self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
-        if self.status is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
+        if self.leadership.state is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
             return
         if known.final > self.log.timestamp:
-            peers = [p for p in self.members if p != self.self_id]
-            if peers:
-                out.catch_up(self.rng.choice(peers))
+            if self.leadership.others:
+                out.catch_up(self.rng.choice(self.leadership.others))
         else:
             self._drop_copy(known.id, known.final, out)
             self._deliver_ready(out)
@@ -815,79 +707,35 @@ class WhiteBox(MulticastProtocol):
         late = window > 0 and entry.final.time > created_us(entry.id) + window
         return late and entry.final <= self.log.timestamp
 
+    def _on_leader_is(self, sender: ProcessId, message: LeaderIs, now: int, out: Outbox) -> None:
+        self._learn_leader(self.topology.group_of[sender], message.ballot, now)
+
     def _learn_leader(self, group: GroupId, ballot: Ballot, now: int) -> None:
-        """Whom to ask about what waits for that group has changed."""
-        if ballot.leader not in self.topology.groups[group]:
-            raise PeerError(f"process {ballot.leader} does not belong to group {group}")
-        if ballot > self.leaders[group]:
-            self.leaders[group] = ballot
-            self._retries.hurry()
-            self._submissions.hurry()
-            self._wake_by(now)
+        if self.leadership.learn(group, ballot):
+            self._hurry(now)
 
-    # -- leader change (Fig. 4, lines 35-68) --------------------------------------------------------------------------
+    def _hurry(self, now: int) -> None:
+        """Whom to ask about what waits has changed."""
+        self._retries.hurry()
+        self._submissions.hurry()
+        self._wake_by(now)
 
-    def _recover(self, now: int, out: Outbox) -> None:
-        """Line 35. The candidate's own promise comes first: for those who lose their disks (deviation 11)."""
-        ballot = Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id)
-        self._promise(ballot, now, out)
-        out.send_durable([p for p in self.members if p != self.self_id], NewLeader(ballot))
+    # -- leader change (Fig. 4, lines 35-68): what parts.leadership asks for ------------------------------------------
 
-    def _on_new_leader(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
-        """Lines 37-41."""
-        if ballot.leader != sender:
-            raise PeerError("NEWLEADER of somebody else's ballot")
-        if self.rejoin.amnesiac:
-            return
-        if ballot <= self.promised:
-            out.send((sender,), Nack(self.promised))
-            return
-        self._promise(ballot, now, out)
+    def vote(self) -> NewLeaderAck:
+        """Line 41."""
+        ballots = self.leadership.promised, self.leadership.joined
+        return NewLeaderAck(*ballots, self.log.position, self._states(), self.clock.value)
 
-    def _promise(self, ballot: Ballot, now: int, out: Outbox, late: bool = False) -> None:
-        """late: the ballot has begun, so that this vote is only a request for its state. A vote is repeated if the link
-        has lost its memory, or after a very long time."""
-        self.status = RECOVERING
-        self._vote_again_at = now + _ABANDONED_RETRIES * self.options.retry_us
-        self.promised = ballot
-        self._highest = max(self._highest, ballot)
-        self._timer.restart(now)
-        self._votes = {} if ballot.leader == self.self_id else None
-        self._state_acks = set()
-        self._portions.clear()
-        self._save_ballots(out)
-        portions = [[]] if late else self._state_portions()
-        for part, entries in enumerate(portions):
-            vote = NewLeaderAck(
-                ballot, self.joined, self.clock.value, self.log.position, entries, part, len(portions)
-            )
-            out.send_durable((ballot.leader,), vote)
+    def state(self) -> NewState:
+        """Line 56; and for those who come late."""
+        return NewState(self.leadership.joined, self.log.position, self._states(), self.clock.value)
 
-    def _on_new_leader_ack(self, sender: ProcessId, ack: NewLeaderAck, now: int, out: Outbox) -> None:
-        """Lines 42-43; deviation 2."""
-        if ack.ballot != self.promised or ack.ballot.leader != self.self_id:
-            return
-        entries = self._assemble(sender, ack)
-        if entries is None:
-            return
-        ack.entries = entries
-        if self._votes is not None:
-            self._votes[sender] = ack
-            self._compute_state(now, out)
-        elif sender != self.self_id and self.joined == self.promised:
-            self._send_new_state((sender,), out)
+    def _states(self) -> list[EntryState]:
+        return [e.state() for e in self.entries.values() if e.phase >= ACCEPTED and e.message is not None]
 
-    def _compute_state(self, now: int, out: Outbox) -> None:
-        """Lines 44-56, after catching up with everything that a voter has delivered (deviation 6)."""
-        votes = self._votes
-        if votes is None or len(votes) < self.topology.quorum(self.group):
-            return
-        ahead = max(votes, key=lambda p: votes[p].position)
-        if votes[ahead].position > self.log.position:
-            out.catch_up(ahead)
-            self._wake_by(now + self.options.heartbeat_us)
-            return
-        self._votes = None
+    def choose(self, votes: dict[ProcessId, NewLeaderAck]) -> NewState:
+        """Lines 44-56."""
         latest = max(vote.joined for vote in votes.values())
         chosen: dict[MessageId, EntryState] = {}
         for _, vote in sorted(votes.items()):
@@ -896,67 +744,33 @@ class WhiteBox(MulticastProtocol):
                     chosen[state.message.id] = state
                 elif vote.joined == latest:
                     chosen.setdefault(state.message.id, state)
-        self.clock.advance(max(vote.clock for vote in votes.values()))
-        self._adopt(self.promised, list(chosen.values()), now, out)
-        self._send_new_state(tuple(p for p in self.members if p != self.self_id), out)
-        out.send_durable((self.self_id,), NewStateAck(self.promised))
+        clock = max(vote.clock for vote in votes.values())
+        return NewState(self.leadership.promised, self.log.position, list(chosen.values()), clock)
 
-    def _send_new_state(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        portions = self._state_portions()
-        for part, entries in enumerate(portions):
-            state = NewState(self.joined, self.clock.value, self.log.position, entries, part, len(portions))
-            out.send(to, state)
-
-    def _state_portions(self) -> list[list[EntryState]]:
-        """What this process tells of its state, in lists of limited size; at least one."""
-        portions: list[list[EntryState]] = [[]]
-        size = 0
-        for entry in self.entries.values():
-            if entry.phase >= ACCEPTED and entry.message is not None:
-                if size > self.options.portion_bytes:
-                    portions.append([])
-                    size = 0
-                portions[-1].append(entry.state())
-                size += len(entry.message.payload) + 100
-        return portions
-
-    def _assemble(self, sender: ProcessId, message: NewLeaderAck | NewState) -> list[EntryState] | None:
-        """All entries, once the last portion of them is there. One that was lost makes the rest worthless."""
-        if message.part == 0:
-            self._portions[sender] = []
-        entries = self._portions.get(sender)
-        if entries is None:
-            return None
-        entries += message.entries
-        if message.part < message.parts - 1:
-            return None
-        return self._portions.pop(sender)
-
-    def _adopt(self, ballot: Ballot, states: list[EntryState], now: int, out: Outbox) -> None:
-        """Lines 44-55 and 60-61: take over a state, but for what was delivered or settled here already."""
-        self.joined = ballot
-        self._learn_leader(self.group, ballot, now)
-        given = {s.message.id: s for s in states}
+    def adopt(self, state: NewState, now: int, out: Outbox) -> None:
+        """Lines 44-56 and 60-61: take over a state, but for what was delivered or settled here already."""
+        self.clock.advance(state.clock)
+        given = {s.message.id: s for s in state.entries}
         for message_id, entry in list(self.entries.items()):
-            state = given.pop(message_id, None)
+            taken = given.pop(message_id, None)
             self._reset_delivered(entry)
             if entry.position:
                 continue
-            if state is not None and not self._is_past(state):
-                entry.message, entry.phase = state.message, state.phase
-                entry.local, entry.final = state.local, state.final
+            if taken is not None and not self._is_past(taken):
+                entry.message, entry.phase = taken.message, taken.phase
+                entry.local, entry.final = taken.local, taken.final
                 self._save_entry(entry, out)
             else:
                 if entry.phase >= ACCEPTED:
                     out.delete(_ENTRY_PREFIX + message_id)
                 entry.phase, entry.local, entry.final = START, None, None
-        for state in given.values():
-            if not self._is_past(state):
-                self._save_entry(self._load(state, now), out)
+        for taken in given.values():
+            if not self._is_past(taken):
+                self._save_entry(self._load(taken, now), out)
         self._queue = PendingQueue()
         self._retries.clear()
         self._early.clear()
-        self._save_ballots(out)
+        self._hurry(now)
         self._saved_clock = self.clock.value
         out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
 
@@ -980,50 +794,20 @@ class WhiteBox(MulticastProtocol):
         entry.sent = False
         entry.acks.clear()
 
-    def _on_new_state(self, sender: ProcessId, state: NewState, now: int, out: Outbox) -> None:
-        """Lines 57-62."""
-        if sender != state.ballot.leader:
-            raise PeerError("NEW_STATE of somebody else's ballot")
-        if self.rejoin.amnesiac:
-            expected = self.rejoin.may_join(state.ballot)
-        else:
-            expected = self.status is RECOVERING and self.promised == state.ballot != self.joined
-        entries = self._assemble(sender, state) if expected else None
-        if entries is None:
-            return
-        state.entries = entries
-        if self.rejoin.amnesiac:
-            if self._held_state is None or state.ballot >= self._held_state.ballot:
-                self._held_state = state
-            self._rejoin_if_caught_up(now, out)
-        else:
-            self._join(state, now, out)
+    def accepted(self, out: Outbox) -> Joined:
+        """Line 62."""
+        return Joined(self.leadership.joined)
 
-    def _join(self, state: NewState, now: int, out: Outbox) -> None:
-        self.clock.advance(state.clock)
-        self._adopt(state.ballot, state.entries, now, out)
-        self.status = FOLLOWER
-        self._timer.restart(now)
-        out.send_durable((state.ballot.leader,), NewStateAck(state.ballot))
+    def confirmed(self, now: int, out: Outbox) -> None:
+        """Lines 63-68 at a leader. A follower accepts what came in this ballot before its state did."""
+        if self.leadership.state is LEADER:
+            self._begin_to_lead(now, out)
+            return
         for entry in list(self.entries.values()):
-            self._accept_if_complete_after_join(entry, out)
+            if self.group in entry.accepts:
+                self._accept_if_complete(entry, out)
 
-    def _accept_if_complete_after_join(self, entry: _Entry, out: Outbox) -> None:
-        """ACCEPTs of the ballot that arrived before its state did."""
-        held = entry.accepts.get(self.group)
-        if held is not None and held[0] == self.joined:
-            self._accept_if_complete(entry, out)
-
-    def _on_new_state_ack(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
-        """Lines 63-68. The first ballot needs no agreement on its state: all begin with the empty one."""
-        if self.status is not RECOVERING or not ballot == self.promised == self.joined:
-            return
-        self._state_acks.add(sender)
-        needed = 1 if ballot.number == _FIRST_NUMBER else self.topology.quorum(self.group)
-        if len(self._state_acks) < needed or self.self_id not in self._state_acks:
-            return
-        self.status = LEADER
-        self._next_heartbeat = self._wake = now
+    def _begin_to_lead(self, now: int, out: Outbox) -> None:
         self._announced = self.log.position
         again = sorted((e for e in self.entries.values() if e.position), key=lambda e: e.position)
         for entry in again:
@@ -1037,81 +821,34 @@ class WhiteBox(MulticastProtocol):
                 assert entry.final is not None
                 self._queue.commit(entry.id, entry.final)
         self._retries.hurry()
+        self._wake_by(now)
         self._deliver_ready(out)
 
-    def _on_nack(self, ballot: Ballot, now: int) -> None:
-        """Deviation 4: wait a little for the process of that ballot to lead; then stand against it."""
-        if ballot > self._highest:
-            self._highest = ballot
-            self._timer.restart(now, 0.3)
-            self._wake_by(self._timer.deadline)
+    def ended(self, now: int, out: Outbox) -> None:
+        """Lines 36 and 40: nothing to do; whoever does not take part stamps, accepts and delivers nothing."""
 
-    def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
-        ballot = heartbeat.ballot
-        if ballot.leader != sender:
-            raise PeerError("a heartbeat of somebody else's ballot")
-        if self.rejoin.amnesiac:
-            self._learn_leader(self.group, ballot, now)
-            if heartbeat.position > self.log.position:
-                out.catch_up(sender)
-        elif ballot < self.promised:
-            out.send((sender,), Nack(self.promised))
-        elif self.status is FOLLOWER and ballot == self.joined:
-            self._timer.heard(now, heartbeat.resigning)
-            if heartbeat.resigning:
-                self._wake_by(self._timer.deadline)
-            if heartbeat.position > self.log.position:
-                out.catch_up(sender)
-        elif ballot.leader != self.self_id:
-            # A leader that this process missed the election of, or whose NEW_STATE was lost: vote late, get its state.
-            self._timer.heard(now)
-            if ballot > self.promised or now >= self._vote_again_at:
-                self._promise(ballot, now, out, late=True)
+    def beat(self, out: Outbox) -> None:
+        leadership = self.leadership
+        out.send(leadership.others, Heartbeat(leadership.joined, self._announced, leadership.resigning))
 
-    # -- after the loss of a disk (deviation 11) ----------------------------------------------------------------------
+    def heard(self, heartbeat: Heartbeat, out: Outbox) -> None:
+        """Deviation 6."""
+        if heartbeat.position > self.log.position:
+            out.catch_up(heartbeat.ballot.leader)
 
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
+        """Deviation 11."""
         self.log.forget_marks(sender)
-        highest = max(self.promised, self._highest)
-        bound = self.rejoin.on_returned(sender, returned, highest, self.log.position, out)
-        if bound is None:
-            return
-        self._highest = max(self._highest, bound)
-        if self.status is not LEADER:
-            return
-        if self.joined > bound:
-            self._send_new_state((sender,), out)
-        else:
-            self._recover(now, out)
-
-    def _on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
-        if answer.reached > self.log.position and self.rejoin.amnesiac:
-            out.catch_up(sender)
-        if self.rejoin.on_highest(sender, answer, now):
-            self._wake_by(now)
-
-    def _rejoin_due(self, now: int, out: Outbox) -> int:
-        """Ask the others again, unless only deliveries are missing."""
-        wake: int = now + self.options.retry_us
-        if self.log.position < self.rejoin.reach or self._held_state is not None:
-            out.catch_up(self.rng.choice([p for p in self.members if p != self.self_id]))
-            return wake
-        return self.rejoin.tick(now, out) or wake
-
-    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
-        state = self._held_state
-        if state is None or self.log.position < max(state.position, self.rejoin.reach):
-            return
-        self._held_state = None
-        self.promised = state.ballot
-        self._highest = max(self._highest, state.ballot)
-        self.rejoin.finish(out)
-        self._join(state, now, out)
+        self.leadership.on_returned(sender, returned, now, out)
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
         self._drop(self.log.stable(position, out), out)
+
+    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
+        stable.ask = stable.ask and self.is_member()
+        self._drop(self.log.on_stable_message(sender, stable, out), out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         for message_id in settled:
@@ -1120,12 +857,7 @@ class WhiteBox(MulticastProtocol):
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
-        self._portions.pop(peer, None)
-        if peer == self.promised.leader:
-            self._vote_again_at = now
-        if self.status is LEADER:
-            self._next_heartbeat = min(self._next_heartbeat, now)
-            self._wake_by(now)
+        self.leadership.on_peer_reset(peer, now)
 
     def _wake_by(self, at: int) -> None:
         if at < self._wake:
@@ -1133,49 +865,27 @@ class WhiteBox(MulticastProtocol):
 
     def on_clock(self, off: bool, now: int) -> None:
         super().on_clock(off, now)
-        self._timer.reluctant = off
-        self._next_heartbeat = self._wake = now
+        self.leadership.on_clock(off, now)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        wake_log = None if self.rejoin.amnesiac else self.log.tick(now, out)
+        wakes = [self.leadership.tick(now, out)]
+        if self.is_member() and (wake := self.log.tick(now, out)) is not None:
+            wakes.append(wake)
         if now >= self._wake:
-            self._wake = self._run_timers(now, out)
-        return self._wake if wake_log is None else min(self._wake, wake_log)
-
-    def _run_timers(self, now: int, out: Outbox) -> int:
-        wakes = [self._retry_due(now, out), self._submissions.tick(now, out)]
-        if self.status is LEADER:
-            if now >= self._next_heartbeat:
-                self._next_heartbeat = now + self.options.heartbeat_us
-                peers = [p for p in self.members if p != self.self_id]
-                if peers:
-                    out.send(peers, Heartbeat(self.joined, self._announced, self.clock_off))
-            wakes.append(self._next_heartbeat)
-            if self._highest > self.promised:
-                if self._timer.due(now):
-                    self._recover(now, out)
-                wakes.append(self._timer.deadline)
-        elif self.rejoin.amnesiac:
-            wakes.append(self._rejoin_due(now, out))
-        else:
-            if self._votes is not None:
-                self._compute_state(now, out)
-                wakes.append(now + self.options.heartbeat_us)
-            if self._timer.due(now):
-                self._recover(now, out)
-            wakes.append(self._timer.deadline)
-        if now >= self._sweep_at:
-            self._sweep_at = now + _ABANDONED_RETRIES * self.options.retry_us
-            self._sweep(now, out)
-        return min(wakes)
+            self._wake = min(self._retry_due(now, out), self._submissions.tick(now, out))
+            if now >= self._sweep_at:
+                self._sweep_at = now + _ABANDONED_RETRIES * self.options.retry_us
+                self._sweep(now, out)
+        return min(self._wake, *wakes)
 
     def _sweep(self, now: int, out: Outbox) -> None:
         """Forget remote ACCEPTs of messages that the own group never took up (their leaders send them again) and late
         copies that the own leader has dropped."""
         before = now - _ABANDONED_RETRIES * self.options.retry_us
         old = [e for e in self.entries.values() if e.seen_at < before and not e.position]
-        dropped = [e for e in old if e.phase == ACCEPTED and self.status is FOLLOWER and self._is_past(e.state())]
-        self._drop([e.id for e in old if e.phase == START] + [e.id for e in dropped], out)
+        follows = self.leadership.state is FOLLOWER
+        dropped = [e.id for e in old if follows and e.phase == ACCEPTED and self._is_past(e.state())]
+        self._drop([e.id for e in old if e.phase == START] + dropped, out)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 
@@ -1183,17 +893,17 @@ class WhiteBox(MulticastProtocol):
         return 2 if self.options.leaders_in_quorum else 1
 
     def is_member(self) -> bool:
-        return not self.rejoin.amnesiac
+        return self.leadership.state is not REJOINING
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
-        return self.leaders[group].leader
+        return self.leadership.leaders[group].leader
 
     def role(self) -> str:
-        return REJOINING if self.rejoin.amnesiac else self.status
+        return self.leadership.role()
 
     def describe(self) -> dict[str, Any]:
         return {
-            "ballot": f"{self.joined.number}/{self.joined.leader}",
+            "ballot": f"{self.leadership.joined.number}/{self.leadership.joined.leader}",
             "clock": self.clock.value,
             "pending": len(self._queue),
             "submitted": len(self._submissions),
@@ -1210,7 +920,7 @@ class WhiteBox(MulticastProtocol):
             stamps = {group: stamp for group, (_, stamp) in entry.accepts.items()}
             acks = max((sorted(processes) for processes in entry.acks.values()), key=len, default=[])
             why = blocked.get(message_id, [])
-            if entry.phase == COMMITTED and not entry.position and self.status is not LEADER:
-                why = [{"leader": self.joined.leader}]
+            if entry.phase == COMMITTED and not entry.position and self.leadership.state is not LEADER:
+                why = [{"leader": self.leadership.joined.leader}]
             messages[message_id.hex()] = seen(phase, entry.local, entry.final, why, stamps, acks=acks)
-        return {**super().inspect(), "promised": list(self.promised), "messages": messages}
+        return {**super().inspect(), "promised": list(self.leadership.promised), "messages": messages}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Vector = tuple[Any, ...]
 _START = 0
-_STATES = ("NewLeaderAck", "NewState", "NewStateAck")
+_STATES = ("NewLeaderAck", "NewState", "Joined")
 """Messages at which a process may change any stamp; otherwise a message gets its stamp with an ACCEPT or a delivery."""
 _ACCEPTED_MAX = 1_000
 """So many of a group's latest accepted messages are checked when a process joins a ballot."""
@@ -125,7 +125,7 @@ class WhiteBoxInvariants(Checker):
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
     ) -> None:
         received = type(args[1]).__name__ if handler == "on_message" else ""
-        joined = node.protocol.joined  # type: ignore[attr-defined]
+        joined = node.protocol.leadership.joined  # type: ignore[attr-defined]
         newly = self._joined.get(node.pid) != joined
         if newly or received in _STATES:
             self._on_joined(node, joined)
@@ -258,7 +258,7 @@ class WhiteBoxInvariants(Checker):
     def _check(self, node: Node, accepted: _Accepted) -> None:
         """Invariants 2 and 5 at one process."""
         protocol: Any = node.protocol
-        if protocol.joined <= accepted.ballot:
+        if protocol.leadership.joined <= accepted.ballot:
             return
         entry = protocol.entries.get(accepted.id)
         if entry is not None and entry.phase > 1:
@@ -275,7 +275,7 @@ class WhiteBoxInvariants(Checker):
         protocol: Any = node.protocol
         self.report(
             f"invariant {invariant}",
-            f"at process {node.pid} in ballot {tuple(protocol.joined)}: {accepted.id.hex()},"
+            f"at process {node.pid} in ballot {tuple(protocol.leadership.joined)}: {accepted.id.hex()},"
             f" accepted in {tuple(accepted.ballot)}, {text}",
         )
 
@@ -291,7 +291,7 @@ class WhiteBoxInvariants(Checker):
         dropped. (A leader catches up before it leads.)"""
         protocol: Any = node.protocol
         position = self._positions.get((self.topology.group_of[node.pid], accepted.id))
-        if position is None or protocol.joined.leader == node.pid:
+        if position is None or protocol.leadership.joined.leader == node.pid:
             return False
         return bool(protocol.log.position < position)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from multicast.parts.leadership import Heartbeat
 from multicast.protocol import Outbox, Overloaded
-from multicast.protocols.white_box import ACCEPTED, Deliver, Heartbeat, Multicast, NewLeaderAck, WhiteBox
+from multicast.protocols.white_box import ACCEPTED, Deliver, Multicast, NewLeaderAck, WhiteBox
 from multicast.records import Delivered
 from multicast.types import FINAL, Ballot, Timestamp, Topology
 from tests.conformance.journals import History, Submission, check
@@ -168,7 +169,7 @@ def test_who_waits_for_a_new_state_votes_once_per_link_and_without_its_own_state
 
     def beat() -> list[NewLeaderAck]:
         engine = world.engines[2]
-        engine.receive(1, engine.codec.encode(0, Heartbeat(Ballot(2, 1), 0)))
+        engine.receive(1, engine.codec.encode(0, Heartbeat(Ballot(2, 1), 0, False)))
         world._run(2)
         return [engine.codec.decode(data)[1] for data in world.links[2, 1]]
 
@@ -248,7 +249,7 @@ class OwnDeliverOverALink(WhiteBox):
     def _send_deliver(self, entry: Any, position: int, out: Outbox) -> None:
         assert entry.local is not None and entry.final is not None
         entry.sent = True
-        deliver = Deliver(entry.id, self.joined, entry.local, entry.final, position)
+        deliver = Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position)
         out.send([p for p in self.members if p != self.self_id], deliver)
         self.own.append(deliver)
 
@@ -280,18 +281,18 @@ def deposed_before_its_own_deliver(protocol: type[OwnDeliverOverALink]) -> list[
     world.settle()
     world.now += 3 * SECOND
     world._run(1)  # stands for election; its quorum is 1 and 2, because the vote of 0 does not reach it
-    while world.protocol(1).joined.leader != 1:
+    while world.protocol(1).leadership.joined.leader != 1:
         assert world.step(1, 2) or world.step(2, 1)
-    while world.protocol(2).joined.leader != 1:
+    while world.protocol(2).leadership.joined.leader != 1:
         assert world.step(1, 2)
-    while world.protocol(0).joined.leader != 1:
+    while world.protocol(0).leadership.joined.leader != 1:
         assert world.step(1, 0)
     world.protocol(0).deliver_own(world)
     assert world.delivered(0) == [] and world.protocol(0).entries[first.id].phase == ACCEPTED
     world.crash(1)
     world.cut = set()
     world.now += 3 * SECOND
-    world.protocol(2)._timer.restart(world.now)
+    world.protocol(2).leadership._timer.restart(world.now)
     world._run(0)
     world.settle()
     assert world.protocol(0).role() == "leader"
@@ -342,7 +343,7 @@ def test_a_leader_asks_its_group_for_what_the_others_have_settled() -> None:
     world.cut = {(0, 1), (2, 0), (0, 2)}
     world.settle()
     world.cut |= {(1, 0), (2, 3), (2, 4), (2, 5)}
-    while world.protocol(2).joined.leader != 2:
+    while world.protocol(2).leadership.joined.leader != 2:
         world.advance(SECOND // 10)
     assert world.delivered(1) == [], "what it asked for is still under way"
     world.cut -= {(0, 1), (1, 0)}
@@ -398,9 +399,9 @@ def test_a_leader_cut_off_by_a_dead_candidates_ballot_must_hear_of_it(protocol: 
     world = Lockstep(Topology.grid(1, 3), protocol)
     world.settle()
     world.cut = {(0, 2), (2, 0), (1, 2)}
-    while world.protocol(1).promised == world.protocol(0).promised:
+    while world.protocol(1).leadership.promised == world.protocol(0).leadership.promised:
         world.advance(SECOND // 10)
-    assert world.protocol(0).role() == "leader" and world.protocol(1).promised.leader == 2
+    assert world.protocol(0).role() == "leader" and world.protocol(1).leadership.promised.leader == 2
     world.crash(2)
     world.cut = set()
     m = world.submit(0, 0)

@@ -104,7 +104,7 @@ def test_who_does_not_ask_has_the_forgotten_vote(protocol: type[WhiteBox]) -> No
     isolate(world, 2, but=1)
     isolate(world, 1, but=2)
     world.advance(2 * SECOND)
-    assert world.protocol(2).promised == (2, 2) == world.protocol(1).promised, "the staging depends on who stands first"
+    assert world.protocol(2).leadership.promised == (2, 2) == world.protocol(1).leadership.promised, "the staging depends on who stands first"
     isolate(world, 2)
     world.cut -= {(1, p) for p in (0, 3, 4)} | {(p, 1) for p in (0, 3, 4)}
     world.lose_disk(1)
@@ -117,7 +117,7 @@ def test_who_does_not_ask_has_the_forgotten_vote(protocol: type[WhiteBox]) -> No
     for late in (3, 4):
         world.cut -= {(2, late), (late, 2)}
         world.settle()
-    assert world.protocol(2).role() == "leader" and world.protocol(2).joined == (2, 2)
+    assert world.protocol(2).role() == "leader" and world.protocol(2).leadership.joined == (2, 2)
     world.submit(3, 0)
     world.settle()
     assert disagree(world) == (protocol is not WhiteBox)

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from multicast.parts.delivered import DeliveredLog
-from multicast.parts.rejoin import Returned
 from multicast.protocol import Outbox, Saved
-from multicast.protocols.white_box import ACCEPTED, NewLeaderAck, WhiteBox
+from multicast.protocols.white_box import ACCEPTED, WhiteBox
 from multicast.simulation.runner import Settings
-from multicast.types import Ballot, ProcessId
+from multicast.types import ProcessId
 from tests.planted import Planted
+from tests.planted.rewriting import rewrite
 
 ELECTIONS = Settings(
     groups=2,
@@ -80,19 +80,14 @@ class LanesSwapped(WhiteBox):
         _swap_lanes(out)
 
 
+@rewrite("choose", "elif vote.joined == latest:", "else:")
 class EveryBallotCounts(WhiteBox):
     """Line 45 left out: ACCEPTED states of lower ballots contribute too."""
 
-    def _on_new_leader_ack(self, sender: ProcessId, ack: Any, now: int, out: Outbox) -> None:
-        ack.joined = Ballot(0, 0)
-        super()._on_new_leader_ack(sender, ack, now, out)
 
-
+@rewrite("_save", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
 class BallotsNotSaved(WhiteBox):
     """A promise is given, and forgotten at a crash."""
-
-    def _save_ballots(self, out: Outbox) -> None:
-        pass
 
 
 class EntriesNotSaved(WhiteBox):
@@ -119,41 +114,25 @@ class AmnesiacVotes(WhiteBox):
         super().on_start(msgspec.structs.replace(saved, lost=False, first=saved.first or saved.lost), now, out)
 
 
+@rewrite("on_highest", "if len(self._answers) < len(self._others):", "if not self._answers:", part="leadership.rejoin")
+@rewrite("on_highest", "or len(ballots) < self._quorum:", "or not ballots:", part="leadership.rejoin")
 class AmnesiacWaitsForOne(WhiteBox):
     """An amnesiac takes the first answer for the bound, without hearing all others. (Random runs do not find it: the
     one that is silent must be the candidate with the forgotten vote. See the staged schedule in tests/multicast.)"""
 
-    def _on_highest(self, sender: ProcessId, answer: Any, now: int, out: Outbox) -> None:
-        if self.rejoin.amnesiac and self.rejoin.bound is None and answer.ballot is not None:
-            self.rejoin.bound, self.rejoin.reach = answer.ballot, answer.reached
-        super()._on_highest(sender, answer, now, out)
 
-
+@rewrite("on_returned", "if bound is None:", "if False:", part="leadership")
+@rewrite("on_returned", "self._highest = max(self._highest, bound)", "pass", part="leadership")
+@rewrite("on_returned", "if self.joined > bound:", "if True:", part="leadership")
+@rewrite("may_join", "(self.bound is not None and ballot > self.bound)", "True", part="leadership.rejoin")
 class AmnesiacJoinsAnyBallot(WhiteBox):
     """An amnesiac takes the present state of its leader at once, in the ballot in which it may have voted before."""
 
-    def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
-        if self.status == "leader":
-            self._send_new_state((sender,), out)
-        super()._on_returned(sender, returned, now, out)
 
-    def _on_new_state(self, sender: ProcessId, state: Any, now: int, out: Outbox) -> None:
-        if self.rejoin.amnesiac:
-            self.rejoin.bound = Ballot(0, 0)
-        super()._on_new_state(sender, state, now, out)
-
-
+@rewrite("_rejoin_if_caught_up", "or self._deliveries.position < max(state.reach, self.rejoin.reach)", "", part="leadership")
+@rewrite("_rejoin_due", "self._deliveries.position < self.rejoin.reach or", "", part="leadership")
 class AmnesiacJoinsBehind(WhiteBox):
     """An amnesiac acknowledges the new state before it has caught up with what that state leaves out."""
-
-    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
-        if self._held_state is not None:
-            self._held_state.position = self.rejoin.reach = 0
-        super()._rejoin_if_caught_up(now, out)
-
-    def _rejoin_due(self, now: int, out: Outbox) -> int:
-        self.rejoin.reach = 0
-        return super()._rejoin_due(now, out)
 
 
 class MarksToldAlone(WhiteBox):
@@ -165,33 +144,21 @@ class MarksToldAlone(WhiteBox):
         self.log = DeliveredLog(self.self_id, self.topology, options.stability_us, options.dedup_window_us)
 
 
+@rewrite("_on_returned", "self.log.forget_marks(sender)", "pass")
 class MarksKept(WhiteBox):
     """What a process told its group before it lost its disk counts for the group's watermark. (Staged.)"""
 
-    def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
-        told = self.log.mark_of(sender)
-        super()._on_returned(sender, returned, now, out)
-        self.log.report(sender, told, out)
 
-
+@rewrite("_choose_if_possible", "self._votes = {}", "pass", part="leadership")
+@rewrite("_on_vote", "if self.state is CANDIDATE:", "if self._votes:", part="leadership")
+@rewrite("_choose_if_possible", 'self._go("choose")', 'self.state = "elect"', part="leadership")
 class StateActedOnTwice(WhiteBox):
     """Line 42 as printed: the condition holds again with every later NEWLEADER_ACK, and the state is computed anew."""
 
-    def _on_new_leader_ack(self, sender: ProcessId, ack: NewLeaderAck, now: int, out: Outbox) -> None:
-        if self._votes is not None:
-            self._all_votes = self._votes
-        elif ack.ballot == self.promised == self.joined and ack.ballot.leader == self.self_id:
-            self._votes = self._all_votes
-            self.status = "recovering"
-        super()._on_new_leader_ack(sender, ack, now, out)
 
-
+@rewrite("choose", "clock = max(vote.clock for vote in votes.values())", "clock = 0")
 class StaleClock(WhiteBox):
     """A new leader goes on with its own clock instead of the highest of its voters'."""
-
-    def _on_new_leader_ack(self, sender: ProcessId, ack: NewLeaderAck, now: int, out: Outbox) -> None:
-        ack.clock = 0
-        super()._on_new_leader_ack(sender, ack, now, out)
 
 
 class OwnAcceptHeld(WhiteBox):
@@ -214,9 +181,9 @@ class OwnAcceptHeld(WhiteBox):
         if not self._delivering:
             super()._advance_clock(to)
 
-    def _on_multicast(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+    def _stamp(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         before = len(out.sends)
-        super()._on_multicast(sender, message, now, out)
+        super()._stamp(sender, message, now, out)
         sends, out.sends[before:] = out.sends[before:], []
         for to, sent, durable in sends:
             out.sends.append((tuple(p for p in to if p != self.self_id), sent, durable))
@@ -231,7 +198,7 @@ class WithoutOwnAcknowledgement(OwnAcceptHeld):
         groups = entry.message.destinations
         if any(len(acknowledged.intersection(self.topology.groups[g])) < self.topology.quorum(g) for g in groups):
             return False
-        entry.accepts.setdefault(self.group, (self.joined, entry.local))
+        entry.accepts.setdefault(self.group, (self.leadership.joined, entry.local))
         return super()._is_committed(entry, vector, acknowledged | {self.self_id})
 
 
@@ -248,48 +215,40 @@ class OwnBallotOnly(WhiteBox):
         return super()._is_committed(entry, tuple(h[0] for h in held if h is not None), acknowledged)
 
 
+@rewrite("_accept_if_complete", "if ballot != self.leadership.joined:", "if False:")
 class AnyBallotAccepted(WhiteBox):
     """Line 11 without its condition: an ACCEPT of a ballot of the own group that was deposed is accepted, too."""
-
-    def _accept_if_complete(self, entry: Any, out: Outbox) -> None:
-        joined, held = self.joined, entry.accepts.get(self.group)
-        if held is not None:
-            self.joined = held[0]
-        super()._accept_if_complete(entry, out)
-        self.joined = joined
 
 
 class DuplicateFiltered(WhiteBox):
     """Line 25 as printed: a DELIVER that is filtered as a duplicate leaves phase and timestamps as they were. (A state
     that is taken over, line 60, gives back as ACCEPTED what was delivered; ours leaves alone what was delivered.)"""
 
-    def _adopt(self, ballot: Any, states: Any, now: int, out: Outbox) -> None:
-        super()._adopt(ballot, states, now, out)
-        for state in states:
-            entry = self.entries.get(state.message.id)
-            if entry is not None and entry.position and state.phase == ACCEPTED:
+    def adopt(self, state: Any, now: int, out: Outbox) -> None:
+        super().adopt(state, now, out)
+        for taken in state.entries:
+            entry = self.entries.get(taken.message.id)
+            if entry is not None and entry.position and taken.phase == ACCEPTED:
                 entry.phase, entry.final = ACCEPTED, None
 
     def _on_duplicate_deliver(self, entry: Any, deliver: Any, out: Outbox) -> None:
         pass
 
 
+@rewrite(
+    "_run_timers",
+    "self.stand(now, out)",
+    "self._wait(now) if self.state is PROMISED else self.stand(now, out)",
+    part="leadership",
+)
 class WaitsForItsCandidate(WhiteBox):
     """No bug where leaders are chosen by an oracle, as in the paper: who has promised a ballot waits for its candidate.
     (With ours, it stands itself when it has waited too long, and the next bug only costs time.)"""
 
-    def _recover(self, now: int, out: Outbox) -> None:
-        if self.promised not in (self.joined, self.promised._replace(leader=self.self_id)):
-            self._timer.restart(now)
-        else:
-            super()._recover(now, out)
 
-
+@rewrite("_on_nack", "if nack.ballot > self._highest:", "if False:", part="leadership")
 class NoNegativeAnswer(WaitsForItsCandidate):
     """Lines 37 and 11 as printed: who asks in a low ballot hears nothing. (Staged.)"""
-
-    def _on_nack(self, ballot: Ballot, now: int) -> None:
-        pass
 
 
 class ClientRetryOnly(WhiteBox):

@@ -11,26 +11,27 @@ from tests.planted.rewriting import rewrite
 # -- lanes ------------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_promise", "out.send_durable((ballot.leader,), vote)", "out.send((ballot.leader,), vote)")
+@rewrite("_promise", "out.send_durable(", "out.send(", part="leadership")
 class VoteBeforeSync(WhiteBox):
     """A vote leaves before the promise is on disk."""
 
 
-@rewrite("_join", "out.send_durable(", "out.send(")
+@rewrite("_tell_joined", "out.send_durable(", "out.send(", part="leadership")
 class JoinedBeforeSync(WhiteBox):
-    """A follower says that it has the new state before that is on disk. (What is decided in a ballot needs the
-    acknowledgements of line 16, which wait for the disk and for the joining; the state itself is made of what a quorum
-    of voters has on disk, and any later candidate finds that again. So who has joined decides only when the leader
-    begins.)"""
+    """Who takes over a new state says so, the leader to itself too, before that is on disk. (What is decided in a
+    ballot needs the acknowledgements of line 16, which wait for the disk and for the joining; the state itself is made
+    of what a quorum of voters has on disk, and any later candidate finds that again. So who has joined decides only
+    when the leader begins; and what it stamps before a crash it never counts, since it leads in that ballot no
+    more.)"""
 
 
-@rewrite("_compute_state", "out.send_durable((self.self_id,)", "out.send((self.self_id,)")
+@rewrite("start", "out.send_durable((self._self_id,)", "out.send((self._self_id,)", part="leadership")
 class LeadsBeforeSync(WhiteBox):
-    """A new leader counts itself among those who have its state before that is on disk. (As `JoinedBeforeSync`; and
-    what it stamps before a crash it never counts, since it leads in that ballot no more.)"""
+    """The first leader begins before its first ballot is on disk, and may do so once more after a crash. (What it
+    stamps before the crash it never counts: its acknowledgements wait for the disk, and then it is no new process.)"""
 
 
-@rewrite("_recover", "out.send_durable([p", "out.send([p")
+@rewrite("stand", "out.send_durable(", "out.send(", part="leadership")
 class StandsBeforeSync(WhiteBox):
     """A candidate asks for votes before its own promise is on disk."""
 
@@ -43,7 +44,7 @@ class ClockNotSaved(WhiteBox):
     """The clock that an acknowledgement vouches for is only in memory."""
 
 
-@rewrite("_adopt", 'out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))', "pass")
+@rewrite("adopt", 'out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))', "pass")
 class AdoptedClockNotSaved(WhiteBox):
     """The clock that came with a new state is only in memory, and taken for saved."""
 
@@ -53,21 +54,21 @@ class ClockForgotten(WhiteBox):
     """After a restart the clock goes on from the last delivery."""
 
 
-@rewrite("_adopt", "self._save_entry(self._load(state, now), out)", "self._load(state, now)")
+@rewrite("adopt", "self._save_entry(self._load(taken, now), out)", "self._load(taken, now)")
 class AdoptedNotSaved(WhiteBox):
     """What a new state brings is only in memory."""
 
 
 @rewrite(
-    "_adopt",
-    "entry.local, entry.final = state.local, state.final self._save_entry(entry, out)",
-    "entry.local, entry.final = state.local, state.final",
+    "adopt",
+    "entry.local, entry.final = taken.local, taken.final self._save_entry(entry, out)",
+    "entry.local, entry.final = taken.local, taken.final",
 )
 class AdoptedChangesNotSaved(WhiteBox):
     """What a new state changes of a held message is only in memory."""
 
 
-@rewrite("_adopt", "                    out.delete(_ENTRY_PREFIX + message_id)", "                    pass")
+@rewrite("adopt", "                    out.delete(_ENTRY_PREFIX + message_id)", "                    pass")
 class DroppedNotDeleted(WhiteBox):
     """What a new state leaves out is there again after a restart."""
 
@@ -77,12 +78,12 @@ class CommittedNotSaved(WhiteBox):
     """The place of a committed message is only in memory."""
 
 
-@rewrite("_adopt", "self._save_ballots(out)", "pass")
+@rewrite("_take_over", "self._save(out)", "pass", part="leadership")
 class JoinedNotSaved(WhiteBox):
     """The ballot that a process has joined is only in memory."""
 
 
-@rewrite("_promise", "self._save_ballots(out)", "pass")
+@rewrite("_promise", "self._save(out)", "pass", part="leadership")
 class PromiseNotSaved(WhiteBox):
     """The ballot that a process has promised is only in memory."""
 
@@ -90,122 +91,112 @@ class PromiseNotSaved(WhiteBox):
 # -- votes and states -------------------------------------------------------------------------------------------------
 
 
-@rewrite("_state_portions", "entry.phase >= ACCEPTED", "entry.phase == ACCEPTED")
+@rewrite("_states", "e.phase >= ACCEPTED", "e.phase == ACCEPTED")
 class CommittedLeftOut(WhiteBox):
     """A vote, or a new state, has no committed messages."""
 
 
-@rewrite("_compute_state", "if state.phase == COMMITTED:", "if state.phase == COMMITTED and vote.joined == latest:")
+@rewrite("choose", "if state.phase == COMMITTED:", "if state.phase == COMMITTED and vote.joined == latest:")
 class CommittedOfLatestOnly(WhiteBox):
     """What is committed counts only if it comes from the latest ballot. (What is committed was accepted by a quorum
     in its ballot or before, so the state of every later ballot has it, as accepted at the same stamp.)"""
 
 
-@rewrite("_compute_state", "chosen.setdefault(state.message.id, state)", "chosen[state.message.id] = state")
+@rewrite("choose", "chosen.setdefault(state.message.id, state)", "chosen[state.message.id] = state")
 class AcceptedOverCommitted(WhiteBox):
     """Of a message that one voter has committed and another accepted, the latter counts. (All its stamps are accepted
     by quorums: it is committed once more at the same timestamp.)"""
 
 
-@rewrite(
-    "_compute_state",
-    "len(votes) < self.topology.quorum(self.group)",
-    "len(votes) < self.topology.quorum(self.group) - 1",
-)
+@rewrite("_choose_if_possible", "len(votes) < self.quorum", "len(votes) < self.quorum - 1", part="leadership")
 class OneVoteLess(WhiteBox):
     """A candidate needs one vote less than a quorum."""
 
 
 @rewrite(
-    "_compute_state",
-    "if votes[ahead].position > self.log.position:",
-    "if votes[ahead].position > self.log.position + 1:",
+    "_choose_if_possible",
+    "if votes[ahead].position > self._deliveries.position:",
+    "if votes[ahead].position > self._deliveries.position + 1:",
+    part="leadership",
 )
 class OneDeliveryBehind(WhiteBox):
     """A candidate may be one delivery behind its voters."""
 
 
-@rewrite("_compute_state", "self.clock.advance(max(vote.clock for vote in votes.values()))", "pass")
+@rewrite("choose", "max(vote.clock for vote in votes.values())", "self.clock.value")
 class VotersClocksIgnored(WhiteBox):
     """A new leader goes on with its own clock."""
 
 
-@rewrite("_join", "self.clock.advance(state.clock)", "pass")
+@rewrite("adopt", "self.clock.advance(state.clock)", "pass")
 class LeadersClockIgnored(WhiteBox):
-    """A follower joins a ballot with its own clock."""
+    """A ballot is joined with the own clock."""
 
 
-@rewrite("_on_new_leader_ack", "ack.ballot != self.promised or", "")
+@rewrite("_on_vote", "vote.ballot != self.promised or", "", part="leadership")
 class OldVotesCount(WhiteBox):
     """Votes for a candidate's earlier ballots count."""
 
 
-@rewrite("_on_new_leader", "if ballot <= self.promised:", "if ballot < self.promised:")
+@rewrite("_on_new_leader", "if asked.ballot <= self.promised:", "if asked.ballot < self.promised:", part="leadership")
 class VotesTwice(WhiteBox):
     """A process votes for a ballot again that it has promised."""
 
 
-@rewrite(
-    "_on_new_state_ack",
-    "needed = 1 if ballot.number == _FIRST_NUMBER else self.topology.quorum(self.group)",
-    "needed = 1",
-)
+@rewrite("_confirm_by_quorum", "(enough or self.joined.number == FIRST_NUMBER)", "True", part="leadership")
 class LeadsAlone(WhiteBox):
     """A new leader does not wait until a quorum has its state. (As `JoinedBeforeSync`.)"""
 
 
-@rewrite(
-    "_on_new_state_ack",
-    "len(self._state_acks) < needed or self.self_id not in self._state_acks",
-    "len(self._state_acks) < needed",
-)
+@rewrite("_confirm_by_quorum", "self._self_id in self._joiners and", "", part="leadership")
 class OwnStateNotCounted(WhiteBox):
-    """A quorum has the new state, the leader\'s own disk perhaps not: told again after a restart, it leads again."""
+    """A new leader begins when a quorum has its state, its own disk perhaps not. (As `JoinedBeforeSync`; and a restarted
+    process is nobody's elect any more.)"""
 
 
-@rewrite("_on_new_state_ack", "not ballot == self.promised == self.joined", "self.promised != self.joined")
+@rewrite("on_joined", "if joined.ballot == self._counted:", "if True:", part="leadership")
 class StaleStateAcks(WhiteBox):
     """Who has joined an earlier ballot counts as one who has this state. (As `JoinedBeforeSync`.)"""
 
 
-@rewrite("_promise", "self._state_acks = set()", "pass")
+@rewrite("on_joined", "self._joiners = set()", "pass", part="leadership")
 class StateAcksKept(WhiteBox):
     """Who has joined an earlier ballot of this leader is counted in the next one. (As `JoinedBeforeSync`.)"""
 
 
-@rewrite("_promise", "self._portions.clear()", "pass")
+@rewrite("_promise", "self._assembly.clear()", "pass", part="leadership")
 class PortionsMixed(WhiteBox):
     """Portions of votes for two ballots make one state. (They do not: the first portion of the next vote clears what is
     there, and nothing of a link comes after a loss before the loss is told.)"""
 
 
-@rewrite("on_peer_reset", "self._portions.pop(peer, None)", "pass")
+@rewrite("on_peer_reset", "self._assembly.forget(peer)", "pass", part="leadership")
 class LostPortionForgotten(WhiteBox):
     """A state is complete though a portion of it was lost with the link."""
 
 
-@rewrite("_assemble", "if message.part < message.parts - 1:", "if message.part < message.parts - 2:")
+@rewrite("add", "if part == parts - 1", "if part >= parts - 2", part="leadership._assembly")
 class LastPortionLeftOut(WhiteBox):
     """A state is complete without its last portion."""
 
 
-@rewrite("_adopt", "self._queue = PendingQueue()", "pass")
+@rewrite("adopt", "self._queue = PendingQueue()", "pass")
 class QueueKept(WhiteBox):
     """What was pending in an earlier reign still is."""
 
 
-@rewrite("_adopt", "self._early.clear()", "pass")
+@rewrite("adopt", "self._early.clear()", "pass")
 class EarlyKept(WhiteBox):
     """DELIVERs of an earlier ballot that could not be carried out are in a later one. (What was committed stays so, in
     its place: a DELIVER is true whenever it is carried out.)"""
 
 
-@rewrite("_adopt", "self._reset_delivered(entry)", "entry.sent = False")
+@rewrite("adopt", "self._reset_delivered(entry)", "entry.sent = False")
 class AcknowledgementsKept(WhiteBox):
     """Acknowledgements are kept over a change of leaders."""
 
 
-@rewrite("_adopt", "if entry.position:", "if False:")
+@rewrite("adopt", "if entry.position:", "if False:")
 class DeliveredTakenBack(WhiteBox):
     """A state that is taken over takes back what was delivered here."""
 
@@ -219,7 +210,7 @@ class LastDeliveryAgain(WhiteBox):
     """The last delivery, when its entry is gone, is taken from a new state as if it were new."""
 
 
-@rewrite("_on_new_state_ack", "self._announced = self.log.position", "pass")
+@rewrite("_begin_to_lead", "self._announced = self.log.position", "pass")
 class PositionsGoOn(WhiteBox):
     """A new leader numbers deliveries from where it had been in an earlier reign."""
 
@@ -237,7 +228,7 @@ class FirstAcceptCounts(WhiteBox):
     """The first ACCEPT of a group stays, whatever its later leaders say."""
 
 
-@rewrite("_accept_if_complete", "or self.status is RECOVERING ", "")
+@rewrite("_accept_if_complete", "or not self.leadership.takes_part ", "")
 class AcceptsAfterPromise(WhiteBox):
     """Who has promised a ballot goes on acknowledging in the one before."""
 
@@ -291,15 +282,15 @@ class StampOfHighestBallot(WhiteBox):
     """The final timestamp is the stamp of the group whose ballot is the highest."""
 
 
-@rewrite("_on_deliver", "self.status is RECOVERING or ", "")
+@rewrite("_on_deliver", "not self.leadership.takes_part or ", "")
 class DeliversAfterPromise(WhiteBox):
     """Who has promised a higher ballot still delivers on the word of the leader before. (As `EarlyKept`.)"""
 
 
 @rewrite(
     "_on_deliver",
-    "if self.status is RECOVERING or self.joined != deliver.ballot:",
-    "if self.status is RECOVERING or self.joined > deliver.ballot or deliver.ballot.leader != sender:",
+    "if not self.leadership.takes_part or self.leadership.joined != deliver.ballot:",
+    "if not self.leadership.takes_part or self.leadership.joined > deliver.ballot or deliver.ballot.leader != sender:",
 )
 class DeliversBeforeJoining(WhiteBox):
     """A DELIVER of a ballot that this process has not joined yet is carried out."""
@@ -317,7 +308,7 @@ class InstalledStaysPending(WhiteBox):
 
 @rewrite(
     "on_install",
-    "if self.status is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:",
+    "if self.leadership.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:",
     "if False:",
 )
 class DeposedGoesOn(WhiteBox):
@@ -345,20 +336,26 @@ class RetriesAtHome(WhiteBox):
 
 
 @rewrite(
-    "on_start",
-    "if self.promised == self.joined and self.joined.leader != self.self_id: self.status = FOLLOWER",
-    "if self.promised == self.joined: self.status = FOLLOWER if self.joined.leader != self.self_id else LEADER",
+    "start",
+    "self._timer.restart(now, _RESTARTED)",
+    "self.state, self.takes_part = (LEADER, True) if self.joined == self.promised else (PROMISED, False)",
+    part="leadership",
 )
 class LeadsAgain(WhiteBox):
     """A restarted leader goes on in its ballot."""
 
 
-@rewrite("_on_heartbeat", "elif self.status is FOLLOWER and ballot == self.joined:", "elif ballot == self.joined:")
+@rewrite(
+    "_on_heartbeat",
+    "out.send((sender,), Nack(self.promised))",
+    "self._timer.heard(now)",
+    part="leadership",
+)
 class ReassuredAfterPromise(WhiteBox):
     """Who has promised another ballot is kept from standing by heartbeats of the old leader."""
 
 
-@rewrite("_on_heartbeat", "elif ballot.leader != self.self_id:", "elif False:")
+@rewrite("_on_heartbeat", "if ballot > self.promised or now >= self._vote_again_at:", "if False:", part="leadership")
 class NeverLate(WhiteBox):
     """Who has missed an election never joins its leader."""
 
@@ -366,11 +363,11 @@ class NeverLate(WhiteBox):
 class RefusedInOneGroup(WhiteBox):
     """The leader of one group does not stamp what comes too late."""
 
-    def _on_multicast(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+    def _stamp(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         window = self.options.dedup_window_us
         late = window and now > created_us(message.id) + window
         if not late or self.group % 2 == 0 or message.id in self.entries or self.log.known(message.id):
-            super()._on_multicast(sender, message, now, out)
+            super()._stamp(sender, message, now, out)
 
 
 # -- garbage ----------------------------------------------------------------------------------------------------------
@@ -409,46 +406,46 @@ class SettledTheWrongWay(WhiteBox):
 # -- after the loss of a disk -----------------------------------------------------------------------------------------
 
 
-@rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="rejoin")
+@rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
 class LowestBound(WhiteBox):
     """Who lost its disk joins above the lowest ballot that it hears of."""
 
 
-@rewrite("on_highest", "self.reach = max(a.reached for a in self._answers.values())", "self.reach = 0", part="rejoin")
+@rewrite("on_highest", "self.reach = max(a.reached for a in self._answers.values())", "self.reach = 0", part="leadership.rejoin")
 class NoReach(WhiteBox):
     """Who lost its disk does not fetch first what others reached."""
 
 
-@rewrite("on_highest", "or answer.question != self._question ", "", part="rejoin")
+@rewrite("on_highest", "or answer.question != self._question ", "", part="leadership.rejoin")
 class StaleAnswers(WhiteBox):
     """Who lost its disk takes answers to the questions of an earlier life."""
 
 
 @rewrite(
-    "on_highest", "if len(self._answers) < len(self._others):", "if len(self._answers) < self._quorum:", part="rejoin"
+    "on_highest", "if len(self._answers) < len(self._others):", "if len(self._answers) < self._quorum:", part="leadership.rejoin"
 )
 class QuorumOfAnswers(WhiteBox):
     """Who lost its disk does not wait for the answers of all others, but of a quorum."""
 
 
-@rewrite("may_join", "ballot > self.bound", "ballot >= self.bound", part="rejoin")
+@rewrite("may_join", "ballot > self.bound", "ballot >= self.bound", part="leadership.rejoin")
 class JoinsAtBound(WhiteBox):
     """Who lost its disk joins the very ballot in which it may have voted."""
 
 
 @rewrite(
-    "restore", "self.amnesiac = saved.lost or MARKER_KEY in saved.values", "self.amnesiac = saved.lost", part="rejoin"
+    "restore", "self.amnesiac = saved.lost or MARKER_KEY in saved.values", "self.amnesiac = saved.lost", part="leadership.rejoin"
 )
 class MemberByRestart(WhiteBox):
     """Who lost its disk and is restarted takes part as if it had never lost it."""
 
 
-@rewrite("_on_returned", "highest = max(self.promised, self._highest)", "highest = self.joined")
+@rewrite("on_returned", "highest = max(self.promised, self._highest)", "highest = self.joined", part="leadership")
 class JoinedIsHighest(WhiteBox):
     """Who lost its disk hears of joined ballots only, not of promised ones."""
 
 
-@rewrite("_rejoin_if_caught_up", "max(state.position, self.rejoin.reach)", "self.rejoin.reach")
+@rewrite("_rejoin_if_caught_up", "max(state.reach, self.rejoin.reach)", "self.rejoin.reach", part="leadership")
 class RejoinsBehindState(WhiteBox):
     """Who lost its disk joins with what others reached, without all that the new leader has delivered."""
 
@@ -456,7 +453,7 @@ class RejoinsBehindState(WhiteBox):
 HARMLESS = (
     Planted(JoinedBeforeSync), Planted(LeadsBeforeSync), Planted(LeadsAlone), 
     Planted(StaleStateAcks), Planted(StateAcksKept), Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted),
-    Planted(EarlyKept), Planted(DeliversAfterPromise), Planted(AcceptsKept), 
-    Planted(PortionsMixed),
+    Planted(EarlyKept), Planted(DeliversAfterPromise), Planted(AcceptsKept),
+    Planted(PortionsMixed), Planted(OwnStateNotCounted),
 )  # fmt: skip
 PLANTED = planted_in(__name__, HARMLESS)
