@@ -7,7 +7,7 @@ that are due act in the order in which they are given, each at most once in a ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from multicast.protocol import Outbox
 
@@ -26,7 +26,7 @@ class Deadlines:
 
     __slots__ = ("_at", "_next", "_timers")
 
-    def __init__(self, timers: dict[str, Timer]):
+    def __init__(self, timers: Mapping[str, Timer]):
         self._next = _NEVER
         self._timers = dict(timers)
         self._at = dict.fromkeys(timers, _NEVER)

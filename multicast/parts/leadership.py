@@ -26,7 +26,7 @@ Durable, under one key: the promised and the joined ballot. The first ballot bel
 is the empty one: its leader leads when its own Joined comes back from the disk. A restarted process never leads in a
 ballot from before. A leader or candidate that hears of a higher ballot, and sees no new leader soon, stands again.
 
-The states of a process, and what may happen to it in each, are `TRANSITIONS`.
+The states of a process, and what may happen to it in each, are `TRANSITIONS` of parts.ballots.
 
 Lost disk. Who has no memory (`rejoining`) promises nothing and votes for nothing. It keeps the state of a ballot above
 all for which it may have voted until it has the group's deliveries up to what that leaves out, and then joins it.
@@ -40,89 +40,37 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from multicast.parts.ballots import (
+    CANDIDATE,
+    ELECT,
+    FIRST_NUMBER,
+    FOLLOWER,
+    JOINED,
+    LEADER,
+    PROMISED,
+    REJOINING,
+    TRANSITIONS,
+    Heartbeat,
+    Joined,
+    Nack,
+    NewLeader,
+    State,
+    Vote,
+)
+from multicast.parts.deadlines import Deadlines
 from multicast.parts.options import GroupOptions
-from multicast.parts.portions import Assembly, portions
+from multicast.parts.portions import Assembly, split
 from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Handler, Outbox, PeerError, Saved
 from multicast.types import Ballot, GroupId, ProcessId, Topology
 
-REJOINING, PROMISED, CANDIDATE, ELECT = "rejoining", "promised", "candidate", "elect"
-JOINED, FOLLOWER, LEADER = "joined", "follower", "leader"
-
-_MEMBERS = (PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER)
-
-TRANSITIONS: dict[str, dict[str, str]] = {
-    "lose the disk": {PROMISED: REJOINING},
-    "promise": dict.fromkeys(_MEMBERS, PROMISED),
-    "stand": dict.fromkeys(_MEMBERS, CANDIDATE),
-    "choose": {CANDIDATE: ELECT},
-    "join": {PROMISED: JOINED, REJOINING: JOINED},
-    "confirm": {ELECT: LEADER, JOINED: FOLLOWER},
-    "step down": {LEADER: PROMISED},
-}
-"""What happens -> state before -> state after; nothing else may happen. PROMISED: waits for the state of its promised
-ballot; every life begins so. CANDIDATE: collects votes for its own. ELECT and JOINED: has taken over the ballot's
-state, as its leader and as another member, but does not know yet that it has begun."""
-
-FIRST_NUMBER = 1
 _BALLOTS_KEY = b"b"
 _NACKED = 0.3
 """Patience with a higher ballot that one has only heard of, as a share of the usual one."""
 _RESTARTED = 0.1
 """Patience of a restarted leader, before it stands again."""
 _VOTE_AGAIN_RETRIES = 20
-
-
-class _Portion(msgspec.Struct, array_like=True, kw_only=True, gc=False):
-    """Number `part` of `parts`. entries: what there may be much of."""
-
-    part: int = 0
-    parts: int = 1
-
-
-class Vote(_Portion, array_like=True, gc=False):
-    """I promise `ballot`; this is my state. joined: the ballot in which it was formed. position: my last delivery."""
-
-    ballot: Ballot
-    joined: Ballot
-    position: int
-    entries: list[Any]
-
-
-class State(_Portion, array_like=True, gc=False):
-    """The state in which the ballot begins, or, for one who comes late, the leader's present one. reach: it leaves out
-    what was delivered up to this position."""
-
-    ballot: Ballot
-    reach: int
-    entries: list[Any]
-
-
-class NewLeader(msgspec.Struct, array_like=True, tag=120, gc=False):
-    """Promise me this ballot."""
-
-    ballot: Ballot
-
-
-class Nack(msgspec.Struct, array_like=True, tag=121, gc=False):
-    """I have promised this higher ballot."""
-
-    ballot: Ballot
-
-
-class Joined(msgspec.Struct, array_like=True, tag=122, gc=False):
-    """I have taken over the state of this ballot."""
-
-    ballot: Ballot
-
-
-class Heartbeat(msgspec.Struct, array_like=True, tag=123, gc=False):
-    """The leader lives; it has deliveries up to `position`. resigning: its clock is off, who can should lead."""
-
-    ballot: Ballot
-    position: int
-    resigning: bool
 
 
 V = TypeVar("V", bound=Vote)
@@ -171,7 +119,7 @@ class Leadership(Generic[V, S]):
 
     to_all: who joins a ballot tells all members, and each waits for a quorum of them before it follows. Otherwise it
     tells the leader alone, and follows at once.
-    state: see `TRANSITIONS`. takes_part: leads or follows in a ballot that has begun.
+    state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun.
     members, others, quorum: of the present ballot, and of every other so far.
     promised: the highest ballot promised. joined: the one whose state this process has.
     leaders: group -> the latest ballot heard of.
@@ -211,8 +159,8 @@ class Leadership(Generic[V, S]):
         self._counted = self.promised
         self._joiners: set[ProcessId] = set()
         self._vote_again_at = 0
-        self._next_heartbeat = 0
-        self._wake = 0
+        timers = {"beat": self._beat, "stand": self._stand_if_due, "choose": self._choose, "return": self._return}
+        self._deadlines = Deadlines(timers)
 
     def handlers(
         self, vote: type[V], state: type[S], joined: type = Joined, heartbeat: type = Heartbeat
@@ -244,15 +192,16 @@ class Leadership(Generic[V, S]):
 
     def start(self, saved: Saved, now: int, out: Outbox) -> None:
         """A life begins."""
-        self._timer.restart(now)
+        self._wait(now)
         if self.rejoin.restore(saved, now, out):
             self._go("lose the disk")
+            self._deadlines.by("return", now)
             self.promised = self.joined = self._highest = Ballot(0, self.members[0])
         elif _BALLOTS_KEY in saved.values:
             self.promised, self.joined = _decode_ballots(saved.values[_BALLOTS_KEY])
             self._highest = self._counted = self.leaders[self.group] = self.promised
             if self.joined.leader == self._self_id:
-                self._timer.restart(now, _RESTARTED)
+                self._wait(now, _RESTARTED)
             elif self.joined == self.promised:
                 self._go("join")
                 if not self._to_all:
@@ -296,9 +245,9 @@ class Leadership(Generic[V, S]):
     def installed(self, now: int, out: Outbox) -> None:
         """A delivery came from a peer's journal."""
         if self.state is CANDIDATE:
-            self._choose_if_possible(now, out)
+            self._choose(now, out)
         elif self.state is REJOINING:
-            self._rejoin_if_caught_up(now, out)
+            self._return_if_caught_up(now, out)
 
     # -- candidates and voters ----------------------------------------------------------------------------------------
 
@@ -346,18 +295,19 @@ class Leadership(Generic[V, S]):
             return
         if self.state is CANDIDATE:
             self._votes[sender] = vote
-            self._choose_if_possible(now, out)
+            self._choose(now, out)
         elif sender != self._self_id and self.joined == self.promised:
             self.send_state((sender,), out)
 
-    def _choose_if_possible(self, now: int, out: Outbox) -> None:
+    def _choose(self, now: int, out: Outbox) -> None:
+        """Once there are enough votes, and their deliveries here."""
         votes = self._votes
-        if len(votes) < self.quorum:
+        if self.state is not CANDIDATE or len(votes) < self.quorum:
             return
         ahead = max(votes, key=lambda p: votes[p].position)
         if votes[ahead].position > self._deliveries.position:
             out.catch_up(ahead)
-            self._wake_by(now + self._options.heartbeat_us)
+            self._deadlines.by("choose", now + self._options.heartbeat_us)
             return
         self._votes = {}
         self._go("choose")
@@ -376,9 +326,7 @@ class Leadership(Generic[V, S]):
             out.send(to, portion)
 
     def _portions(self, whole: Any) -> list[Any]:
-        parts = portions(whole.entries, lambda entry: len(entry.message.payload), self._options.portion_bytes)
-        replace = msgspec.structs.replace
-        return [replace(whole, entries=entries, part=n, parts=len(parts)) for n, entries in enumerate(parts)]
+        return split(whole, lambda entry: len(entry.message.payload), self._options.portion_bytes)
 
     def _assemble(self, sender: ProcessId, portion: V | S) -> bool:
         """Whether this is the last portion; then it has all entries."""
@@ -396,7 +344,7 @@ class Leadership(Generic[V, S]):
                 if self._held is None or ballot >= self._held.ballot:
                     self._held = state
                 out.catch_up(sender)
-                self._rejoin_if_caught_up(now, out)
+                self._return_if_caught_up(now, out)
         elif self.state is PROMISED and ballot == self.promised != self.joined and self._assemble(sender, state):
             self._join(state, now, out)
 
@@ -439,7 +387,7 @@ class Leadership(Generic[V, S]):
 
     def _confirm(self, now: int, out: Outbox) -> None:
         self._go("confirm")
-        self._next_heartbeat = self._wake = now
+        self._deadlines.by("beat", now)
         self._led.confirmed(now, out)
 
     # -- leaders and followers ----------------------------------------------------------------------------------------
@@ -453,7 +401,7 @@ class Leadership(Generic[V, S]):
     def _wait(self, now: int, share: float = 1.0) -> None:
         """For a leader, from now on."""
         self._timer.restart(now, share)
-        self._wake_by(self._timer.deadline)
+        self._deadlines.by("stand", self._timer.deadline)
 
     def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
         ballot = heartbeat.ballot
@@ -467,8 +415,7 @@ class Leadership(Generic[V, S]):
             out.send((sender,), Nack(self.promised))
         elif ballot == self.joined:
             self._timer.heard(now, heartbeat.resigning)
-            if heartbeat.resigning:
-                self._wake_by(self._timer.deadline)
+            self._deadlines.by("stand", self._timer.deadline)
             self.confirm(now, out)
             self._led.heard(heartbeat, out)
         else:  # this process missed the election, or the new state was lost
@@ -496,17 +443,19 @@ class Leadership(Generic[V, S]):
         if answer.reached > self._deliveries.position and self.state is REJOINING:
             out.catch_up(sender)
         if self.rejoin.on_highest(sender, answer, now):
-            self._wake_by(now)
+            self._deadlines.by("return", now)
 
-    def _rejoin_due(self, now: int, out: Outbox) -> int:
+    def _return(self, now: int, out: Outbox) -> int | None:
         """Ask the others again, unless only deliveries are missing."""
+        if self.state is not REJOINING:
+            return None
         later: int = now + self._options.retry_us
         if self._deliveries.position < self.rejoin.reach or self._held is not None:
             out.catch_up(self._rng.choice(self.others))
             return later
         return self.rejoin.tick(now, out) or later
 
-    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
+    def _return_if_caught_up(self, now: int, out: Outbox) -> None:
         state = self._held
         if state is None or self._deliveries.position < max(state.reach, self.rejoin.reach):
             return
@@ -523,42 +472,31 @@ class Leadership(Generic[V, S]):
         self._assembly.forget(peer)
         if peer == self.promised.leader:
             self._vote_again_at = now
-        if self.state is LEADER and peer in self.others:
-            self._next_heartbeat = min(self._next_heartbeat, now)
-            self._wake_by(now)
+        if peer in self.others:
+            self._deadlines.by("beat", now)
 
     def on_clock(self, off: bool, now: int) -> None:
         """See `MulticastProtocol.on_clock`."""
         self._timer.reluctant = off
-        self._next_heartbeat = self._wake = now
+        self._deadlines.by("beat", now)
+        self._deadlines.by("stand", now)
 
-    def _wake_by(self, at: int) -> None:
-        if at < self._wake:
-            self._wake = at
+    def tick(self, now: int, out: Outbox) -> int | None:
+        """The next instant that it wants."""
+        return self._deadlines.run(now, out)
 
-    def tick(self, now: int, out: Outbox) -> int:
-        """Heartbeats, elections, questions. The next instant that it wants."""
-        if now >= self._wake:
-            self._wake = self._run_timers(now, out)
-        return self._wake
+    def _beat(self, now: int, out: Outbox) -> int | None:
+        if self.state is not LEADER or not self.others:
+            return None
+        self._led.beat(out)
+        return now + self._options.heartbeat_us
 
-    def _run_timers(self, now: int, out: Outbox) -> int:
-        if self.state is REJOINING:
-            return self._rejoin_due(now, out)
-        if self.state is LEADER:
-            if now >= self._next_heartbeat:
-                self._next_heartbeat = now + self._options.heartbeat_us
-                if self.others:
-                    self._led.beat(out)
-            if self._highest <= self.promised:
-                return self._next_heartbeat
-        wake = self._next_heartbeat if self.state is LEADER else now + self._options.heartbeat_us
-        if self.state is CANDIDATE:
-            self._choose_if_possible(now, out)
+    def _stand_if_due(self, now: int, out: Outbox) -> int | None:
+        """A leader stands again if it has heard of a higher ballot, and still leads."""
+        if self.state is REJOINING or (self.state is LEADER and self._highest <= self.promised):
+            return None
         if self._timer.due(now):
             self.stand(now, out)
-        if self.state in (LEADER, CANDIDATE):
-            return min(wake, self._timer.deadline)
         return self._timer.deadline
 
 

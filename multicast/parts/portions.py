@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from multicast.types import ProcessId
 
 T = TypeVar("T")
+
+
+class Portion(msgspec.Struct, array_like=True, kw_only=True, gc=False):
+    """A message, or number `part` of the `parts` in which it travels. Its subclasses have `entries`."""
+
+    part: int = 0
+    parts: int = 1
+
+
+P = TypeVar("P", bound=Portion)
 
 
 def portions(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: int) -> list[list[T]]:
@@ -21,6 +33,12 @@ def portions(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: in
         lists[-1].append(item)
         size += bytes_of(item) + 100
     return lists
+
+
+def split(whole: P, bytes_of: Callable[[Any], int], portion_bytes: int) -> list[P]:
+    """The message as it travels."""
+    lists = portions(whole.entries, bytes_of, portion_bytes)  # type: ignore[attr-defined]
+    return [msgspec.structs.replace(whole, entries=some, part=n, parts=len(lists)) for n, some in enumerate(lists)]
 
 
 class Assembly(Generic[T]):

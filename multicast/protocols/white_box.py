@@ -82,21 +82,12 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from multicast.parts import submissions
+from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, Nack, NewLeader, State, Vote
 from multicast.parts.clock import Clock
+from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
-from multicast.parts.leadership import (
-    FOLLOWER,
-    LEADER,
-    REJOINING,
-    Heartbeat,
-    Joined,
-    Leadership,
-    Nack,
-    NewLeader,
-    State,
-    Vote,
-)
+from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Returned
@@ -277,8 +268,8 @@ class WhiteBox(MulticastProtocol):
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
         self._early: dict[int, Deliver] = {}
         self._saved_clock = 0
-        self._sweep_at = 0
-        self._wake = 0
+        timers = {"retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
+        self._deadlines = Deadlines(timers)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -295,6 +286,7 @@ class WhiteBox(MulticastProtocol):
         self._saved_clock = int.from_bytes(values.get(_CLOCK_KEY, b""), "big")
         self.clock.advance(self._saved_clock)
         self.clock.advance(self.log.timestamp.time)
+        self._deadlines.by("sweep", now)
         self.leadership.start(saved, now, out)
 
     def _load(self, state: EntryState, now: int) -> _Entry:
@@ -318,7 +310,7 @@ class WhiteBox(MulticastProtocol):
         self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
         if not self.log.known(message.id):
             self._submissions.add(message, now)
-            self._wake_by(now + self.options.retry_us)
+            self._deadlines.by("submissions", now + self.options.retry_us)
             out.send(self._entry_points(message), Multicast(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
@@ -579,9 +571,9 @@ class WhiteBox(MulticastProtocol):
 
     def _retry_later(self, entry: _Entry, now: int) -> None:
         self._retries.add(entry.id, now)
-        self._wake_by(now + self.options.retry_us)
+        self._deadlines.by("retry", now + self.options.retry_us)
 
-    def _retry_due(self, now: int, out: Outbox) -> int:
+    def _retry(self, now: int, out: Outbox) -> int:
         """Deviation 5."""
         asked: dict[tuple[ProcessId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id in self._retries.due(now):
@@ -718,7 +710,8 @@ class WhiteBox(MulticastProtocol):
         """Whom to ask about what waits has changed."""
         self._retries.hurry()
         self._submissions.hurry()
-        self._wake_by(now)
+        self._deadlines.by("retry", now)
+        self._deadlines.by("submissions", now)
 
     # -- leader change (Fig. 4, lines 35-68): what parts.leadership asks for ------------------------------------------
 
@@ -821,7 +814,7 @@ class WhiteBox(MulticastProtocol):
                 assert entry.final is not None
                 self._queue.commit(entry.id, entry.final)
         self._retries.hurry()
-        self._wake_by(now)
+        self._deadlines.by("retry", now)
         self._deliver_ready(out)
 
     def ended(self, now: int, out: Outbox) -> None:
@@ -859,33 +852,24 @@ class WhiteBox(MulticastProtocol):
         self.log.forget_reports(peer)
         self.leadership.on_peer_reset(peer, now)
 
-    def _wake_by(self, at: int) -> None:
-        if at < self._wake:
-            self._wake = at
-
     def on_clock(self, off: bool, now: int) -> None:
         super().on_clock(off, now)
         self.leadership.on_clock(off, now)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        wakes = [self.leadership.tick(now, out)]
-        if self.is_member() and (wake := self.log.tick(now, out)) is not None:
-            wakes.append(wake)
-        if now >= self._wake:
-            self._wake = min(self._retry_due(now, out), self._submissions.tick(now, out))
-            if now >= self._sweep_at:
-                self._sweep_at = now + _ABANDONED_RETRIES * self.options.retry_us
-                self._sweep(now, out)
-        return min(self._wake, *wakes)
+        told = self.log.tick(now, out) if self.is_member() else None
+        return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
 
-    def _sweep(self, now: int, out: Outbox) -> None:
+    def _sweep(self, now: int, out: Outbox) -> int:
         """Forget remote ACCEPTs of messages that the own group never took up (their leaders send them again) and late
         copies that the own leader has dropped."""
-        before = now - _ABANDONED_RETRIES * self.options.retry_us
+        period: int = _ABANDONED_RETRIES * self.options.retry_us
+        before = now - period
         old = [e for e in self.entries.values() if e.seen_at < before and not e.position]
         follows = self.leadership.state is FOLLOWER
         dropped = [e.id for e in old if follows and e.phase == ACCEPTED and self._is_past(e.state())]
         self._drop([e.id for e in old if e.phase == START] + dropped, out)
+        return now + period
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

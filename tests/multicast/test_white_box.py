@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multicast.parts.leadership import Heartbeat
+from multicast.parts.ballots import Heartbeat
 from multicast.protocol import Outbox, Overloaded
 from multicast.protocols.white_box import ACCEPTED, Deliver, Multicast, NewLeaderAck, WhiteBox
 from multicast.records import Delivered

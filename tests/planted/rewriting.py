@@ -50,6 +50,10 @@ def rewrite(method: str, old: str, new: str, part: str = "", after: str = "__ini
                 for name, handler in self.handlers.items():
                     if handler.call.__self__ is one:
                         self.handlers[name] = handler._replace(call=getattr(one, handler.call.__name__))
+                deadlines = getattr(one, "_deadlines", None)
+                if deadlines is not None:
+                    timers = deadlines._timers.items()
+                    deadlines._timers = {n: getattr(one, t.__name__) if t.__self__ is one else t for n, t in timers}
             return result
 
         setattr(kind, after, planting)

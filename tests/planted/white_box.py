@@ -129,8 +129,10 @@ class AmnesiacJoinsAnyBallot(WhiteBox):
     """An amnesiac takes the present state of its leader at once, in the ballot in which it may have voted before."""
 
 
-@rewrite("_rejoin_if_caught_up", "or self._deliveries.position < max(state.reach, self.rejoin.reach)", "", part="leadership")
-@rewrite("_rejoin_due", "self._deliveries.position < self.rejoin.reach or", "", part="leadership")
+@rewrite(
+    "_return_if_caught_up", "or self._deliveries.position < max(state.reach, self.rejoin.reach)", "", part="leadership"
+)
+@rewrite("_return", "self._deliveries.position < self.rejoin.reach or", "", part="leadership")
 class AmnesiacJoinsBehind(WhiteBox):
     """An amnesiac acknowledges the new state before it has caught up with what that state leaves out."""
 
@@ -149,9 +151,9 @@ class MarksKept(WhiteBox):
     """What a process told its group before it lost its disk counts for the group's watermark. (Staged.)"""
 
 
-@rewrite("_choose_if_possible", "self._votes = {}", "pass", part="leadership")
+@rewrite("_choose", "self._votes = {}", "pass", part="leadership")
 @rewrite("_on_vote", "if self.state is CANDIDATE:", "if self._votes:", part="leadership")
-@rewrite("_choose_if_possible", 'self._go("choose")', 'self.state = "elect"', part="leadership")
+@rewrite("_choose", 'self._go("choose")', 'self.state = "elect"', part="leadership")
 class StateActedOnTwice(WhiteBox):
     """Line 42 as printed: the condition holds again with every later NEWLEADER_ACK, and the state is computed anew."""
 
@@ -236,7 +238,7 @@ class DuplicateFiltered(WhiteBox):
 
 
 @rewrite(
-    "_run_timers",
+    "_stand_if_due",
     "self.stand(now, out)",
     "self._wait(now) if self.state is PROMISED else self.stand(now, out)",
     part="leadership",

@@ -108,13 +108,13 @@ class AcceptedOverCommitted(WhiteBox):
     by quorums: it is committed once more at the same timestamp.)"""
 
 
-@rewrite("_choose_if_possible", "len(votes) < self.quorum", "len(votes) < self.quorum - 1", part="leadership")
+@rewrite("_choose", "len(votes) < self.quorum", "len(votes) < self.quorum - 1", part="leadership")
 class OneVoteLess(WhiteBox):
     """A candidate needs one vote less than a quorum."""
 
 
 @rewrite(
-    "_choose_if_possible",
+    "_choose",
     "if votes[ahead].position > self._deliveries.position:",
     "if votes[ahead].position > self._deliveries.position + 1:",
     part="leadership",
@@ -150,8 +150,8 @@ class LeadsAlone(WhiteBox):
 
 @rewrite("_confirm_by_quorum", "self._self_id in self._joiners and", "", part="leadership")
 class OwnStateNotCounted(WhiteBox):
-    """A new leader begins when a quorum has its state, its own disk perhaps not. (As `JoinedBeforeSync`; and a restarted
-    process is nobody's elect any more.)"""
+    """A new leader begins when a quorum has its state, its own disk perhaps not. (As `JoinedBeforeSync`; and a process
+    that is restarted is no elect any more.)"""
 
 
 @rewrite("on_joined", "if joined.ballot == self._counted:", "if True:", part="leadership")
@@ -330,7 +330,7 @@ class AcceptedSwept(WhiteBox):
     """What was accepted and is old is forgotten."""
 
 
-@rewrite("_retry_due", "out.send(to, Stamps(", "out.send((self.self_id,), Stamps(")
+@rewrite("_retry", "out.send(to, Stamps(", "out.send((self.self_id,), Stamps(")
 class RetriesAtHome(WhiteBox):
     """A leader asks after its messages at itself only."""
 
@@ -411,7 +411,12 @@ class LowestBound(WhiteBox):
     """Who lost its disk joins above the lowest ballot that it hears of."""
 
 
-@rewrite("on_highest", "self.reach = max(a.reached for a in self._answers.values())", "self.reach = 0", part="leadership.rejoin")
+@rewrite(
+    "on_highest",
+    "self.reach = max(a.reached for a in self._answers.values())",
+    "self.reach = 0",
+    part="leadership.rejoin",
+)
 class NoReach(WhiteBox):
     """Who lost its disk does not fetch first what others reached."""
 
@@ -422,7 +427,10 @@ class StaleAnswers(WhiteBox):
 
 
 @rewrite(
-    "on_highest", "if len(self._answers) < len(self._others):", "if len(self._answers) < self._quorum:", part="leadership.rejoin"
+    "on_highest",
+    "if len(self._answers) < len(self._others):",
+    "if len(self._answers) < self._quorum:",
+    part="leadership.rejoin",
 )
 class QuorumOfAnswers(WhiteBox):
     """Who lost its disk does not wait for the answers of all others, but of a quorum."""
@@ -434,7 +442,10 @@ class JoinsAtBound(WhiteBox):
 
 
 @rewrite(
-    "restore", "self.amnesiac = saved.lost or MARKER_KEY in saved.values", "self.amnesiac = saved.lost", part="leadership.rejoin"
+    "restore",
+    "self.amnesiac = saved.lost or MARKER_KEY in saved.values",
+    "self.amnesiac = saved.lost",
+    part="leadership.rejoin",
 )
 class MemberByRestart(WhiteBox):
     """Who lost its disk and is restarted takes part as if it had never lost it."""
@@ -445,7 +456,7 @@ class JoinedIsHighest(WhiteBox):
     """Who lost its disk hears of joined ballots only, not of promised ones."""
 
 
-@rewrite("_rejoin_if_caught_up", "max(state.reach, self.rejoin.reach)", "self.rejoin.reach", part="leadership")
+@rewrite("_return_if_caught_up", "max(state.reach, self.rejoin.reach)", "self.rejoin.reach", part="leadership")
 class RejoinsBehindState(WhiteBox):
     """Who lost its disk joins with what others reached, without all that the new leader has delivered."""
 

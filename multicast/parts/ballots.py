@@ -1,0 +1,77 @@
+"""What a process may be in a ballot, and what the members of a group tell each other of ballots. See parts.leadership.
+
+Subclasses of `Vote`, `State`, `Joined` and `Heartbeat` say more: what their protocol's paper says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from multicast.parts.portions import Portion
+from multicast.types import Ballot
+
+REJOINING, PROMISED, CANDIDATE, ELECT = "rejoining", "promised", "candidate", "elect"
+JOINED, FOLLOWER, LEADER = "joined", "follower", "leader"
+
+_MEMBERS = (PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER)
+
+TRANSITIONS: dict[str, dict[str, str]] = {
+    "lose the disk": {PROMISED: REJOINING},
+    "promise": dict.fromkeys(_MEMBERS, PROMISED),
+    "stand": dict.fromkeys(_MEMBERS, CANDIDATE),
+    "choose": {CANDIDATE: ELECT},
+    "join": {PROMISED: JOINED, REJOINING: JOINED},
+    "confirm": {ELECT: LEADER, JOINED: FOLLOWER},
+    "step down": {LEADER: PROMISED},
+}
+"""What happens -> state before -> state after; nothing else may happen. PROMISED: waits for the state of its promised
+ballot; every life begins so. CANDIDATE: collects votes for its own. ELECT and JOINED: has taken over the ballot's
+state, as its leader and as another member, but does not know yet that it has begun."""
+
+FIRST_NUMBER = 1
+
+
+class Vote(Portion, array_like=True, gc=False):
+    """I promise `ballot`; this is my state. joined: the ballot in which it was formed. position: my last delivery."""
+
+    ballot: Ballot
+    joined: Ballot
+    position: int
+    entries: list[Any]
+
+
+class State(Portion, array_like=True, gc=False):
+    """The state in which the ballot begins, or, for one who comes late, the leader's present one. reach: it leaves out
+    what was delivered up to this position."""
+
+    ballot: Ballot
+    reach: int
+    entries: list[Any]
+
+
+class NewLeader(msgspec.Struct, array_like=True, tag=120, gc=False):
+    """Promise me this ballot."""
+
+    ballot: Ballot
+
+
+class Nack(msgspec.Struct, array_like=True, tag=121, gc=False):
+    """I have promised this higher ballot."""
+
+    ballot: Ballot
+
+
+class Joined(msgspec.Struct, array_like=True, tag=122, gc=False):
+    """I have taken over the state of this ballot."""
+
+    ballot: Ballot
+
+
+class Heartbeat(msgspec.Struct, array_like=True, tag=123, gc=False):
+    """The leader lives; it has deliveries up to `position`. resigning: its clock is off, who can should lead."""
+
+    ballot: Ballot
+    position: int
+    resigning: bool
