@@ -113,6 +113,11 @@ class AppMessage(msgspec.Struct, array_like=True, gc=False):
     origin: ProcessId
 
 
+def quorum_of(members: int) -> int:
+    """f + 1 of 2f + 1: any two quorums have a process in common."""
+    return members // 2 + 1
+
+
 class Topology:
     """Which groups exist and who belongs to them. Immutable.
 
@@ -135,8 +140,8 @@ class Topology:
         self.processes: tuple[ProcessId, ...] = tuple(self.group_of)
 
     def quorum(self, group: GroupId) -> int:
-        """f + 1 of the group's 2f + 1 processes."""
-        return len(self.groups[group]) // 2 + 1
+        """How many of the group's processes."""
+        return quorum_of(len(self.groups[group]))
 
     def members(self, groups: Sequence[GroupId]) -> tuple[ProcessId, ...]:
         """Every process of these groups, group by group."""

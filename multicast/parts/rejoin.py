@@ -59,7 +59,7 @@ from collections.abc import Sequence
 import msgspec
 
 from multicast.protocol import Outbox, Saved
-from multicast.types import Ballot, ProcessId
+from multicast.types import Ballot, ProcessId, quorum_of
 
 MARKER_KEY = b"R"
 
@@ -87,7 +87,7 @@ MESSAGES = (Returned, Highest)
 
 def can_return(replicas: int) -> bool:
     """Whether a group of so many has a quorum without one of them."""
-    return replicas - 1 >= replicas // 2 + 1
+    return replicas - 1 >= quorum_of(replicas)
 
 
 class Rejoin:
@@ -104,7 +104,7 @@ class Rejoin:
         self.bound: Ballot | None = None
         self.reach = 0
         self._others = tuple(p for p in members if p != self_id)
-        self._quorum = len(members) // 2 + 1
+        self._quorum = quorum_of(len(members))
         self._period_us = period_us
         self._rng = rng
         self._life = self._question = 0

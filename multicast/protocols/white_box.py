@@ -5,10 +5,10 @@ together. The leader of each destination group stamps m with its clock and sends
 *all* processes of all destination groups. A process that has the ACCEPTs of all groups, its own group's from the
 leader that it follows, stores the stamp, moves its clock past the maximum of them (m's global timestamp) and
 acknowledges to all these leaders, naming the vector of ballots. A leader with acknowledgements for one vector from a
-quorum of every group, itself
-among them, knows that stamps and clocks are durable: m is committed. It delivers committed messages in timestamp order,
-as Skeen's does, and its followers deliver on its word. A new leader first brings a quorum of its group into one state:
-everything committed that any of a quorum knows, and what was accepted in the latest ballot.
+quorum of every group, itself among them, knows that stamps and clocks are durable: m is committed. It delivers
+committed messages in timestamp order, as Skeen's does, and its followers deliver on its word. A new leader first brings
+a quorum of its group into one state: everything committed that any of a quorum knows, and what was accepted in the
+latest ballot.
 
     message        from -> to                                   durable before it leaves
     Multicast      sender -> leaders of the destinations        -
@@ -18,26 +18,18 @@ everything committed that any of a quorum knows, and what was accepted in the la
     Asked          sender -> destinations                       -  (parts.submissions; answered by Lacked)
     Lacked, Copies  process <-> leader or sender                -  (what it should send again)
     Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
-    NewLeader      candidate -> own group                       the candidate's promise
-    NewLeaderAck   process -> candidate                         the promised ballot
-    NewState       new leader -> own group                      -
-    NewStateAck    process -> new leader                        the state and the ballot it joined
-    Nack           process -> candidate or leader               -  (a higher ballot exists)
     LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead)
-    Heartbeat      leader -> own group                          -
     Known          process -> who repeats m                     -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
-    Returned       process without memory -> own group          -  (parts.rejoin)
-    Highest        process -> who has returned                  -  (parts.rejoin)
+    NewLeader, NewLeaderAck, NewState, Joined (NEWSTATE_ACK), Nack, Heartbeat, Returned, Highest: parts.leadership
 
 Deviations from the figures, with reasons:
 1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it
    again.
 2. A candidate acts on the first quorum of NEWLEADER_ACKs only; a process that votes later gets the leader's present
-   state. Who hears of a leader by its heartbeat votes once, without its own state, and again if the link was reset.
+   state (parts.leadership).
 3. Phase and timestamps of a DELIVER are stored even if its delivery is filtered as a duplicate (line 25).
-4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack. A leader or candidate
-   that hears of a higher ballot and sees no new leader soon starts a still higher one.
+4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack.
 5. Lines 32-34 have a leader repeat what stays uncommitted as a whole to everybody. Under load that repeats what merely
    waits, and makes it wait longer. Here a leader tells its stamps again, many in a message and not too often
    (parts.retries), to those whose acknowledgements it lacks and to the leaders, and asks for theirs; leaders answer
@@ -50,8 +42,7 @@ Deviations from the figures, with reasons:
    Then m's entry goes; its id is remembered. Safe, because every later leader of any of these groups has, from its
    quorum, a voter that delivered m, and by 6 delivers m itself before it leads; it then recognises m by its id.
    Copies of m in ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored; MULTICAST and ACCEPT are answered with Known. A
-   leader that holds m as pending nevertheless has either forgotten m's id, and delivered beyond m (see
-   parts.delivered),
+   leader that holds m as pending nevertheless has either forgotten m's id, and delivered beyond m (parts.delivered),
    or is deposed and does not know it yet: then it must not act on the word of others about m's place, having missed
    what its group delivered since. A late copy that it drops its followers may still have as accepted; a later leader
    that gets it from them, and has delivered beyond the timestamp with which it is committed, drops it again.

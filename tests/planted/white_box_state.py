@@ -337,7 +337,7 @@ class RetriesAtHome(WhiteBox):
 
 @rewrite(
     "start",
-    "self._timer.restart(now, _RESTARTED)",
+    "self._wait(now, _RESTARTED)",
     "self.state, self.takes_part = (LEADER, True) if self.joined == self.promised else (PROMISED, False)",
     part="leadership",
 )

@@ -1,0 +1,248 @@
+"""Who leads a group, with a protocol whose state is a list of words."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import pytest
+
+from multicast.parts.ballots import (
+    CANDIDATE,
+    ELECT,
+    FOLLOWER,
+    JOINED,
+    LEADER,
+    PROMISED,
+    REJOINING,
+    TRANSITIONS,
+    Heartbeat,
+    Joined,
+    Nack,
+    NewLeader,
+    State,
+    Vote,
+)
+from multicast.parts.leadership import Leadership
+from multicast.parts.options import GroupOptions
+from multicast.protocol import Outbox, PeerError, Saved
+from multicast.types import AppMessage, Ballot, ProcessId, Topology
+
+OPTIONS = GroupOptions(heartbeat_us=1_000, election_timeout_us=10_000, retry_us=5_000)
+TOPOLOGY = Topology({0: [0, 1, 2], 1: [3]})
+
+
+class Word(AppMessage):
+    """An entry of a vote or a state; `message` is what portions are measured by."""
+
+    @property
+    def message(self) -> AppMessage:
+        return self
+
+
+class Member:
+    """The state of the longest vote of the latest ballot wins."""
+
+    def __init__(self, pid: ProcessId, to_all: bool = False, saved: Saved | None = None):
+        self.words: list[str] = []
+        self.position = 0
+        self.disk: dict[bytes, bytes] = dict(saved.values) if saved else {}
+        self.said: list[str] = []
+        self.out = Outbox()
+        rng = random.Random(pid)
+        self.leadership: Leadership[Vote, State] = Leadership(self, self, pid, TOPOLOGY, OPTIONS, rng, to_all)
+        self.handlers = self.leadership.handlers(Vote, State)
+        self.leadership.start(saved or Saved({}), 0, self.out)
+
+    def _entries(self) -> list[Any]:
+        return [Word(b"", (), word.encode(), 0) for word in self.words]
+
+    def vote(self) -> Vote:
+        return Vote(self.leadership.promised, self.leadership.joined, self.position, self._entries())
+
+    def state(self) -> State:
+        return State(self.leadership.joined, self.position, self._entries())
+
+    def choose(self, votes: dict[ProcessId, Vote]) -> State:
+        best = max(votes.values(), key=lambda vote: (vote.joined, len(vote.entries)))
+        return State(self.leadership.promised, self.position, best.entries)
+
+    def adopt(self, state: State, now: int, out: Outbox) -> None:
+        self.words = [word.payload.decode() for word in state.entries]
+
+    def accepted(self, out: Outbox) -> Joined:
+        return Joined(self.leadership.joined)
+
+    def confirmed(self, now: int, out: Outbox) -> None:
+        self.said.append("confirmed")
+
+    def ended(self, now: int, out: Outbox) -> None:
+        self.said.append("ended")
+
+    def beat(self, out: Outbox) -> None:
+        out.send(self.leadership.others, Heartbeat(self.leadership.joined, self.position, self.leadership.resigning))
+
+    def heard(self, heartbeat: Heartbeat, out: Outbox) -> None:
+        self.said.append("heard")
+
+
+class Group:
+    """Three members; nothing moves by itself. cut: links whose messages are lost."""
+
+    def __init__(self, to_all: bool = False):
+        self.now = 0
+        self.cut: set[tuple[ProcessId, ProcessId]] = set()
+        self.members = {p: Member(p, to_all) for p in TOPOLOGY.groups[0]}
+        self.settle()
+
+    def __getitem__(self, pid: ProcessId) -> Leadership[Vote, State]:
+        return self.members[pid].leadership
+
+    def settle(self) -> None:
+        under_way: deque[tuple[ProcessId, ProcessId, Any]] = deque()
+        while True:
+            for pid, member in self.members.items():
+                for key, value in member.out.changes:
+                    member.disk.update({key: value} if value is not None else {})
+                under_way += ((pid, to, message) for tos, message, _ in member.out.sends for to in tos)
+                member.out.sends.clear()
+                member.out.changes.clear()
+            if not under_way:
+                return
+            sender, to, message = under_way.popleft()
+            if (sender, to) not in self.cut:
+                self.members[to].handlers[type(message)].call(sender, message, self.now, self.members[to].out)
+
+    def stand(self, pid: ProcessId) -> None:
+        self[pid].stand(self.now, self.members[pid].out)
+        self.settle()
+
+    def states(self) -> list[str]:
+        return [self[p].state for p in self.members]
+
+
+@pytest.mark.parametrize("to_all", [False, True])
+def test_the_first_member_leads_first(to_all: bool) -> None:
+    group = Group(to_all)
+    assert group.states() == [LEADER, FOLLOWER, FOLLOWER]
+    assert [group[p].joined for p in range(3)] == [Ballot(1, 0)] * 3
+
+
+@pytest.mark.parametrize("to_all", [False, True])
+def test_a_quorum_is_brought_into_one_state(to_all: bool) -> None:
+    group = Group(to_all)
+    group.members[1].words, group.members[2].words = ["a"], ["a", "b"]
+    group.cut = {(0, p) for p in range(3)} | {(p, 0) for p in range(3)}
+    group.stand(1)
+    assert group.states() == [LEADER, LEADER, FOLLOWER]
+    assert group.members[1].words == group.members[2].words == ["a", "b"]
+    assert group.members[1].said == group.members[2].said[-2:] == ["ended", "confirmed"]
+
+
+def test_without_a_quorum_of_votes_nobody_leads() -> None:
+    group = Group()
+    group.cut = {(1, 0), (1, 2)}
+    group.stand(1)
+    assert group.states() == [LEADER, CANDIDATE, FOLLOWER]
+
+
+def test_without_a_quorum_that_has_joined_nobody_leads() -> None:
+    group = Group()
+    group.cut = {(0, 1), (1, 0)}
+    group.members[2].handlers[State] = group.members[2].handlers[Nack]._replace(call=lambda *_: None)
+    group.stand(1)
+    assert group.states() == [LEADER, ELECT, PROMISED]
+
+
+def test_who_is_told_to_all_follows_when_a_quorum_has_joined() -> None:
+    group = Group(to_all=True)
+    group.cut = {(1, 2), (0, 2), (0, 1), (1, 0)}
+    group[2].stand(0, group.members[2].out)
+    group.cut |= {(2, 2)}
+    group.settle()
+    assert group[1].state == PROMISED
+    group.cut = set()
+    group.stand(2)
+    assert group.states() == [FOLLOWER, FOLLOWER, LEADER]
+
+
+def test_a_candidate_first_fetches_what_a_voter_has_delivered() -> None:
+    group = Group()
+    group.cut = {(0, 1), (1, 0)}
+    group.members[2].position = 7
+    group.stand(1)
+    assert group[1].state == CANDIDATE and group.members[1].out.catch_ups == [2]
+    group.members[1].position = 7
+    group[1].installed(0, group.members[1].out)
+    group.settle()
+    assert group[1].state == LEADER
+
+
+def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
+    group = Group()
+    group.cut = {(2, 0), (0, 2)}
+    for _ in range(3):
+        group.stand(2)
+    assert group.states() == [LEADER, FOLLOWER, LEADER]
+    group.cut = {(2, 0), (0, 2), (2, 1)}
+    group.stand(0)
+    assert group[0].state == CANDIDATE and group[1].promised == Ballot(4, 2)
+    group.now = 20_000
+    group[0].tick(group.now, group.members[0].out)
+    group.settle()
+    assert group[0].joined == group[1].joined == Ballot(5, 0) and group[0].state == LEADER
+
+
+def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> None:
+    group = Group()
+    group.cut = {(p, 2) for p in range(2)} | {(2, p) for p in range(2)}
+    group.stand(1)
+    group.members[1].words = ["late"]
+    group.members[2].words = ["its own"]
+    group.cut = {(2, 1)}
+    group[1].tick(group.now, group.members[1].out)
+    group.settle()
+    assert group[2].state == PROMISED
+    group.cut = set()
+    group[2].on_peer_reset(1, group.now)
+    group[1].on_peer_reset(2, group.now)
+    group[1].tick(group.now, group.members[1].out)
+    group.settle()
+    assert group[2].state == FOLLOWER and group.members[2].words == ["late"]
+    assert group[1].joined == Ballot(2, 1), "no other election was needed"
+
+
+def test_a_restarted_leader_waits_or_stands_again() -> None:
+    group = Group()
+    again = Member(0, saved=Saved(group.members[0].disk, first=False))
+    assert again.leadership.state == PROMISED and again.leadership.role() == "recovering"
+    again.leadership.tick(OPTIONS.election_timeout_us, again.out)
+    assert again.leadership.promised == Ballot(2, 0)
+    assert [type(message) for _, message, _ in again.out.sends] == [Vote, NewLeader]
+
+
+def test_who_lost_its_disk_promises_nothing() -> None:
+    member = Member(1, saved=Saved({}, lost=True))
+    member.handlers[NewLeader].call(2, NewLeader(Ballot(9, 2)), 0, member.out)
+    member.leadership.tick(100 * OPTIONS.election_timeout_us, member.out)
+    assert member.leadership.state == REJOINING
+    assert not any(isinstance(message, Vote | NewLeader) for _, message, _ in member.out.sends)
+
+
+@pytest.mark.parametrize(
+    "message", [NewLeader(Ballot(9, 2)), Heartbeat(Ballot(9, 2), 0, False), State(Ballot(9, 2), 0, [])]
+)
+def test_nobody_speaks_for_another_leader(message: Any) -> None:
+    group = Group()
+    with pytest.raises(PeerError, match="somebody else's ballot"):
+        group.members[0].handlers[type(message)].call(1, message, 0, Outbox())
+
+
+def test_what_the_table_does_not_have_does_not_happen() -> None:
+    everything = {PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER, REJOINING}
+    assert {state for row in TRANSITIONS.values() for pair in row.items() for state in pair} == everything
+    assert all(REJOINING not in row for what, row in TRANSITIONS.items() if what != "join"), "it only comes back"
+    group = Group()
+    with pytest.raises(AssertionError, match="process 1 is follower: it cannot step down"):
+        group[1].step_down(0)
