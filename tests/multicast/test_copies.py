@@ -85,7 +85,7 @@ def test_white_box_keeps_nothing_of_a_delivery_that_it_has_forgotten() -> None:
     for _ in range(8):
         world.submit(0, 0, 1)
         world.advance(SECOND)
-    engine, leaders = world.engines[2], world.protocol(2).leaders
+    engine, leaders = world.engines[2], world.protocol(2).leadership.leaders
     engine.receive(3, engine.codec.encode(0, Accept(m.id, 1, leaders[1], old, None)))
     engine.receive(0, engine.codec.encode(0, Deliver(m.id, leaders[0], old, old, 1)))
     world._run(2)

@@ -25,7 +25,7 @@ class Watched:
                 pid=pid,
                 up=True,
                 protocol=SimpleNamespace(
-                    joined=Ballot(1, 0),
+                    leadership=SimpleNamespace(joined=Ballot(1, 0)),
                     entries={},
                     clock=SimpleNamespace(value=100),
                     log=SimpleNamespace(known=lambda message_id: None, position=0),
@@ -45,7 +45,7 @@ class Watched:
     def handle(self, pid: int, message: Any, *sends: Any, joined: Ballot, **entries: int) -> None:
         """`entries`: id -> local timestamp that the process holds as ACCEPTED afterwards."""
         protocol = self.nodes[pid].protocol
-        protocol.joined = joined
+        protocol.leadership.joined = joined
         protocol.entries = {
             i: SimpleNamespace(id=i, phase=ACCEPTED, local=Timestamp(entries[i.decode()[0]], 0))
             for i in (M, OTHER)
@@ -66,7 +66,7 @@ def test_a_leader_knows_the_stamp_that_it_accepted_as_a_follower(held: int, repo
         return Accept(message_id, 0, ballot, Timestamp(time, 0), None)
 
     watched.handle(1, None, stamp(OTHER, first, 2), joined=first, o=2)
-    watched.handle(1, NewState(second, 0, 0, [], 0, 1), joined=second)
+    watched.handle(1, NewState(second, 0, [], 0), joined=second)
     watched.handle(1, stamp(OTHER, second, 9), joined=second, o=9)
     watched.checker._positions[0, OTHER] = 1
     for node in watched.nodes:
@@ -76,5 +76,5 @@ def test_a_leader_knows_the_stamp_that_it_accepted_as_a_follower(held: int, repo
     watched.handle(1, None, ack, joined=third, m=20)
     for sender in (0, 1):
         watched.checker.on_handled(watched.nodes[1], "on_message", (sender, ack, 0, None), [])
-    watched.handle(2, NewState(Ballot(5, 0), 0, 0, [], 0, 1), joined=Ballot(5, 0), m=20, o=held)
+    watched.handle(2, NewState(Ballot(5, 0), 0, [], 0), joined=Ballot(5, 0), m=20, o=held)
     assert watched.reports == reports
