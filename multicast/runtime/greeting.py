@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import TypeVar
+from collections.abc import Collection
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from multicast.protocol import PeerError
+from multicast.session import Sender
+from multicast.types import ProcessId
 from multicast.wire import WIRE_VERSION, Hello, Welcome
 
 GREETING_TIMEOUT_S = 5.0
@@ -33,6 +36,35 @@ _T = TypeVar("_T", Hello, Welcome)
 
 class NewerVersion(PeerError):
     """The peer speaks a later version of the wire format."""
+
+
+class Identity(NamedTuple):
+    """Who this process is, and whom it greets."""
+
+    process: ProcessId
+    cluster: bytes
+    incarnation: int
+    peers: Collection[ProcessId]
+
+    def hello(self, peer: ProcessId, sender: Sender) -> Hello:
+        """What it says where it dials."""
+        return Hello(WIRE_VERSION, self.cluster, self.process, peer, self.incarnation, sender.epoch, sender.first)
+
+    def welcome(self, received: int, refusal: str = "") -> Welcome:
+        """What it says where it was dialled."""
+        return Welcome(WIRE_VERSION, self.incarnation, received, refusal)
+
+    def refusal(self, hello: Hello) -> str:
+        """Why this greeting is refused; empty if it is not."""
+        if hello.cluster != self.cluster:
+            return f"this process is of cluster {self.cluster.hex()}, not of {hello.cluster.hex()[:64]}"
+        if hello.receiver != self.process:
+            return f"this is process {self.process}, not {hello.receiver}"
+        if hello.sender not in self.peers:
+            return f"process {hello.sender} is not a member of this cluster"
+        if min(hello.incarnation, hello.epoch) < 0 or hello.first < 1:
+            return "impossible numbers in the greeting"
+        return ""
 
 
 def encode_greeting(greeting: Hello | Welcome) -> bytes:

@@ -122,7 +122,7 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
         try:
-            await self._links.bind()
+            await self._links.listener.bind()
             self._writer.start()
             self._state = "running"
             offset = self._checkpoint.offset if self._checkpoint else 0
@@ -271,7 +271,7 @@ class Host:
             self._unflushed.append(batch.number)
             self._writer.put(batch.number, batch.journal)
             if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
-                links.pause(True)
+                links.listener.pause(True)
         elif not self._unflushed:
             links.settled(batch.number)
         links.send(batch.sends)
@@ -302,7 +302,7 @@ class Host:
             self.engine.flushed(number)
             self._links.settled(unflushed[0] - 1 if unflushed else self._batches)
             if self._writer.pending_bytes < UNWRITTEN_BYTES_MAX // 2:
-                self._links.pause(False)
+                self._links.listener.pause(False)
             if self._on_flushed is not None:
                 self._on_flushed(number)
         except Exception as error:

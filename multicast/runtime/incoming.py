@@ -1,19 +1,30 @@
-"""The receiving end of a link: what outlives a connection, and one accepted connection."""
+"""The receiving ends of links: what outlives a connection, one accepted connection, and the port where they come in."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from multicast.protocol import PeerError
-from multicast.runtime.greeting import ACK, FRAME, GREETING_TIMEOUT_S, decode_greeting, encode_greeting, set_options
+from multicast.runtime.greeting import (
+    ACK,
+    FRAME,
+    GREETING_TIMEOUT_S,
+    Identity,
+    decode_greeting,
+    encode_greeting,
+    set_options,
+)
+from multicast.runtime.trouble import Troubles, log
 from multicast.session import Receiver
 from multicast.types import ProcessId
-from multicast.wire import FRAME_BYTES_MAX, WIRE_VERSION, Hello, Welcome
+from multicast.wire import FRAME_BYTES_MAX, Hello
 
-if TYPE_CHECKING:
-    from multicast.runtime.links import Links
+STRANGERS_MAX = 64
+"""Connections that have not greeted yet."""
 
 
 class Incoming:
@@ -62,8 +73,8 @@ class Incoming:
 class Connection(asyncio.Protocol):
     """One accepted connection: a stranger until it has greeted, then the one connection of an `Incoming`."""
 
-    def __init__(self, links: Links):
-        self._links = links
+    def __init__(self, listener: Listener):
+        self._listener = listener
         self._link: Incoming | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
@@ -76,21 +87,21 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self.address = str((transport.get_extra_info("peername") or ("?",))[0])
         set_options(transport)
-        self._links.connections.add(self)
-        if not self._links.admit(self):
+        self._listener.connections.add(self)
+        if not self._listener.admit(self):
             self.abort()
             return
         asyncio.get_running_loop().call_later(GREETING_TIMEOUT_S, self._check_greeted)
 
     def _check_greeted(self) -> None:
         if self._link is None and not self._closing:
-            self._links.tell_once(f"{self.address} connected and did not greet", "")
+            self._listener.troubles.tell(f"{self.address} connected and did not greet", "")
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._links.connections.discard(self)
-        self._links.strangers.discard(self)
+        self._listener.connections.discard(self)
+        self._listener.strangers.discard(self)
         if self._link is not None and self._link.connection is self:
             self._link.connection = None
 
@@ -131,9 +142,9 @@ class Connection(asyncio.Protocol):
                 link, data = greeted
             self._frames(link, data)
         except PeerError as error:
-            self._links.fault(self, self._link, str(error))
+            self._listener.fault(self, self._link, str(error))
         except Exception as error:  # our own bug: the host must not go on
-            self._links.fail(error)
+            self._listener.fail(error)
 
     def _greet(self) -> tuple[Incoming, bytes] | None:
         """Read the Hello and answer it: whose link this is, and what follows. None: the Hello is not all there."""
@@ -143,18 +154,18 @@ class Connection(asyncio.Protocol):
         hello, used = read
         rest = bytes(self._buffer[used:])
         self._buffer = bytearray()
-        refusal = self._links.refusal(hello)
+        refusal = self._listener.identity.refusal(hello)
         if refusal:
             raise PeerError(refusal)
-        link = self._links.incoming[hello.sender]
+        link = self._listener.incoming[hello.sender]
         if link.connection is not None:
             link.connection.abort()
         self._link = link
         link.connection = self
         received, lost = link.greet(hello)
-        self._links.strangers.discard(self)
-        self.write(encode_greeting(Welcome(WIRE_VERSION, self._links.incarnation, received)))
-        self._links.greeted(link, lost)
+        self._listener.strangers.discard(self)
+        self.write(encode_greeting(self._listener.identity.welcome(received)))
+        self._listener.greeted(link, lost)
         return link, rest
 
     def _frames(self, link: Incoming, data: bytes | bytearray) -> None:
@@ -166,7 +177,7 @@ class Connection(asyncio.Protocol):
             data, self._buffer = self._buffer, bytearray()
         view = memoryview(data)
         at, size, header, needed = 0, len(view), FRAME.size, FRAME.size
-        peer, accept, receive = link.peer, link.receiver.accept, self._links.receive
+        peer, accept, receive = link.peer, link.receiver.accept, self._listener.receive
         while size - at >= header:
             length, sequence = FRAME.unpack_from(view, at)
             if not 0 < length <= FRAME_BYTES_MAX:
@@ -182,4 +193,112 @@ class Connection(asyncio.Protocol):
             self._buffer = bytearray(view[at:])
             self._needed = needed
         if at:
-            self._links.wake()
+            self._listener.wake()
+
+
+class Listener:
+    """The port of this process, and the connections that come in there. incoming: peer -> its link.
+
+    receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
+    heard(peer): it has dialled this process. wake(): there are inputs to process. fail(error): our own bug.
+    paused: nothing is read.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        address: tuple[str, int],
+        incoming: Mapping[ProcessId, Incoming],
+        *,
+        receive: Callable[[ProcessId, Any], None],
+        reset: Callable[[ProcessId], None],
+        heard: Callable[[ProcessId], None],
+        wake: Callable[[], None],
+        fail: Callable[[BaseException], None],
+        troubles: Troubles,
+    ):
+        self.identity = identity
+        self.incoming = incoming
+        self.receive = receive
+        self.wake = wake
+        self.fail = fail
+        self.troubles = troubles
+        self.connections: set[Connection] = set()
+        self.strangers: set[Connection] = set()
+        self.paused = False
+        self._address = address
+        self._reset = reset
+        self._heard = heard
+        self._server: asyncio.Server | None = None
+
+    async def bind(self) -> None:
+        """Take the port, without serving it yet. OSError that names it."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: Connection(self), *self._address, start_serving=False)
+        except OSError as error:
+            raise self._cannot_listen(error) from None
+
+    async def start(self) -> None:
+        """Serve the port. OSError that names it."""
+        assert self._server is not None
+        try:
+            await self._server.start_serving()
+        except OSError as error:
+            raise self._cannot_listen(error) from None
+
+    def _cannot_listen(self, error: OSError) -> OSError:
+        host, port = self._address
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        return OSError(error.errno, f"process {self.identity.process} cannot listen on {host}:{port}: {why}")
+
+    def close(self) -> None:
+        """Take no more connections, and close those there are."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+
+    def abort(self) -> None:
+        """Drop every connection at once."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def closed(self) -> None:
+        """After `close` and `abort`: return when nothing is left."""
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on reading from all peers: their messages then wait at their end."""
+        if paused != self.paused:
+            self.paused = paused
+            for link in self.incoming.values():
+                if link.connection is not None:
+                    link.connection.pause(paused)
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether one more stranger may stay."""
+        if self.troubles.closing or len(self.strangers) >= STRANGERS_MAX:
+            return False
+        self.strangers.add(connection)
+        return True
+
+    def greeted(self, link: Incoming, lost: bool) -> None:
+        """A peer dialled this process."""
+        if lost:
+            self._reset(link.peer)
+        if self.paused and link.connection is not None:
+            link.connection.pause(True)
+        self._heard(link.peer)
+
+    def fault(self, connection: Connection, link: Incoming | None, reason: str) -> None:
+        """What came over this connection is refused: say so once and close it."""
+        if link is None:
+            self.troubles.tell(f"refused a connection from {connection.address}", reason)
+            connection.write(encode_greeting(self.identity.welcome(0, reason)))
+            connection.close()
+        else:
+            log.warning("a peer broke the protocol: its link is closed", peer=link.peer, reason=reason)
+            connection.abort()
+            self._reset(link.peer)

@@ -12,27 +12,19 @@ waits in its own bounded queue (`session.Sender`) and holds up nobody else.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
-
-from multicast.runtime.greeting import encode_greeting
-from multicast.runtime.incoming import Connection, Incoming
+from multicast.runtime.greeting import Identity
+from multicast.runtime.incoming import Incoming, Listener
 from multicast.runtime.outgoing import Outgoing
-from multicast.session import Sender
+from multicast.runtime.trouble import Troubles
 from multicast.types import ProcessId
-from multicast.wire import FRAME_BYTES_MAX, WIRE_VERSION, Hello, Welcome
+from multicast.wire import FRAME_BYTES_MAX
 
 ACK_FRAMES = 256
 ACK_DELAY_S = 0.02
-STRANGERS_MAX = 64
-"""Connections that have not greeted yet."""
 CLOSE_TIMEOUT_S = 2.0
-_TOLD_MAX = 1000
-
-log = structlog.get_logger("multicast.runtime.links")
 
 
 class Links:
@@ -54,85 +46,60 @@ class Links:
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
     ):
-        self.self_id = self_id
-        self.addresses = dict(addresses)
-        self.cluster = cluster
-        self.incarnation = incarnation
-        self.receive = receive
-        self.reset = reset
-        self.wake = wake
-        self.fail = fail
-        peers = [p for p in self.addresses if p != self_id]
-        self.outgoing = {p: Outgoing(self, p) for p in peers}
+        peers = [p for p in addresses if p != self_id]
+        identity, self._troubles = Identity(self_id, cluster, incarnation, peers), Troubles()
+        self._dirty: list[Outgoing] = []
+        self.outgoing = {p: Outgoing(p, addresses[p], identity, self._dirty, reset, self._troubles) for p in peers}
         self.incoming = {p: Incoming(p) for p in peers}
-        self.dirty: list[Outgoing] = []
-        self.connections: set[Connection] = set()
-        self.strangers: set[Connection] = set()
-        self.closing = False
-        self._server: asyncio.Server | None = None
+        self.listener = Listener(
+            identity, addresses[self_id], self.incoming,
+            receive=receive, reset=reset, heard=self._heard, wake=wake, fail=fail, troubles=self._troubles,
+        )  # fmt: skip
         self._dialling: list[asyncio.Task[None]] = []
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._told: set[tuple[str, str]] = set()
-        self._paused = False
+
+    def _heard(self, peer: ProcessId) -> None:
+        """It is up, so our own link to it need not wait any longer."""
+        self.outgoing[peer].wake.set()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    async def bind(self) -> None:
-        """Take this process's port, without serving it yet. OSError that names it."""
-        host, port = self.addresses[self.self_id]
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(lambda: Connection(self), host, port, start_serving=False)
-        except OSError as error:
-            raise self._cannot_listen(error) from None
-
     async def start(self) -> None:
-        """Serve the port, and dial every peer in the background."""
-        assert self._server is not None
-        try:
-            await self._server.start_serving()
-        except OSError as error:
-            raise self._cannot_listen(error) from None
+        """Serve the port, which `listener.bind` has taken, and dial every peer in the background."""
+        await self.listener.start()
         loop = asyncio.get_running_loop()
         self._dialling = [loop.create_task(out.run(), name=f"link to {p}") for p, out in self.outgoing.items()]
 
-    def _cannot_listen(self, error: OSError) -> OSError:
-        host, port = self.addresses[self.self_id]
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        return OSError(error.errno, f"process {self.self_id} cannot listen on {host}:{port}: {why}")
-
     async def stop(self) -> None:
         """Send what is staged and close everything. Idempotent."""
-        self.closing = True
+        self._troubles.closing = True
         if self._ack_timer is not None:
             self._ack_timer.cancel()
         for link in self.incoming.values():
             link.acknowledge()
-        if self._server is not None:
-            self._server.close()
         for out in self.outgoing.values():
             out.close()
-        for connection in list(self.connections):
-            connection.close()
+        self.listener.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CLOSE_TIMEOUT_S
-        while loop.time() < deadline and (self.connections or any(o.connected for o in self.outgoing.values())):
+        while loop.time() < deadline and self._any_connected():
             await asyncio.sleep(0.005)
         self.abort()
         for task in self._dialling:
             task.cancel()
         await asyncio.gather(*self._dialling, return_exceptions=True)
         await asyncio.sleep(0)  # let aborted transports report that they are gone
-        if self._server is not None:
-            await self._server.wait_closed()
+        await self.listener.closed()
+
+    def _any_connected(self) -> bool:
+        return bool(self.listener.connections) or any(out.connected for out in self.outgoing.values())
 
     def abort(self) -> None:
         """Drop every connection at once; nothing more leaves."""
-        self.closing = True
+        self._troubles.closing = True
         for out in self.outgoing.values():
             out.abort("closed")
-        for connection in list(self.connections):
-            connection.abort()
+        self.listener.abort()
         for task in self._dialling:
             task.cancel()
 
@@ -149,9 +116,9 @@ class Links:
 
     def flush(self) -> None:
         """One write per link that has something to send."""
-        dirty, self.dirty = self.dirty, []
-        for out in dirty:
+        for out in self._dirty:
             out.flush()
+        self._dirty.clear()
 
     def processed(self, batch: int) -> None:
         """Everything received so far is part of this batch, or of one before it."""
@@ -167,7 +134,7 @@ class Links:
                 link.acknowledge()
             elif count:
                 waiting = True
-        if waiting and self._ack_timer is None and not self.closing:
+        if waiting and self._ack_timer is None and not self._troubles.closing:
             self._ack_timer = asyncio.get_running_loop().call_later(ACK_DELAY_S, self._acknowledge)
 
     def _acknowledge(self) -> None:
@@ -175,19 +142,11 @@ class Links:
         for link in self.incoming.values():
             link.acknowledge()
 
-    def pause(self, paused: bool) -> None:
-        """Stop or go on reading from all peers: their messages then wait at their end."""
-        if paused != self._paused:
-            self._paused = paused
-            for link in self.incoming.values():
-                if link.connection is not None:
-                    link.connection.pause(paused)
-
     def close_faulty(self, peer: ProcessId, reason: str) -> None:
         """Close the link from a peer that broke the protocol. It will dial again, with a back-off."""
         link = self.incoming.get(peer)
         if link is not None and link.connection is not None:
-            self.fault(link.connection, link, reason)
+            self.listener.fault(link.connection, link, reason)
 
     def status(self) -> dict[str, Any]:
         """Per peer: whether both directions are up, and how many frames wait for an acknowledgement."""
@@ -198,58 +157,3 @@ class Links:
             }
             for p, out in self.outgoing.items()
         }
-
-    # -- the connections' side ----------------------------------------------------------------------------------------
-
-    def admit(self, connection: Connection) -> bool:
-        """Whether one more stranger may stay."""
-        if self.closing or len(self.strangers) >= STRANGERS_MAX:
-            return False
-        self.strangers.add(connection)
-        return True
-
-    def refusal(self, hello: Hello) -> str:
-        """Why this greeting is refused; empty if it is not."""
-        if hello.cluster != self.cluster:
-            return f"this process is of cluster {self.cluster.hex()}, not of {hello.cluster.hex()[:64]}"
-        if hello.receiver != self.self_id:
-            return f"this is process {self.self_id}, not {hello.receiver}"
-        if hello.sender not in self.incoming:
-            return f"process {hello.sender} is not a member of this cluster"
-        if min(hello.incarnation, hello.epoch) < 0 or hello.first < 1:
-            return "impossible numbers in the greeting"
-        return ""
-
-    def greeted(self, link: Incoming, lost: bool) -> None:
-        """A peer dialled this process: so it is up, and our own link to it need not wait any longer."""
-        if lost:
-            self.reset(link.peer)
-        if self._paused and link.connection is not None:
-            link.connection.pause(True)
-        self.outgoing[link.peer].wake.set()
-
-    def fault(self, connection: Connection, link: Incoming | None, reason: str) -> None:
-        """What came over this connection is refused: say so once and close it."""
-        if link is None:
-            self.tell_once(f"refused a connection from {connection.address}", reason)
-            connection.write(encode_greeting(Welcome(WIRE_VERSION, self.incarnation, 0, reason)))
-            connection.close()
-        else:
-            log.warning("a peer broke the protocol: its link is closed", peer=link.peer, reason=reason)
-            connection.abort()
-            self.reset(link.peer)
-
-    def hello(self, peer: ProcessId, sender: Sender) -> Hello:
-        return Hello(WIRE_VERSION, self.cluster, self.self_id, peer, self.incarnation, sender.epoch, sender.first)
-
-    def tell_once(self, what: str, why: str) -> None:
-        """Log this, unless it was just the same before."""
-        if (what, why) not in self._told and not self.closing:
-            if len(self._told) >= _TOLD_MAX:
-                self._told.clear()
-            self._told.add((what, why))
-            log.warning(what, reason=why) if why else log.warning(what)
-
-    def forget_told(self, prefix: str) -> None:
-        """The next such trouble is news again."""
-        self._told = {t for t in self._told if not t[0].startswith(prefix)}

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from typing import TYPE_CHECKING
-
-import structlog
+from collections.abc import Callable
 
 from multicast.protocol import PeerError
-from multicast.runtime.greeting import ACK, FRAME, GREETING_TIMEOUT_S, decode_greeting, encode_greeting, set_options
+from multicast.runtime.greeting import (
+    ACK,
+    FRAME,
+    GREETING_TIMEOUT_S,
+    Identity,
+    decode_greeting,
+    encode_greeting,
+    set_options,
+)
+from multicast.runtime.trouble import Troubles, log
 from multicast.session import Sender
 from multicast.types import ProcessId
 from multicast.wire import Welcome
-
-if TYPE_CHECKING:
-    from multicast.runtime.links import Links
 
 CONNECT_TIMEOUT_S = 5.0
 BACKOFF_MIN_S = 0.05
@@ -27,18 +31,31 @@ MISSING_S = 2.0
 """A peer that cannot be reached for so long is worth a line in the log."""
 WRITE_BYTES = 256 * 1024
 
-log = structlog.get_logger("multicast.runtime.links")
-
 
 class Outgoing(asyncio.Protocol):
-    """The sending end of the link to one peer, over all its connections."""
+    """The sending end of the link to one peer, over all its connections.
 
-    def __init__(self, links: Links, peer: ProcessId):
+    dirty: where it puts itself when it has something for the next `flush`. reset(peer): the link lost its memory.
+    """
+
+    def __init__(
+        self,
+        peer: ProcessId,
+        address: tuple[str, int],
+        identity: Identity,
+        dirty: list[Outgoing],
+        reset: Callable[[ProcessId], None],
+        troubles: Troubles,
+    ):
         self.peer = peer
         self.sender = Sender()
         self.ready = False
         self.wake = asyncio.Event()
-        self._links = links
+        self._address = address
+        self._identity = identity
+        self._all_dirty = dirty
+        self._reset = reset
+        self._troubles = troubles
         self._transport: asyncio.Transport | None = None
         self._lost: asyncio.Future[None] | None = None
         self._buffer = b""
@@ -53,7 +70,7 @@ class Outgoing(asyncio.Protocol):
         if sequence is None:
             log.warning("queue overflow: everything for this peer is dropped", peer=self.peer)
             self.abort("queue overflow")
-            self._links.reset(self.peer)
+            self._reset(self.peer)
         elif self.ready:
             self._stage(sequence, frame)
 
@@ -63,7 +80,7 @@ class Outgoing(asyncio.Protocol):
         self._pending_bytes += FRAME.size + len(frame)
         if not self._dirty:
             self._dirty = True
-            self._links.dirty.append(self)
+            self._all_dirty.append(self)
 
     def flush(self) -> None:
         """Write what is staged, as far as the connection takes it."""
@@ -90,7 +107,7 @@ class Outgoing(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         jitter = random.Random()
         delay = BACKOFF_MIN_S
-        host, port = self._links.addresses[self.peer]
+        host, port = self._address
         missing_since = loop.time()
         while True:
             began = loop.time()
@@ -102,7 +119,7 @@ class Outgoing(asyncio.Protocol):
                 missing_since = loop.time()
             except (OSError, TimeoutError) as error:
                 if loop.time() - missing_since >= MISSING_S:
-                    self._links.tell_once(f"cannot reach process {self.peer} at {host}:{port}", str(error))
+                    self._troubles.tell(f"cannot reach process {self.peer} at {host}:{port}", str(error))
             if loop.time() - began >= STEADY_S:
                 delay = BACKOFF_MIN_S
             self.wake.clear()
@@ -120,7 +137,7 @@ class Outgoing(asyncio.Protocol):
         self._paused = False
         set_options(transport)
         transport.set_write_buffer_limits(high=4 * WRITE_BYTES)
-        transport.write(encode_greeting(self._links.hello(self.peer, self.sender)))
+        transport.write(encode_greeting(self._identity.hello(self.peer, self.sender)))
         loop = asyncio.get_running_loop()
         loop.call_later(GREETING_TIMEOUT_S, self._check_greeted, transport)
 
@@ -134,7 +151,7 @@ class Outgoing(asyncio.Protocol):
             self._lost.set_result(None)
 
     def _forget(self, reason: str) -> None:
-        if self.ready and not self._links.closing:
+        if self.ready and not self._troubles.closing:
             log.info("link down", peer=self.peer, reason=reason)
         self.ready = False
         self._transport = None
@@ -174,7 +191,7 @@ class Outgoing(asyncio.Protocol):
                 data = data[whole:]
             self._buffer = data
         except PeerError as error:
-            self._links.tell_once(f"process {self.peer} closed off", str(error))
+            self._troubles.tell(f"process {self.peer} closed off", str(error))
             self.abort(str(error))
 
     def _welcome(self, data: bytes) -> bytes:
@@ -187,12 +204,12 @@ class Outgoing(asyncio.Protocol):
             raise PeerError(f"refuses this process: {welcome.refusal[:200]}")
         frames, restarted = self.sender.resume(welcome.incarnation, welcome.received)
         self.ready = True
-        self._links.forget_told(f"cannot reach process {self.peer}")
+        self._troubles.over(f"cannot reach process {self.peer}")
         log.info("link up", peer=self.peer, resent=len(frames), peer_restarted=restarted)
         for sequence, frame in frames:
             self._stage(sequence, frame)
         if restarted:
-            self._links.reset(self.peer)
+            self._reset(self.peer)
         self.flush()
         return data[used:]
 

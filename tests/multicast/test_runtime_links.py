@@ -62,7 +62,7 @@ class Ears:
         raise error
 
     def connect(self) -> tuple[Connection, FakeTransport]:
-        connection, transport = Connection(self.links), FakeTransport()
+        connection, transport = Connection(self.links.listener), FakeTransport()
         connection.connection_made(transport)
         return connection, transport
 
