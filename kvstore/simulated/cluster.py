@@ -21,7 +21,8 @@ from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
 from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
-from multicast.simulation.world import Node, World
+from multicast.simulation.scene import Node
+from multicast.simulation.world import World
 from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
 
 DEDUP_WINDOW_US = 20_000_000

@@ -25,9 +25,9 @@ from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.checkers import attach
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
 from multicast.simulation.observe import Observer
+from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.trace import FrameTrace
 from multicast.simulation.true_time import TrueTime
-from multicast.simulation.world import EPOCH_US
 from multicast.types import GroupId, ProcessId, Topology
 
 PROFILES = ("faults", "calm", "chase")

@@ -28,7 +28,8 @@ from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Ti
 from multicast.wire import PROTOCOL
 
 if TYPE_CHECKING:
-    from multicast.simulation.world import Node, World
+    from multicast.simulation.scene import Node
+    from multicast.simulation.world import World
 
 _REPORTS_MAX = 20
 _ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)

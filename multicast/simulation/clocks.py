@@ -13,7 +13,8 @@ import msgspec
 from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.disk import SimulatedDisk
-from multicast.simulation.world import EPOCH_US, Node, World
+from multicast.simulation.scene import EPOCH_US, Node
+from multicast.simulation.world import World
 from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Timestamp, Topology, created_us, new_message_id
 
 _SECOND = 1_000_000

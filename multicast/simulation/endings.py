@@ -29,7 +29,8 @@ from multicast.simulation.observe import Observer
 from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp, Topology
 
 if TYPE_CHECKING:
-    from multicast.simulation.world import Node, World
+    from multicast.simulation.scene import Node
+    from multicast.simulation.world import World
 
 LIVENESS_LIMIT_US = 60_000_000
 """How long a healed world may take, at most, until everything owed is delivered everywhere."""

@@ -13,7 +13,7 @@ from multicast.simulation.checkers import Checker
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
-    from multicast.simulation.world import Node
+    from multicast.simulation.scene import Node
 
 Vector = tuple[Any, ...]
 _START = 0

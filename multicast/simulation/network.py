@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from multicast.journal import READ_BYTES
 from multicast.protocol import PeerError
-from multicast.session import QUEUE_FRAMES_MAX, Receiver, Sender
+from multicast.session import QUEUE_FRAMES_MAX
+from multicast.simulation.scene import FOREVER, Link, Node, Scene
 from multicast.types import ProcessId
-
-if TYPE_CHECKING:
-    from multicast.simulation.world import Node, World
-
-FOREVER = 1 << 62
 
 Script = Callable[[ProcessId, ProcessId, Any], int | None]
 
@@ -81,55 +77,30 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
         return cls(delay_us=(delay_us, delay_us), late_probability=0.0, fsync_us=(0, 0))
 
 
-class Link:
-    """From one process to one other. Owned by the network; its ends die with their processes.
-
-    dial: the newest connection that the sender has begun. accepted: the one whose frames the receiver takes, and until
-    when (`cut_at`). Both rise, so whatever belongs to an older connection is recognised.
-    """
-
-    __slots__ = (
-        "accepted",
-        "blocked",
-        "cut_at",
-        "deviation",
-        "dial",
-        "extra_us",
-        "last_arrival",
-        "open",
-        "receiver",
-        "sender",
-        "session_in",
-        "session_out",
-        "told",
-    )
-
-    def __init__(self, sender: Node, receiver: Node, queue_frames_max: int):
-        self.sender = sender
-        self.receiver = receiver
-        self.session_out = Sender(queue_frames_max)
-        self.session_in = Receiver()
-        self.dial = 0
-        self.accepted = 0
-        self.cut_at = FOREVER
-        self.open = False
-        self.blocked = False
-        self.extra_us = 0
-        self.deviation = 0.0
-        self.last_arrival = 0
-        self.told = 0
-
-
 class TooManyFrames(Exception):
     """Far more was sent than there is to say."""
 
 
 class Network:
     """All links of a world. frames_max: so many may be sent, or waited with, in all; then `send` raises TooManyFrames,
-    since who repeats itself without end would never let the run end."""
+    since who repeats itself without end would never let the run end.
 
-    def __init__(self, world: World, conditions: Conditions, rng: random.Random, script: Script | None):
-        self.world = world
+    arrived(node, link, frame): a new frame, in order; may raise PeerError. lost_memory(node, peer): the link to or from
+    `peer` has.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        conditions: Conditions,
+        rng: random.Random,
+        script: Script | None,
+        arrived: Callable[[Node, Link, bytes], None],
+        lost_memory: Callable[[Node, ProcessId], None],
+    ):
+        self._scene = scene
+        self._arrived = arrived
+        self._lost_memory = lost_memory
         self.conditions = conditions
         self._acknowledge_every = conditions.acknowledge_every
         self.script = script
@@ -166,7 +137,7 @@ class Network:
         sequence = link.session_out.push(frame)
         if sequence is None:
             self._break(link)
-            self.world.peer_reset(link.sender, link.receiver.pid)
+            self._lost_memory(link.sender, link.receiver.pid)
         elif link.open:
             self._transmit(link, sequence, frame)
 
@@ -176,12 +147,12 @@ class Network:
         if self.script is not None:
             message = link.sender.decode(frame)
             delay = self.script(link.sender.pid, link.receiver.pid, message)
-        leaves = self.world.now if self.conditions.cpu is None else max(self.world.now, int(link.sender.busy_until))
+        leaves = self._scene.now if self.conditions.cpu is None else max(self._scene.now, int(link.sender.busy_until))
         arrival = leaves + (self.delay(link) if delay is None else delay)
         if arrival < link.last_arrival:
             arrival = link.last_arrival
         link.last_arrival = arrival
-        self.world.schedule(arrival, self._arrive, link, link.dial, sequence, frame)
+        self._scene.schedule(arrival, self._arrive, link, link.dial, sequence, frame)
 
     def delay(self, link: Link) -> int:
         """How long the next message of this link is under way."""
@@ -201,14 +172,15 @@ class Network:
         if node.paused:
             node.backlog.append((self._arrive, (link, dial, sequence, frame)))
             return
-        if link.accepted != dial or self.world.now > link.cut_at or not node.up:
+        if link.accepted != dial or self._scene.now > link.cut_at or not node.up:
             return
         try:
             if not link.session_in.accept(sequence):
                 return
-            self.world.arrived(node, link, frame)
+            self._arrived(node, link, frame)
         except PeerError as error:
-            self.world.report("peer error", f"process {node.pid} refused a frame of process {link.sender.pid}: {error}")
+            refusal = f"process {node.pid} refused a frame of process {link.sender.pid}: {error}"
+            self._scene.report("peer error", refusal)
             self._break(link)
 
     def flushed(self, link: Link, incarnation: int | None, epoch: int, seen: int) -> None:
@@ -222,7 +194,7 @@ class Network:
             link.told = seen
             back = self._links[link.receiver.pid, link.sender.pid]
             if not back.blocked:
-                self.world.schedule(self.world.now + self.delay(back), self._acknowledged, link, link.accepted, seen)
+                self._scene.schedule(self._scene.now + self.delay(back), self._acknowledged, link, link.accepted, seen)
 
     def _acknowledged(self, link: Link, dial: int, seen: int) -> None:
         if link.open and link.dial == dial and link.sender.up:
@@ -235,12 +207,12 @@ class Network:
         link.open = False
         link.dial += 1
         most = self.conditions.delay_us[1]
-        link.cut_at = min(link.cut_at, self.world.now + self._rng.randint(0, most))
+        link.cut_at = min(link.cut_at, self._scene.now + self._rng.randint(0, most))
         self._dial_later(link)
 
     def _dial_later(self, link: Link) -> None:
         pause = self._rng.randint(*self.conditions.reconnect_us)
-        self.world.schedule(self.world.now + pause, self._dial, link, link.dial)
+        self._scene.schedule(self._scene.now + pause, self._dial, link, link.dial)
 
     def _dial(self, link: Link, dial: int) -> None:
         sender = link.sender
@@ -253,8 +225,8 @@ class Network:
         if link.blocked or not link.receiver.up:
             self._dial_later(link)
             return
-        arrival = self.world.now + self.delay(link)
-        self.world.schedule(
+        arrival = self._scene.now + self.delay(link)
+        self._scene.schedule(
             arrival, self._hello, link, link.dial, sender.life, link.session_out.epoch, link.session_out.first
         )
 
@@ -275,8 +247,8 @@ class Network:
         link.last_arrival = 0
         link.told = received
         if lost:
-            self.world.peer_reset(node, link.sender.pid)
-        self.world.schedule(self.world.now + self.delay(back), self._welcome, link, dial, node.life, received)
+            self._lost_memory(node, link.sender.pid)
+        self._scene.schedule(self._scene.now + self.delay(back), self._welcome, link, dial, node.life, received)
 
     def _welcome(self, link: Link, dial: int, incarnation: int, received: int) -> None:
         sender = link.sender
@@ -288,7 +260,7 @@ class Network:
         frames, restarted = link.session_out.resume(incarnation, received)
         link.open = True
         if restarted:
-            self.world.peer_reset(sender, link.receiver.pid)
+            self._lost_memory(sender, link.receiver.pid)
         for sequence, frame in frames:
             self._transmit(link, sequence, frame)
 
@@ -305,11 +277,11 @@ class Network:
     def born(self, node: Node) -> None:
         """New ends for a restarted process; it dials everybody, and everybody it once they notice."""
         for peer, link in node.links.items():
-            link.session_out = Sender(self.conditions.queue_frames_max)
+            link.new_sender()
             link.dial += 1
-            self.world.schedule(self.world.now, self._dial, link, link.dial)
+            self._scene.schedule(self._scene.now, self._dial, link, link.dial)
             back = self._links[peer, node.pid]
-            back.session_in = Receiver()
+            back.new_receiver()
             back.accepted = 0
 
     # -- faults -------------------------------------------------------------------------------------------------------

@@ -5,14 +5,13 @@ A protocol and an application do not know that they are watched: `watch` puts it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from multicast.protocol import ApplicationOutbox, Outbox
+from multicast.simulation.fault import Fault
+from multicast.simulation.scene import Node
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp
-
-if TYPE_CHECKING:
-    from multicast.simulation.fault import Fault
-    from multicast.simulation.world import Node
 
 _HANDLERS = ("on_start", "on_submit", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install", "on_stable")
 
@@ -66,14 +65,14 @@ class Observer:
         """The protocol was called (`args` end with now and outbox) and sent these (receivers, message, durably)."""
 
 
-def watch(node: Node) -> None:
-    """Put the world's observers in front of this life's protocol and application."""
-    _watch_protocol(node)
-    _watch_application(node)
+def watch(node: Node, observers: Sequence[Observer], count: Callable[[], None]) -> None:
+    """Put observers in front of this life's protocol and application. count(): a multicast, or a final delivery."""
+    _watch_protocol(node, observers, count)
+    _watch_application(node, observers, count)
 
 
-def _watch_application(node: Node) -> None:
-    inner, world = node.application.on_deliver, node.world
+def _watch_application(node: Node, observers: Sequence[Observer], count: Callable[[], None]) -> None:
+    inner = node.application.on_deliver
 
     def on_deliver(
         position: int,
@@ -86,17 +85,17 @@ def _watch_application(node: Node) -> None:
         out: ApplicationOutbox,
     ) -> None:
         if stage == FINAL and not node.replaying:
-            world.events += 1
-        for observer in world.observers:
+            count()
+        for observer in observers:
             observer.on_deliver(node, position, message, timestamp, stage, expired, node.replaying)
         inner(position, message, timestamp, stage, expired, completion, now, out)
 
     setattr(node.application, "on_deliver", on_deliver)  # noqa: B010 - a method of this one object
 
 
-def _watch_protocol(node: Node) -> None:
-    protocol, world = node.protocol, node.world
-    watchers = [o for o in world.observers if o.watches_protocol]
+def _watch_protocol(node: Node, observers: Sequence[Observer], count: Callable[[], None]) -> None:
+    protocol = node.protocol
+    watchers = [o for o in observers if o.watches_protocol]
     start, submit = protocol.on_start, protocol.on_submit
 
     def on_start(saved: Any, now: int, out: Outbox) -> None:
@@ -105,8 +104,8 @@ def _watch_protocol(node: Node) -> None:
 
     def on_submit(message: AppMessage, now: int, out: Outbox) -> None:
         submit(message, now, out)
-        world.events += 1
-        for observer in world.observers:
+        count()
+        for observer in observers:
             observer.on_submit(node, message)
 
     setattr(protocol, "on_start", on_start)  # noqa: B010

@@ -14,17 +14,13 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from multicast.engine import Checkpoint, Engine
-from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol
+from multicast.simulation.scene import Node
+from multicast.types import ProcessId
 
-if TYPE_CHECKING:
-    from multicast.simulation.world import Node
-    from multicast.types import ProcessId
-
-Spare = Callable[["ProcessId", random.Random], tuple[MulticastProtocol, Checkpoint | None]]
+Spare = Callable[[ProcessId, random.Random], tuple[MulticastProtocol, Checkpoint | None]]
 """A protocol as at the start of a life, and a checkpoint of what is materialised beside the journal by now."""
 
 BYTES_PER_FLUSH = 200
@@ -59,11 +55,11 @@ class RecoveryCheck:
 
     def _recover(self, node: Node) -> str:
         """Why the process could not; empty if it could."""
-        world, pid, rng = node.world, node.pid, self._rng
+        pid, rng = node.pid, self._rng
         disk = node.disk.copy()
         disk.crash(rng, power=True)
         try:
-            journal = Journal(disk, world.cluster, world.topology.group_of[pid], pid, world.segment_bytes_max)
+            journal = node.open_journal(disk)
             protocol, checkpoint = self._spare(pid, random.Random(rng.random()))
             engine = Engine(protocol, Application(), node.life + 1)
             tail = journal.tail(checkpoint.offset if checkpoint else 0)

@@ -24,8 +24,9 @@ from multicast.simulation.fault import Fault
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.observe import Observer
 from multicast.simulation.recovery import RecoveryCheck
+from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.true_time import TrueTime
-from multicast.simulation.world import EPOCH_US, World
+from multicast.simulation.world import World
 from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
 
 if TYPE_CHECKING:

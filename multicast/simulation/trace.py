@@ -21,7 +21,7 @@ from multicast.simulation.drawing import changed_options
 from multicast.simulation.fault import Fault
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings
-from multicast.simulation.world import EPOCH_US, Node
+from multicast.simulation.scene import EPOCH_US, Node
 from multicast.types import MESSAGE_ID_BYTES, AppMessage, ProcessId, Timestamp
 from multicast.wire import APPLICATION, HOST
 
@@ -102,7 +102,8 @@ class FrameTrace(Observer):
 
     def dump_journals(self, directory: Path) -> None:
         """Of the world that was traced, as a live cluster has them; the audit reads both."""
-        next(iter(self._nodes.values())).world.dump_journals(directory)
+        for node in self._nodes.values():
+            node.dump_journal(directory)
 
     # -- the world ----------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
 """A simulated world: real engines, sessions and journals on a simulated network, disk and clock.
 
-Theory of operation. Time is an integer count of microseconds that starts at `EPOCH_US`. One heap holds everything
-that is going to happen, ordered by (time, sequence); nothing else decides an order, so a seed fixes a run. Every
-process is a `Node`: an `Engine` (protocol and application), a production `Journal` on a `SimulatedDisk`, and the ends
-of its links (`multicast.session`). Inputs of one instant (or of a drawn stretch of `Conditions.batch_us`) become one
-batch, as in the live host. A batch's journal bytes are appended at once and synced after a drawn time; batches that
-arrive meanwhile are merged into the next sync. What the engine holds back leaves after that. A crash drops everything
-but the disk, and on the disk it drops what was not synced (`SimulatedDisk.crash`). Timers come from `Batch.wake_at`:
-nothing polls.
+Theory of operation. Time is an integer count of microseconds that starts at `EPOCH_US`. One heap holds everything that
+is going to happen, ordered by (time, sequence); nothing else decides an order, so a seed fixes a run. Every process is
+a `scene.Node`: an `Engine` (protocol and application), a production `Journal` on a `SimulatedDisk`, and the ends of its
+links (`multicast.session`). Inputs of one instant (or of a drawn stretch of `Conditions.batch_us`) become one batch, as
+in the live host. A batch's journal bytes are appended at once and synced after a drawn time; batches that arrive
+meanwhile are merged into the next sync. What the engine holds back leaves after that. A crash drops everything but the
+disk, and on the disk it drops what was not synced (`SimulatedDisk.crash`). Timers come from `Batch.wake_at`: nothing
+polls.
 
 Use:
 
@@ -44,22 +44,20 @@ import hashlib
 import random
 import struct
 from collections.abc import Callable, Collection
-from heapq import heappop, heappush
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from multicast import wire
 from multicast.engine import Batch, Checkpoint, Engine
-from multicast.journal import SEGMENT_BYTES_MAX, Journal
+from multicast.journal import SEGMENT_BYTES_MAX
 from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation.disk import SimulatedDisk
-from multicast.simulation.network import FOREVER, Conditions, Link, Network, Script
+from multicast.simulation.network import Conditions, Network, Script
 from multicast.simulation.observe import Observer, watch
 from multicast.simulation.recovery import RecoveryCheck
+from multicast.simulation.scene import FOREVER, Link, Node, Scene
 from multicast.types import AppMessage, ProcessId, Topology
-
-EPOCH_US = 1_700_000_000_000_000
 
 MakeProcess = Callable[
     [ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application, Checkpoint | None]
@@ -73,73 +71,10 @@ _DYING_US = 1_000
 _ARRIVAL = struct.Struct(">QII")
 
 
-class Node:
-    """One process and its host, over all its lives.
-
-    life: 1 for the first, also the incarnation. lost: its first disk is gone. offset_us: its wall clock against the
-    world's; begun_us: what that was when this life began. touched: frames taken since the last batch, sender -> (link,
-    incarnation and epoch that number them, the last one's number). wake_at: the instant, of its own time, at which it
-    wants to run. busy_until: when its processor is done with what it has begun; inputs: taken since the last batch
-    (`Cpu`).
-    """
-
-    __slots__ = (
-        "application", "backlog", "begun_us", "busy_until", "disk", "due", "engine", "failed_sync", "flushed",
-        "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "life", "links", "lost", "offset_us",
-        "paused", "pid", "protocol", "queue", "ran", "replaying", "timer_at", "tokens", "touched", "up", "wake_at",
-        "world", "writing",
-    )  # fmt: skip
-
-    def __init__(self, world: World, pid: ProcessId):
-        self.world = world
-        self.pid = pid
-        self.disk = SimulatedDisk()
-        self.life = 0
-        self.up = self.paused = self.due = self.writing = self.replaying = self.lost = False
-        self.offset_us = self.begun_us = 0
-        self.fsync_extra_us = 0
-        self.in_sync: Callable[[], None] | None = None
-        self.failed_sync: Callable[[], None] | None = None
-        self.flushed_position = 0
-        self.links: dict[ProcessId, Link] = {}
-        self.engine: Engine
-        self.journal: Journal
-        self.protocol: MulticastProtocol
-        self.application: Application
-        self._forget()
-
-    def _forget(self) -> None:
-        """What a process loses when it dies."""
-        self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.queue: list[tuple[int, int, bytes, list[Any]]] = []
-        self.tokens: dict[int, Callable[[Any], None]] = {}
-        self.touched: dict[ProcessId, tuple[Link, int | None, int, int]] = {}
-        self.due = self.writing = self.paused = False
-        self.wake_at: int | None = None
-        self.timer_at = FOREVER
-        self.busy_until = 0.0
-        self.inputs = 0
-        self.ran = self.flushed = 0
-
-    def clock(self) -> int:
-        """The `now` of this process, steady in a life: microseconds since 1970, if its wall clock was right when this
-        life began."""
-        return self.world.now + self.begun_us
-
-    def wall(self) -> int:
-        """What its wall clock shows."""
-        return self.world.now + self.offset_us
-
-    def decode(self, frame: bytes) -> Any:
-        """The message in an encoded frame."""
-        return self.engine.codec.decode(frame)[1]
-
-
-class World:
+class World(Scene):
     """See the module. `run_*` let an exception of a protocol or application through: it is a bug there.
 
     name: tells worlds apart that have the same seed. cluster: the id in the journals, of name, seed and topology.
-    violations: (checker, text) of everything that went wrong so far, in order.
     traps: (process, whether it sends, tag of a protocol message) -> what to call when it next does, or is about to
         receive one: with the process and the peers, before its batch is written. It is called once.
     events: protocol messages that arrived, multicasts and final deliveries.
@@ -160,72 +95,24 @@ class World:
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         name: str = "",
     ):
-        self.topology = topology
+        cluster = hashlib.blake2b(f"{name}/{seed}/{topology.groups}".encode(), digest_size=16).digest()
+        super().__init__(topology, cluster, segment_bytes_max)
         self.seed = seed
-        self.cluster = hashlib.blake2b(f"{name}/{seed}/{topology.groups}".encode(), digest_size=16).digest()
         self.conditions = conditions or Conditions()
-        self.now = EPOCH_US
         self.observers = list(observers or [])
-        self.violations: list[tuple[str, str]] = []
         self.recovery: RecoveryCheck | None = None
         self.traps: dict[tuple[ProcessId, bool, int], Trap] = {}
         self.events = 0
         self.on_batch = on_batch
         self.on_flushed = on_flushed
         self.on_lost_disk = on_lost_disk
-        self.segment_bytes_max = segment_bytes_max
         self._make_process = make_process
         self._rng = random.Random(f"{seed}/world")
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._sequence = 0
-        self._ready: list[Node] = []
         self._token = 0
         self._digest = hashlib.blake2b(digest_size=16)
-        self.nodes = {pid: Node(self, pid) for pid in topology.processes}
-        self.network = Network(self, self.conditions, random.Random(f"{seed}/network"), script)
+        network_rng = random.Random(f"{seed}/network")
+        self.network = Network(self, self.conditions, network_rng, script, self._arrived, self._lost_memory)
         self.network.connect_all(self.nodes.values())
-
-    # -- time ---------------------------------------------------------------------------------------------------------
-
-    def schedule(self, time: int, callback: Callable[..., None], *args: Any) -> None:
-        """Call back at this instant of the world's time, after everything already planned for it."""
-        if time < self.now:
-            raise ValueError(f"instant {time} is over, it is {self.now}")
-        self._sequence += 1
-        heappush(self._heap, (time, self._sequence, callback, args))
-
-    def at(self, time: int, callback: Callable[[], None]) -> None:
-        """Call back at this instant."""
-        self.schedule(time, callback)
-
-    def after(self, us: int, callback: Callable[[], None]) -> None:
-        """Call back in so many microseconds."""
-        self.schedule(self.now + us, callback)
-
-    def run_until(self, time: int) -> None:
-        """Let everything up to and including this instant happen."""
-        heap = self._heap
-        if self._ready:
-            self._run_ready()
-        while heap and heap[0][0] <= time:
-            instant, _, callback, args = heappop(heap)
-            self.now = instant
-            callback(*args)
-            if self._ready and (not heap or heap[0][0] > instant):
-                self._run_ready()
-        self.now = max(self.now, time)
-
-    def run_for(self, us: int) -> None:
-        self.run_until(self.now + us)
-
-    def run_while(self, condition: Callable[[], bool], limit_us: int, step_us: int = 50_000) -> bool:
-        """Run in steps until the condition is false; whether it became so within the limit."""
-        end = self.now + limit_us
-        while condition():
-            if self.now >= end:
-                return False
-            self.run_until(min(end, self.now + step_us))
-        return True
 
     def digest(self) -> str:
         """Of every arrival and fault so far, in order."""
@@ -233,24 +120,20 @@ class World:
 
     # -- lives --------------------------------------------------------------------------------------------------------
 
-    def node(self, pid: ProcessId) -> Node:
-        return self.nodes[pid]
-
     def start(self) -> None:
         """The first life of every process."""
         for node in self.nodes.values():
             self._begin(node)
-        self._run_ready()
+        self.end_instant()
 
     def _begin(self, node: Node) -> None:
         node.life += 1
         node.up = node.replaying = True
         node.begun_us = node.offset_us
-        group = self.topology.group_of[node.pid]
-        node.journal = Journal(node.disk, self.cluster, group, node.pid, self.segment_bytes_max)
+        node.journal = node.open_journal(node.disk)
         rng = random.Random(f"{self.seed}/process {node.pid}/{node.life}")
         node.protocol, node.application, checkpoint = self._make_process(node.pid, rng, node.disk)
-        watch(node)
+        watch(node, self.observers, self._count_event)
         node.engine = Engine(node.protocol, node.application, node.life, copy_to_self=True)
         for observer in self.observers:
             observer.on_life(node)
@@ -276,7 +159,7 @@ class World:
         node.up = False
         node.disk.crash(self._rng, power, torn, keeps)
         abandoned = list(node.tokens.values())
-        node._forget()
+        node.forget()
         self.network.died(node)
         for observer in self.observers:
             observer.on_crash(node)
@@ -317,10 +200,7 @@ class World:
     def dump_journals(self, directory: Path | str) -> None:
         """Write every journal as a live cluster has it: DIR/replicas/<pid>/journal/<file>."""
         for node in self.nodes.values():
-            folder = Path(directory) / "replicas" / str(node.pid) / "journal"
-            folder.mkdir(parents=True, exist_ok=True)
-            for name in node.disk.list():
-                (folder / name).write_bytes(node.disk.read(name))
+            node.dump_journal(directory)
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -346,8 +226,8 @@ class World:
         node.inputs += 1
         self._due(node)
 
-    def arrived(self, node: Node, link: Link, frame: bytes) -> None:
-        """A new frame, in order (the network's call). PeerError if it cannot be decoded."""
+    def _arrived(self, node: Node, link: Link, frame: bytes) -> None:
+        """A new frame, in order. PeerError if it cannot be decoded."""
         sender, session = link.sender.pid, link.session_in
         self._digest.update(_ARRIVAL.pack(self.now, node.pid, sender))
         self._digest.update(frame)
@@ -361,8 +241,8 @@ class World:
         if not node.due:
             self._due(node)
 
-    def peer_reset(self, node: Node, peer: ProcessId) -> None:
-        """The link to or from `peer` has lost its memory (the network's call)."""
+    def _lost_memory(self, node: Node, peer: ProcessId) -> None:
+        """The link to or from `peer` has."""
         node.engine.peer_reset(peer)
         self._due(node)
 
@@ -379,18 +259,15 @@ class World:
         elif most:
             self.schedule(self.now + self._rng.randint(least, most), self._run_due, node, node.life)
         else:
-            self._ready.append(node)
+            self.at_end(self._run_if_due, node)
 
     def _run_due(self, node: Node, life: int) -> None:
         if node.life == life and node.up and not node.paused:
             self._run(node)
 
-    def _run_ready(self) -> None:
-        while self._ready:
-            ready, self._ready = self._ready, []
-            for node in ready:
-                if node.up and node.due and not node.paused:
-                    self._run(node)
+    def _run_if_due(self, node: Node) -> None:
+        if node.up and node.due and not node.paused:
+            self._run(node)
 
     def _run(self, node: Node) -> None:
         """One batch; more of them while flushes that take no time bring back messages to oneself."""
@@ -591,11 +468,10 @@ class World:
                 self._resume(node, node.life)
             elif not node.up and node.pid not in dead:
                 self.restart(node.pid)
-        self._run_ready()
+        self.end_instant()
 
-    def report(self, checker: str, text: str) -> None:
-        """Something that must not happen has."""
-        self.violations.append((checker, text))
+    def _count_event(self) -> None:
+        self.events += 1
 
     def _trace(self, text: str) -> None:
         self._digest.update(f"{self.now} {text}\n".encode())

@@ -11,7 +11,8 @@ from multicast.parts import paxos
 from multicast.parts.paxos import Accept, Chosen, Heartbeat, Paxos
 from multicast.protocol import Application, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.simulation.network import Conditions
-from multicast.simulation.world import EPOCH_US, World
+from multicast.simulation.scene import EPOCH_US
+from multicast.simulation.world import World
 from multicast.types import AppMessage, Ballot, ProcessId, Topology, new_message_id
 from tests.multicast.lockstep import Lockstep
 

@@ -15,7 +15,8 @@ from multicast.protocols.quasi_genuine import Barrier, Cast, Null, Ordered, Quas
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Run, Settings
-from multicast.simulation.world import Node, World
+from multicast.simulation.scene import Node
+from multicast.simulation.world import World
 from multicast.types import (
     FINAL,
     OPTIMISTIC,

@@ -18,7 +18,8 @@ from multicast.protocols.skeen import Skeen
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions
-from multicast.simulation.world import Node, World
+from multicast.simulation.scene import Node
+from multicast.simulation.world import World
 from multicast.types import AppMessage, MessageId, ProcessId, Topology, new_message_id
 
 DELTA = 1_000

@@ -14,7 +14,8 @@ from multicast.protocols.toto import Alive, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
-from multicast.simulation.world import Node, World
+from multicast.simulation.scene import Node
+from multicast.simulation.world import World
 from multicast.types import AppMessage, ProcessId, Topology, new_message_id
 from tests.multicast.lockstep import Lockstep
 

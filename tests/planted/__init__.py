@@ -27,7 +27,7 @@ from unittest import mock
 import msgspec
 
 from multicast.protocol import MulticastProtocol
-from multicast.simulation import network, world
+from multicast.simulation import scene, world
 from multicast.simulation.runner import Outcome, Settings
 from multicast.simulation.worlds import run_seed
 
@@ -44,7 +44,7 @@ def small(**options: str) -> Settings:
 SMALL = small()
 
 FIRST_SEEDS: dict[str, int | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
-_MODULES = {"Engine": world, "Journal": world, "Sender": network, "Receiver": network}
+_MODULES = {"Engine": world, "Journal": scene, "Sender": scene, "Receiver": scene}
 
 
 def planted_in(module: str, harmless: Sequence[Planted] = ()) -> tuple[Planted, ...]:

@@ -39,7 +39,8 @@ from multicast.simulation.latency.table import Plan, Row, consensus_row, rows
 from multicast.simulation.latency.table import row as row_of
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
-from multicast.simulation.world import EPOCH_US, Node, World
+from multicast.simulation.scene import EPOCH_US, Node
+from multicast.simulation.world import World
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, Topology, new_message_id
 
 ROOT = Path(__file__).resolve().parents[2]

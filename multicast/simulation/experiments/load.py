@@ -25,7 +25,8 @@ from multicast.simulation.drawing import protocol_options
 from multicast.simulation.experiments.deployments import BASE_DELAY_US, REPLICAS, Deployment
 from multicast.simulation.network import Conditions, Cpu
 from multicast.simulation.observe import Observer
-from multicast.simulation.world import Node, World
+from multicast.simulation.scene import Node
+from multicast.simulation.world import World
 from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
 
 PAYLOAD_BYTES = 20

@@ -22,7 +22,8 @@ import msgspec
 from multicast.simulation.experiments.deployments import LAN, REPLICAS
 from multicast.simulation.experiments.load import PAYLOAD_BYTES, Clients, Point, Variant, build, measure, quantile
 from multicast.simulation.network import Cpu
-from multicast.simulation.world import Node, World
+from multicast.simulation.scene import Node
+from multicast.simulation.world import World
 from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
 
 SLOWER = 200.0

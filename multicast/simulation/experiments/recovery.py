@@ -12,7 +12,7 @@ import msgspec
 
 from multicast.simulation.experiments.deployments import REPLICAS
 from multicast.simulation.experiments.load import Clients, Point, build
-from multicast.simulation.world import Node
+from multicast.simulation.scene import Node
 from multicast.types import FINAL, AppMessage, MessageId, Timestamp, Topology
 
 BIN_US = 100_000
