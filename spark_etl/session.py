@@ -22,6 +22,7 @@ of 100 records that was half of the processor time."""
 
 _SMALL_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SMALL_SETTINGS = {
+    "spark.buffer.pageSize": "1m",  # a plan with dozens of aggregates of few rows asks for a page for each
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",

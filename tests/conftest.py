@@ -18,6 +18,8 @@ from tests.house import ROOT
 FULL_HELP = "also run what is marked `full`: the same kinds of tests, longer and wider"
 SPARK = "spark: Any"
 """A fixture or a test that says so has the session."""
+SECOND_SESSION = ("test_checks.py", "test_damage.py", "test_random_runs.py")
+"""Half of Spark's time: with two workers each has a session."""
 DEAR = ("tests/conformance/", "tests/simulation/test_latency", "tests/simulation/test_mutants")
 MARK = "KVSTORE_TEST_RUN"
 INHERITED = ("KVSTORE_", "SPARK_", "PYSPARK_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
@@ -51,11 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @cache
 def unit(test: str) -> str:
-    """Tests of the same unit run in the same worker: all that use the Spark session, as it is dear to start and to warm
-    up; otherwise those of a file, which may share a cluster; each one for itself where each is dear."""
+    """Tests of the same unit run in the same worker: half of all that use a Spark session, as it is dear to start and
+    to warm up; otherwise those of a file, which may share a cluster; each one for itself where each is dear."""
     path = test.partition("::")[0]
     if SPARK in (ROOT / path).read_text():
-        return SPARK
+        return f"{SPARK}, {'second' if path.endswith(SECOND_SESSION) else 'first'} session"
     return test if path.startswith(DEAR) else path
 
 
