@@ -22,7 +22,6 @@ of 100 records that was half of the processor time."""
 
 _SMALL_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SMALL_SETTINGS = {
-    "spark.buffer.pageSize": "1m",  # a plan with dozens of aggregates of few rows asks for a page for each
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -83,6 +82,7 @@ def _start(directory: Path, temporary: Path, master: str, memory: str, small: bo
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.buffer.pageSize": "2m",  # each of a plan's dozens of aggregates asks for a page, however few its rows
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.maxConcurrentOutputFileWriters": "16",  # the tables, without sorting the rows by table first
         "spark.sql.session.timeZone": "UTC",
