@@ -24,6 +24,7 @@ from multicast.protocol import MulticastProtocol
 from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.checkers import attach
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
+from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.trace import FrameTrace
@@ -248,7 +249,7 @@ def _execute(
         planned += forgotten.draw(own, cluster.topology, int(span_us / pace), cluster.protocol.specification)[0]
         # Replicas refuse the ids of clients whose clocks differ from theirs by more than the window. That is no fault
         # of theirs; so clocks stay within half of it.
-        injector = faults.Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2)
+        injector = Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2)
     world.run_for(span_us)
     judge = _Judge(cluster, workload)
     if injector is None:

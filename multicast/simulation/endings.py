@@ -24,7 +24,7 @@ import msgspec
 
 from multicast.protocol import Options, Specification
 from multicast.simulation.fault import Fault
-from multicast.simulation.faults import Injector
+from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
 from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp, Topology
 
@@ -148,7 +148,7 @@ class Endings:
         self._judged = judged
         self._rng = rng
         self._injector = injector
-        self.counts: dict[str, int] = {} if injector is None else injector.counts
+        self.counts: dict[str, int] = {} if injector is None else injector.casualties.counts
         self._probe = _Probe(world.topology)
         self._last_death = 0
         self._timeout_us = _longest_us(options)
@@ -159,7 +159,7 @@ class Endings:
         rng, world, injector = self._rng, self._world, self._injector
         dead: tuple[ProcessId, ...] = ()
         if injector is not None:
-            injector.stop()
+            injector.casualties.stop()
             if self._specification.fault_tolerant and rng.random() < 0.4:
                 dead = self._bury(injector)
         world.heal(dead)
@@ -186,7 +186,7 @@ class Endings:
         dead: list[ProcessId] = []
         for group, members in topology.groups.items():
             many = len(members) - topology.quorum(group)
-            forgetful = [p for p in members if injector.is_forgetful(p)]
+            forgetful = [p for p in members if injector.casualties.is_forgetful(p)]
             leader = world.nodes[rng.choice(members)].protocol.leader_of(group)
             chosen = forgetful[:many]
             if leader in members and leader not in chosen and rng.random() < aim:

@@ -31,3 +31,10 @@ class Fault(msgspec.Struct, frozen=True):
     reaches: str = "all"
     cut_us: int = 0
     again: int = 0
+
+    def pairs(self) -> list[tuple[ProcessId, ProcessId]]:
+        """(from, to) of the links that it hits."""
+        pairs = [(a, b) for a in self.processes for b in self.peers]
+        if self.kind == "partition":
+            pairs += [(b, a) for a, b in pairs]
+        return pairs

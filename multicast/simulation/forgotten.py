@@ -20,17 +20,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from multicast.protocol import Specification
+from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
+from multicast.simulation.world import Trap
 from multicast.types import ProcessId, Topology
-
-if TYPE_CHECKING:
-    from multicast.simulation.faults import Injector
-    from multicast.simulation.world import Trap
 
 KINDS = ("unsynced", "rival", "handed_down")
 _COUNTS = {"unsynced": (2, 4, 8), "rival": (1, 1, 2), "handed_down": (1,)}
@@ -102,11 +99,11 @@ def _tag(kind: type) -> int:
 
 
 class Forgotten:
-    """Lets these faults happen, for an injector."""
+    """Lets these faults happen."""
 
-    def __init__(self, injector: Injector):
-        self._injector = injector
-        self._world = injector.world
+    def __init__(self, casualties: Casualties):
+        self._casualties = casualties
+        self._world = casualties.world
 
     def _tags(self, ordering: bool) -> list[int]:
         """Of the protocol's types of messages: of those that order, or of its housekeeping."""
@@ -121,15 +118,6 @@ class Forgotten:
             self._learn(fault)
         else:
             self._wait_for_proposal(fault)
-
-    def _after(self, us: int, then: Callable[..., None], *arguments: object) -> None:
-        """Later, unless the faults are over."""
-
-        def go_on() -> None:
-            if not self._injector.over:
-                then(*arguments)
-
-        self._world.after(us, go_on)
 
     def _arm(
         self,
@@ -165,25 +153,25 @@ class Forgotten:
         for pid in victims:
             self._world.slow_disk(pid, 0)
             self._world.crash(pid, keeps=False)
-            self._after(back_us, self._world.restart, pid)
+            self._casualties.after(back_us, self._world.restart, pid)
 
     # -- unsynced -----------------------------------------------------------------------------------------------------
 
     def _hold_syncs(self, fault: Fault) -> None:
         for pid in fault.processes:
             self._world.slow_disk(pid, fault.amount_us + 1)
-        self._after(fault.amount_us, self._lose_power, fault)
+        self._casualties.after(fault.amount_us, self._lose_power, fault)
 
     def _lose_power(self, fault: Fault) -> None:
-        self._injector.count(fault)
-        self._injector.cut_off(fault.peers, fault.cut_us)
+        self._casualties.count(fault)
+        self._casualties.cut_off(fault.peers, fault.cut_us)
         self._forget(fault.processes, fault.lasts_us)
 
     # -- rival --------------------------------------------------------------------------------------------------------
 
     def _learn(self, fault: Fault) -> None:
         """What does the voter send as usual?"""
-        leader = self._injector.leader(fault.processes[0])
+        leader = self._casualties.leader(fault.processes[0])
         candidate, voter = [p for p in fault.processes if p != leader][:2]
         teller = voter if fault.sends else candidate
         usual: set[int] = set()
@@ -194,7 +182,7 @@ class Forgotten:
 
         disarm = [self._arm([teller], [tag], heard(tag)) for tag in tags]
         rivals = (leader, candidate, voter)
-        self._after(fault.lasts_us, self._part, fault, rivals, disarm, usual)
+        self._casualties.after(fault.lasts_us, self._part, fault, rivals, disarm, usual)
 
     def _part(
         self,
@@ -214,12 +202,12 @@ class Forgotten:
             nonlocal left
             if other in peers:
                 left -= 1
-            if left or self._injector.over:
+            if left or self._casualties.over:
                 return False
             silent = [(teller, p) for p in self._world.topology.processes if p not in rivals[1:]]
             self._world.network.block(silent)
             self._world.slow_disk(teller, fault.amount_us + 1)
-            self._after(fault.amount_us, self._forget_vote, fault, teller, other, both + silent)
+            self._casualties.after(fault.amount_us, self._forget_vote, fault, teller, other, both + silent)
             return True
 
         both = [(leader, candidate), (candidate, leader)]
@@ -231,32 +219,32 @@ class Forgotten:
             if left:
                 self._world.network.unblock(both)
 
-        self._after(_STAND_LIMIT_US, give_up)
+        self._casualties.after(_STAND_LIMIT_US, give_up)
 
     def _forget_vote(
         self, fault: Fault, teller: ProcessId, other: ProcessId, cut: list[tuple[ProcessId, ProcessId]]
     ) -> None:
         self._world.slow_disk(teller, 0)
         self._world.network.unblock(cut)
-        if self._injector.may_die(teller):
-            self._injector.count(fault)
-            self._injector.cut_off((other,), fault.cut_us)
+        if self._casualties.may_die(teller):
+            self._casualties.count(fault)
+            self._casualties.cut_off((other,), fault.cut_us)
             self._forget((teller,), fault.lasts_us // 100)
 
     # -- handed down --------------------------------------------------------------------------------------------------
 
     def _wait_for_proposal(self, fault: Fault) -> None:
         """The leader tells another group something, like a stamp."""
-        leader = self._injector.leader(fault.processes[0])
+        leader = self._casualties.leader(fault.processes[0])
         members = fault.processes
 
         def told(_: ProcessId, peers: tuple[ProcessId, ...]) -> bool:
             if leader not in members or all(p in members for p in peers):
                 return False
-            self._injector.count(fault)
+            self._casualties.count(fault)
             deaf = members if fault.sends else (leader,)
             self._world.network.block([(p, q) for p, q in self._from_others(members) if q in deaf])
-            self._after(fault.amount_us, self._leave_alone, fault, leader)
+            self._casualties.after(fault.amount_us, self._leave_alone, fault, leader)
             return True
 
         self._arm([leader], self._tags(ordering=True), told)
@@ -272,9 +260,9 @@ class Forgotten:
         network.block([(alone, p) for p in mates] + [(p, q) for p, q in others if q != alone])
         network.unblock([(p, q) for p, q in others if q == alone])
         if fault.cut_us:
-            self._after(fault.lasts_us, self._tell_after_all, fault, alone, mates)
+            self._casualties.after(fault.lasts_us, self._tell_after_all, fault, alone, mates)
         else:
-            self._after(fault.lasts_us, self._lose, fault, alone)
+            self._casualties.after(fault.lasts_us, self._lose, fault, alone)
 
     def _tell_after_all(self, fault: Fault, alone: ProcessId, mates: Sequence[ProcessId]) -> None:
         """Its group forgets that it ever heard it, and hears what it has to say now; what it asks comes too late."""
@@ -282,7 +270,7 @@ class Forgotten:
         self._world.network.unblock([(alone, p) for p in mates])
         for p in mates:
             self._world.network.slow(p, alone, fault.cut_us)
-        self._after(fault.cut_us * 7 // 4, self._lose, fault, alone)
+        self._casualties.after(fault.cut_us * 7 // 4, self._lose, fault, alone)
 
     def _lose(self, fault: Fault, alone: ProcessId) -> None:
         world, members = self._world, fault.processes
@@ -292,11 +280,11 @@ class Forgotten:
                 world.network.slow(p, alone, 0)
         between = [(p, q) for p in members for q in members if p != q and alone in (p, q)]
         if not fault.again:
-            self._injector.hit(alone, fault.then, fault.lasts_us)
+            self._casualties.hit(alone, fault.then, fault.lasts_us)
             world.network.unblock(others + between)
             return
         world.network.block(others)
-        struck = self._injector.hit(alone, "lost_disk", 2_000)
+        struck = self._casualties.hit(alone, "lost_disk", 2_000)
         world.network.unblock(between)
         if struck:
             self._await_successor(fault, alone, world.now + _RETURN_LIMIT_US)
@@ -305,10 +293,10 @@ class Forgotten:
 
     def _await_successor(self, fault: Fault, lost: ProcessId, limit: int) -> None:
         world = self._world
-        leader = self._injector.leader(lost) if world.nodes[lost].up else lost
-        if not world.nodes[lost].up or self._injector.is_forgetful(lost) or leader == lost:
+        leader = self._casualties.leader(lost) if world.nodes[lost].up else lost
+        if not world.nodes[lost].up or self._casualties.is_forgetful(lost) or leader == lost:
             if world.now < limit:
-                self._after(_POLL_US, self._await_successor, fault, lost, limit)
+                self._casualties.after(_POLL_US, self._await_successor, fault, lost, limit)
             else:
                 world.network.unblock(self._from_others(fault.processes))
             return

@@ -21,6 +21,7 @@ from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.endings import Endings, liveness_limit_us
 from multicast.simulation.fault import Fault
+from multicast.simulation.injector import Injector
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.observe import Observer
 from multicast.simulation.recovery import RecoveryCheck
@@ -118,7 +119,7 @@ class Run:
         self.fifo = Fifo(self.properties) if self.specification.fifo else None
         if self.fifo is not None:
             attach(self.world, self.fifo)
-        self.injector: faults.Injector | None = None
+        self.injector: Injector | None = None
         self.faults: dict[str, int] = {}
         self._endings_rng = random.Random(f"{self.specification.name}/{seed}/endings")
         self._persistent: list[AppMessage] = []
@@ -257,7 +258,7 @@ class Run:
         world.start()
         self._plan_traffic()
         if faulty:
-            self.injector = faults.Injector(world, self._faults)
+            self.injector = Injector(world, self._faults)
         world.run_for(self.span_us)
         limit_us = liveness_limit_us(self.options)
         endings = Endings(world, self.specification, self.options, self, self._endings_rng, self.injector, limit_us)

@@ -9,9 +9,10 @@ import pytest
 
 from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation import faults
+from multicast.simulation.casualties import Casualties
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.fault import Fault
-from multicast.simulation.faults import Injector
+from multicast.simulation.injector import Injector
 from multicast.simulation.world import World
 from multicast.types import AppMessage, ProcessId, Topology, new_message_id
 from tests.simulation.sequencer import Sequencer
@@ -44,9 +45,9 @@ def _world() -> World:
     return world
 
 
-def _inject(world: World, *planned: tuple[str, int, int]) -> Injector:
+def _inject(world: World, *planned: tuple[str, int, int]) -> Casualties:
     """(kind, when, victim), each of them for 100 ms."""
-    return Injector(world, [Fault(kind, at, 100_000, (victim,)) for kind, at, victim in planned])
+    return Injector(world, [Fault(kind, at, 100_000, (victim,)) for kind, at, victim in planned]).casualties
 
 
 def test_only_who_survives_a_lost_disk_loses_one() -> None:
@@ -62,23 +63,24 @@ def test_only_who_survives_a_lost_disk_loses_one() -> None:
 
 def test_a_group_has_one_process_without_memory_and_nobody_is_down_with_it() -> None:
     world = _world()
-    injector = _inject(
+    casualties = _inject(
         world, ("lost_disk", 0, 1), ("lost_disk", 200_000, 2), ("power", 300_000, 0), ("lost_disk", 400_000, 4)
     )
     world.run_for(1_000_000)
-    assert injector.counts == {"lost_disk": 2}, "the second one of the group and the crash beside it do not happen"
+    assert casualties.counts == {"lost_disk": 2}, "the second one of the group and the crash beside it do not happen"
     assert [pid for pid, node in world.nodes.items() if node.lost] == [1, 4]
 
 
 def test_only_a_minority_of_the_clocks_is_far_off() -> None:
     world = _world()
     jumps = [Fault("clocks", at, lasts, who, (), 10_000) for at, lasts, who in ((0, 500, (1, 4)), (10, 0, (0,)))]
-    injector = Injector(world, [*jumps, Fault("clock", 600, 0, (0,), (), -10_000)], clock_off_us_max=500)
+    jumping = [*jumps, Fault("clock", 600, 0, (0,), (), -10_000)]
+    casualties = Injector(world, jumping, clock_off_us_max=500).casualties
     world.run_for(100)
     assert {pid: node.offset_us for pid, node in world.nodes.items() if node.offset_us} == {1: 10_000, 4: 10_000}
     world.run_for(1_000)
     assert {pid: node.offset_us for pid, node in world.nodes.items() if node.offset_us} == {0: -10_000}
-    assert injector.counts == {"clocks": 1, "clock": 1}
+    assert casualties.counts == {"clocks": 1, "clock": 1}
 
 
 def test_clocks_that_are_aimed_are_those_of_the_leaders() -> None:
@@ -90,7 +92,7 @@ def test_clocks_that_are_aimed_are_those_of_the_leaders() -> None:
 
 def test_a_process_that_is_readmitted_counts_again_when_that_is_on_disk() -> None:
     world = _world()
-    injector = _inject(world, ("lost_disk", 0, 1), ("lost_disk", 1_000_000, 2), ("lost_disk", 4_000_000, 2))
+    casualties = _inject(world, ("lost_disk", 0, 1), ("lost_disk", 1_000_000, 2), ("lost_disk", 4_000_000, 2))
     world.run_for(500_000)
     protocol = world.node(1).protocol
     assert isinstance(protocol, Forgetful)
@@ -98,23 +100,23 @@ def test_a_process_that_is_readmitted_counts_again_when_that_is_on_disk() -> Non
     world.slow_disk(1, 2_000_000)
     world.submit(0, AppMessage(new_message_id(world.now, 1), (0,), b"", 0))
     world.run_for(1_000_000)
-    assert injector.counts == {"lost_disk": 1}, "what it did as a member is not on its disk"
+    assert casualties.counts == {"lost_disk": 1}, "what it did as a member is not on its disk"
     world.run_for(4_000_000)
-    assert injector.counts == {"lost_disk": 2}
+    assert casualties.counts == {"lost_disk": 2}
 
 
 @pytest.mark.parametrize("kind", ["torn_tail", "failing_fsync"])
 def test_a_faulty_disk_kills_a_process_that_comes_back(kind: str) -> None:
     world = _world()
-    injector = _inject(world, *((kind, number * 300_000, 1) for number in range(3)))
+    casualties = _inject(world, *((kind, number * 300_000, 1) for number in range(3)))
     for number in range(60):
         message = AppMessage(new_message_id(world.now, number), (0,), bytes(50), 0)
         world.schedule(world.now + number * 20_000, world.submit, 0, message)
     world.run_for(2_000_000)
-    injector.stop()
+    casualties.stop()
     world.heal()
     world.run_for(1_000_000)
     assert world.node(1).up
-    assert injector.counts[kind] >= 1
-    assert world.node(1).life == 1 + injector.counts[kind]
+    assert casualties.counts[kind] >= 1
+    assert world.node(1).life == 1 + casualties.counts[kind]
     assert world.violations == []
