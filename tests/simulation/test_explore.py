@@ -10,7 +10,8 @@ from multicast.protocol import MulticastProtocol
 from multicast.protocols.sequencer import Sequencer
 from multicast.protocols.skeen import Skeen
 from multicast.protocols.white_box import WhiteBox
-from multicast.simulation.explore import Action, Bounds, Explored, Model, explore
+from multicast.simulation.explore import Explored, explore
+from multicast.simulation.model import Action, Bounds, Model
 from multicast.types import Topology
 
 

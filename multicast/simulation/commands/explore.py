@@ -23,7 +23,8 @@ from multicast.simulation.cli import (
     write_json,
 )
 from multicast.simulation.drawing import protocol_options
-from multicast.simulation.explore import Bounds, Explored, explore
+from multicast.simulation.explore import Explored, explore
+from multicast.simulation.model import Bounds
 from multicast.simulation.runner import Settings
 from multicast.types import GroupId, Topology
 
