@@ -8,20 +8,24 @@ message says so (`Known`, parts.delivered), who has it pending says nothing. Whe
     Asked     sender -> destinations      -
     Lacked    process -> sender           -
     Copies    sender -> process           -
+
+A sender that has stood still has much to send at once. Where each message goes to many processes (`submit`), a batch
+of more than `IDS_MAX` of them leaves in few `Copies`: sender and receivers have to catch up besides.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from itertools import islice
+from typing import Annotated, Any
 
 import msgspec
 
 from multicast.parts.delivered import Known
-from multicast.parts.retries import AT_MOST_IDS, Retries, chunks, resendable
+from multicast.parts.retries import AT_MOST_IDS, IDS_MAX, Retries, chunks, resendable
 from multicast.protocol import Handler, Outbox
-from multicast.types import AppMessage, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 
 class Asked(msgspec.Struct, array_like=True, tag=106, gc=False):
@@ -37,7 +41,7 @@ class Lacked(msgspec.Struct, array_like=True, tag=107, gc=False):
 
 
 class Copies(msgspec.Struct, array_like=True, tag=108, gc=False):
-    """What you lacked, as far as it fits."""
+    """What you lacked, as far as it fits; or many new messages."""
 
     messages: Annotated[list[AppMessage], AT_MOST_IDS]
 
@@ -60,8 +64,8 @@ class Submissions:
     somebody else, and has said so. resent(to, copies, out): these have just been sent again.
     """
 
-    __slots__ = ("_delivered_at", "_entry_points", "_lacks", "_messages", "_payload", "_refers", "_resent", "_retries",
-                 "_take", "_topology", "handlers")  # fmt: skip
+    __slots__ = ("_delivered_at", "_entry_points", "_fresh", "_lacks", "_messages", "_payload", "_refers", "_resent",
+                 "_retries", "_take", "_topology", "handlers")  # fmt: skip
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class Submissions:
         self._payload, self._refers, self._resent = payload, refers, resent
         self._messages: dict[MessageId, AppMessage] = {}
         self._retries: Retries[MessageId] = Retries(period_us, rng)
+        self._fresh: dict[tuple[GroupId, ...], list[AppMessage]] = {}
         self.handlers: dict[type, Handler] = {
             Asked: Handler(self._on_asked), Lacked: Handler(self._on_lacked), Copies: Handler(self._on_copies),
         }  # fmt: skip
@@ -94,6 +99,22 @@ class Submissions:
         """Just sent."""
         if self._retries.add(message.id, now):
             self._messages[message.id] = message
+
+    def submit(self, message: AppMessage, now: int) -> None:
+        """It is sent at the end of the batch."""
+        self.add(message, now)
+        self._fresh.setdefault(message.destinations, []).append(message)
+
+    def end_batch(self, alone: Callable[[AppMessage], Any], out: Outbox) -> None:
+        """Send what was submitted: each message as what `alone` makes of it, or many together."""
+        many = sum(map(len, self._fresh.values())) > IDS_MAX
+        for messages in self._fresh.values():
+            to, sent = self._entry_points(messages[0]), 0
+            while sent < len(messages):
+                copies = resendable(islice(messages, sent, None)) if many else messages[sent : sent + 1]
+                out.send(to, Copies(copies) if many else alone(copies[0]))
+                sent += len(copies)
+        self._fresh.clear()
 
     def remove(self, message_id: MessageId) -> None:
         """It was delivered."""

@@ -15,6 +15,7 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Bump         process -> own group                            the clock
     Want         process -> who acknowledged m                   -  (the payload never came; the answer is Copies)
     Asked        sender, follower -> destinations, primary       -  (parts.submissions; the answer is Lacked)
+    Copies       sender -> all processes of the destinations     -  (the same: many STARTs of one batch, or lost ones)
     NewEpoch     candidate -> own group                          -
     Promise      process -> candidate                            the promised epoch
     NewState     new primary -> own group                        -
@@ -460,9 +461,8 @@ class PrimCast(MulticastProtocol):
         """Line 31."""
         self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
         if not self.log.known(message.id):
-            self._submissions.add(message, now)
+            self._submissions.submit(message, now)
             self._wake_by(now + self.options.retry_us)
-            out.send(self._entry_points(message), Start(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return self.topology.members(message.destinations)
@@ -690,6 +690,7 @@ class PrimCast(MulticastProtocol):
 
     def end_batch(self, now: int, out: Outbox) -> None:
         """Propose, append, and send the batch's acknowledgements and at most one bump; then deliver."""
+        self._submissions.end_batch(Start, out)
         if self._proposals:
             self._append_proposals(now, out)
         if self._proposable and self.status is PRIMARY:

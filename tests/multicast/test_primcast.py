@@ -11,6 +11,7 @@ import pytest
 
 from multicast.engine import Engine
 from multicast.parts.delivered import Known
+from multicast.parts.submissions import Copies
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
 from multicast.protocols.primcast import Accept, Ack, Bump, NewEpoch, PrimCast, Promise, Start, Want
 from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
@@ -71,6 +72,20 @@ def test_line_32_a_message_is_delivered_by_every_process_of_its_destinations_onl
     m = world.submit(0, 0, 1)
     world.settle()
     assert [world.delivered(p) for p in range(9)] == [[m]] * 6 + [[]] * 3
+
+
+@pytest.mark.parametrize(("count", "frames"), [(3, 3), (200, 4)])
+def test_what_piled_up_while_its_sender_stood_still_leaves_in_few_messages(count: int, frames: int) -> None:
+    world = cluster()
+    alone, together = watch(world, Start), watch(world, Copies)
+    messages = [world.message(0, 1) for _ in range(count)]
+    for message in messages:
+        world.engines[0].submit(message)
+    world._run(0)
+    world.settle()
+    starts = alone + together
+    assert {to: starts.count((0, to)) for to in range(6)} == dict.fromkeys(range(6), frames)
+    assert all(sorted(world.delivered(p)) == sorted(m.id for m in messages) for p in range(6))
 
 
 def test_lines_39_and_45_every_process_acknowledges_to_every_process() -> None:
