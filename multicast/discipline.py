@@ -28,8 +28,10 @@ clock, and half a round trip, of at most `skew_us_max`, for the error of a vote.
 the order in which they are made, whoever made them and whoever heard of them: each is at most that far ahead of the
 right clocks, plus one microsecond for each stamp there is. Final timestamps are stamps. Whether a message is expired
 follows from its final timestamp and its identifier alone, so a fresh one cannot be made to expire by a minority;
-nothing persists after a clock is right again, since nothing was raised. If a majority is wrong, time is what it shows,
-and stays above what it has once been: order never depended on it.
+nothing persists after a clock is right again, since nothing was raised. What counts is what a process has heard last:
+two minorities that are wrong one after the other, so soon that it has not heard of the first ones' return, are wrong
+together. If a majority is wrong, time is what it shows, and stays above what it has once been: order never depended on
+it.
 
 *Leading.* A process whose clock is off is not prevented from anything that it needs to do, since its stamps are right;
 but what is known to be broken should not lead. So it says so (`off`): a leader asks in its heartbeats to be relieved,
@@ -97,14 +99,15 @@ class Discipline:
         """When `probe` wants to be called."""
         return self._probe_at if self._peers else None
 
-    def on_reading(self, peer: ProcessId, sent: int, wall: int, now: int) -> None:
-        """A peer's answer to the probe of `sent`. One that took too long says too little: ask again."""
+    def on_reading(self, peer: ProcessId, sent: int, wall: int, now: int) -> bool:
+        """A peer's answer to the probe of `sent`. One that took too long says too little: ask again. Whether it
+        counts."""
         if self._asked.get(peer) != sent:
-            return
+            return False
         del self._asked[peer]
         if not 0 <= now - sent <= self.skew_us_max:
             self._probe_at = now
-            return
+            return False
         low, high = wall - now, wall - sent
         before = self._known.get(peer)
         if before is not None and max(low, before[0]) <= min(high, before[1]):
@@ -112,6 +115,7 @@ class Discipline:
         self._known[peer] = (low, high)
         self._dirty = True
         self._decide()
+        return True
 
     def on_peer_reset(self, peer: ProcessId) -> None:
         """A probe to this peer, or its answer, may be lost."""
