@@ -30,10 +30,12 @@ from multicast.records import encode_record
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
 
 CATCH_UP_RETRY_US = 1_000_000
+"""After so long without an answer a request for deliveries may be made again. It is made of somebody else at once when
+the link to the peer that was asked breaks, or has lost its memory."""
 
 _ROUNDS_MAX = 1_000
 
-_MESSAGE, _SUBMIT, _REQUEST, _RESET = range(4)
+_MESSAGE, _SUBMIT, _REQUEST, _RESET, _LOST = range(5)
 
 
 class Batch:
@@ -114,6 +116,7 @@ class Engine:
         self._delivery_offsets: deque[tuple[int, int]] = deque()
         self._journaled_completed = 0
         self._catching_up: tuple[ProcessId, int] | None = None
+        self._away: set[ProcessId] = set()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -211,6 +214,18 @@ class Engine:
         """See `MulticastProtocol.on_peer_reset`."""
         self._inputs.append((_RESET, peer, None, None))
 
+    def connected(self, peer: ProcessId, up: bool) -> bool:
+        """Whether there is a connection to this peer; if not, what is sent to it waits. Returns whether that is a
+        reason to `run`."""
+        if up:
+            self._away.discard(peer)
+            return False
+        self._away.add(peer)
+        asked = self._catching_up is not None and self._catching_up[0] == peer
+        if asked:
+            self._inputs.append((_LOST, peer, None, None))
+        return asked
+
     def feed(self, peer: ProcessId, deliveries: list[tuple[records.Delivered, bytes | None]], more: bool) -> None:
         """What a read of `Batch.reads` has found."""
         self._send((peer,), wire.HOST, wire.CatchUpReply(deliveries, more), False)
@@ -264,11 +279,15 @@ class Engine:
                     application.on_request(a, b, now, app_out)
                 elif kind == _SUBMIT:
                     app_out.submit(a)
+                elif kind == _LOST:
+                    if self._mate_after(a) != a:
+                        self._ask_another(a, now)
                 else:
                     if self.discipline is not None:
                         self.discipline.on_peer_reset(a)
                     protocol.on_peer_reset(a, now, out)
                     application.on_peer_reset(a, now, app_out)
+                    self._ask_another(a, now)
                 if out.asks or app_out.asks:
                     self._drain(now)
             if self.discipline is not None:
@@ -479,8 +498,23 @@ class Engine:
     def _catch_up(self, peer: ProcessId, now: int) -> None:
         if self._catching_up is not None and now - self._catching_up[1] < CATCH_UP_RETRY_US:
             return
+        if peer in self._away:
+            peer = self._mate_after(peer)
         self._catching_up = (peer, now)
         self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False)
+
+    def _ask_another(self, peer: ProcessId, now: int) -> None:
+        """If deliveries were to come from this peer."""
+        if self._catching_up is not None and self._catching_up[0] == peer:
+            self._catching_up = None
+            self._catch_up(self._mate_after(peer), now)
+
+    def _mate_after(self, peer: ProcessId) -> ProcessId:
+        """The next other member of the own group that is connected; the same one if there is none."""
+        members = self.protocol.topology.groups[self.protocol.group]
+        first = members.index(peer) + 1
+        around = (*members[first:], *members[:first])
+        return next((p for p in around if p != self.self_id and p not in self._away), peer)
 
     def _on_host_message(self, peer: ProcessId, message: Any, now: int) -> None:
         if type(message) is wire.ClockProbe:

@@ -93,6 +93,7 @@ class Host:
             incarnation=self.engine.incarnation,
             receive=self.engine.receive,
             reset=self._reset,
+            connected=self._connected,
             wake=self._schedule,
             fail=self._fail,
         )
@@ -240,6 +241,10 @@ class Host:
     def _reset(self, peer: ProcessId) -> None:
         if self._state == "running":
             self.engine.peer_reset(peer)
+            self._schedule()
+
+    def _connected(self, peer: ProcessId, up: bool) -> None:
+        if self._state == "running" and self.engine.connected(peer, up):
             self._schedule()
 
     # -- batches ------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class Links:
     """All links of one process.
 
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
+    connected(peer, up): there is a connection to this peer, or none.
     wake(): there are inputs to process. fail(error): our own bug.
     """
 
@@ -43,13 +44,16 @@ class Links:
         incarnation: int,
         receive: Callable[[ProcessId, Any], None],
         reset: Callable[[ProcessId], None],
+        connected: Callable[[ProcessId, bool], None],
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
     ):
         peers = [p for p in addresses if p != self_id]
         identity, self._troubles = Identity(self_id, cluster, incarnation, peers), Troubles()
         self._dirty: list[Outgoing] = []
-        self.outgoing = {p: Outgoing(p, addresses[p], identity, self._dirty, reset, self._troubles) for p in peers}
+        self.outgoing = {
+            p: Outgoing(p, addresses[p], identity, self._dirty, reset, connected, self._troubles) for p in peers
+        }
         self.incoming = {p: Incoming(p) for p in peers}
         self.listener = Listener(
             identity, addresses[self_id], self.incoming,

@@ -36,6 +36,7 @@ class Outgoing(asyncio.Protocol):
     """The sending end of the link to one peer, over all its connections.
 
     dirty: where it puts itself when it has something for the next `flush`. reset(peer): the link lost its memory.
+    connected(peer, up): there is a connection, or there is none.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Outgoing(asyncio.Protocol):
         identity: Identity,
         dirty: list[Outgoing],
         reset: Callable[[ProcessId], None],
+        connected: Callable[[ProcessId, bool], None],
         troubles: Troubles,
     ):
         self.peer = peer
@@ -55,6 +57,7 @@ class Outgoing(asyncio.Protocol):
         self._identity = identity
         self._all_dirty = dirty
         self._reset = reset
+        self._connected = connected
         self._troubles = troubles
         self._transport: asyncio.Transport | None = None
         self._lost: asyncio.Future[None] | None = None
@@ -118,6 +121,7 @@ class Outgoing(asyncio.Protocol):
                 await self._lost
                 missing_since = loop.time()
             except (OSError, TimeoutError) as error:
+                self._connected(self.peer, False)
                 if loop.time() - missing_since >= MISSING_S:
                     self._troubles.tell(f"cannot reach process {self.peer} at {host}:{port}", str(error))
             if loop.time() - began >= STEADY_S:
@@ -153,6 +157,7 @@ class Outgoing(asyncio.Protocol):
     def _forget(self, reason: str) -> None:
         if self.ready and not self._troubles.closing:
             log.info("link down", peer=self.peer, reason=reason)
+            self._connected(self.peer, False)
         self.ready = False
         self._transport = None
         self._pending.clear()
@@ -204,6 +209,7 @@ class Outgoing(asyncio.Protocol):
             raise PeerError(f"refuses this process: {welcome.refusal[:200]}")
         frames, restarted = self.sender.resume(welcome.incarnation, welcome.received)
         self.ready = True
+        self._connected(self.peer, True)
         self._troubles.over(f"cannot reach process {self.peer}")
         log.info("link up", peer=self.peer, resent=len(frames), peer_restarted=restarted)
         for sequence, frame in frames:

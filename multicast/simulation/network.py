@@ -86,7 +86,7 @@ class Network:
     since who repeats itself without end would never let the run end.
 
     arrived(node, link, frame): a new frame, in order; may raise PeerError. lost_memory(node, peer): the link to or from
-    `peer` has.
+    `peer` has. connected(node, peer, up): the node notices that there is a connection to `peer`, or none.
     """
 
     def __init__(
@@ -97,10 +97,12 @@ class Network:
         script: Script | None,
         arrived: Callable[[Node, Link, bytes], None],
         lost_memory: Callable[[Node, ProcessId], None],
+        connected: Callable[[Node, ProcessId, bool], None],
     ):
         self._scene = scene
         self._arrived = arrived
         self._lost_memory = lost_memory
+        self._connected = connected
         self.conditions = conditions
         self._acknowledge_every = conditions.acknowledge_every
         self.script = script
@@ -206,9 +208,15 @@ class Network:
         """The connection is gone; what is under way arrives up to a random instant. The sender dials again later."""
         link.open = False
         link.dial += 1
+        self._lost(link)
         most = self.conditions.delay_us[1]
         link.cut_at = min(link.cut_at, self._scene.now + self._rng.randint(0, most))
         self._dial_later(link)
+
+    def _lost(self, link: Link) -> None:
+        """The sender notices that there is no connection."""
+        if link.sender.up:
+            self._connected(link.sender, link.receiver.pid, False)
 
     def _dial_later(self, link: Link) -> None:
         pause = self._rng.randint(*self.conditions.reconnect_us)
@@ -223,6 +231,7 @@ class Network:
             return
         link.dial += 1
         if link.blocked or not link.receiver.up:
+            self._lost(link)
             self._dial_later(link)
             return
         arrival = self._scene.now + self.delay(link)
@@ -259,6 +268,7 @@ class Network:
             return
         frames, restarted = link.session_out.resume(incarnation, received)
         link.open = True
+        self._connected(sender, link.receiver.pid, True)
         if restarted:
             self._lost_memory(sender, link.receiver.pid)
         for sequence, frame in frames:

@@ -111,7 +111,9 @@ class World(Scene):
         self._token = 0
         self._digest = hashlib.blake2b(digest_size=16)
         network_rng = random.Random(f"{seed}/network")
-        self.network = Network(self, self.conditions, network_rng, script, self._arrived, self._lost_memory)
+        self.network = Network(
+            self, self.conditions, network_rng, script, self._arrived, self._lost_memory, self._connected
+        )
         self.network.connect_all(self.nodes.values())
 
     def digest(self) -> str:
@@ -245,6 +247,11 @@ class World(Scene):
         """The link to or from `peer` has."""
         node.engine.peer_reset(peer)
         self._due(node)
+
+    def _connected(self, node: Node, peer: ProcessId, up: bool) -> None:
+        """The process notices that there is a connection to `peer`, or none."""
+        if node.engine.connected(peer, up):
+            self._due(node)
 
     # -- batches ------------------------------------------------------------------------------------------------------
 

@@ -520,6 +520,36 @@ def test_what_a_process_has_already_is_not_installed_again() -> None:
     assert [p for p, _, _ in follower.application.delivered] == [1, 2]
 
 
+def asked(bench: Bench) -> list[int]:
+    """Of whom deliveries have been asked, in order."""
+    return [p for p, m in bench.released if isinstance(m, wire.CatchUpRequest)]
+
+
+def test_nobody_waits_for_deliveries_from_a_peer_whose_link_breaks_or_forgets() -> None:
+    follower = Bench(1)
+    follower.start()
+    follower.receive(0, Order(8, message(8)))
+    assert not follower.engine.connected(2, up=False) and follower.engine.connected(0, up=False)
+    follower.run()
+    assert asked(follower) == [0]  # nobody else is there, and the link keeps the question
+    follower.engine.connected(0, up=True)
+    follower.engine.peer_reset(0)
+    follower.run()
+    assert asked(follower) == [0, 0]
+    follower.engine.connected(2, up=True)
+    assert follower.engine.connected(0, up=False)
+    follower.run()
+    assert asked(follower) == [0, 0, 2]
+
+
+def test_deliveries_are_asked_of_those_who_are_connected() -> None:
+    follower = Bench(1)
+    follower.start()
+    follower.engine.connected(0, up=False)
+    follower.receive(0, Order(8, message(8)))
+    assert asked(follower) == [2]
+
+
 def test_catching_up_is_a_matter_inside_a_group(bench: Bench) -> None:
     batch = bench.receive(3, wire.CatchUpRequest(1), channel=wire.HOST)
     assert batch.faulty == [(3, "catch-up is a matter inside a group")]

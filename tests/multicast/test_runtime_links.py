@@ -52,7 +52,7 @@ class Ears:
         self.links = Links(
             self_id=0, addresses={0: ("127.0.0.1", 1), 1: ("127.0.0.1", 2)}, cluster=CLUSTER, incarnation=9,
             receive=lambda peer, data: self.frames.append((peer, bytes(data))), reset=self.resets.append,
-            wake=self.wake, fail=self.fail,
+            connected=lambda peer, up: None, wake=self.wake, fail=self.fail,
         )
 
     def wake(self) -> None:

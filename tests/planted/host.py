@@ -104,6 +104,7 @@ class FirstPortionOnly(Engine):
     "if self._catching_up is not None and now - self._catching_up[1] < CATCH_UP_RETRY_US:",
     "if self._catching_up is not None:",
 )
+@rewrite("_ask_another", "self._catching_up[0] == peer", "False")
 class CatchesUpOnce(Engine):
     """A lost request for deliveries is never repeated."""
 
