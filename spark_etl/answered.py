@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_etl.case import VALUES, Case
 from spark_etl.checks import clients, values
 from spark_etl.report import PENDING, VALID, Property
 
-if TYPE_CHECKING:
-    from spark_etl.audit import Audit
-
-VALUES = "values as asked and as written"
 _NO_VALUES = "the client history says neither what was asked nor which values were read: not compared"
 
 LAST_BATCH_US = 1_000_000
@@ -22,50 +18,50 @@ LAST_BATCH_US = 1_000_000
 replica that is killed may have answered for what it had not written. Not for longer than this, microseconds."""
 
 
-def check(audit: Audit, name: str, skip: str) -> int:
+def check(case: Case, name: str, skip: str) -> int:
     """The property `name` of an audit with a history. Returns how many answers are for what was perhaps not written."""
-    ends = audit.open_ends()
-    open_ends = audit.spark.createDataFrame(sorted(ends.items()), "shard int, top_gts binary")
-    lost = audit.keep(
+    ends = case.open_ends()
+    open_ends = case.spark.createDataFrame(sorted(ends.items()), "shard int, top_gts binary")
+    lost = case.keep(
         clients.lost(
-            audit.operations, audit.messages, audit.shards, open_ends, audit.settled_before(ends), audit.unsure_shards
+            case.operations, case.messages, case.shards, open_ends, case.settled_before(ends), case.unsure_shards
         )
     )
-    beyond = _beyond_a_batch(audit, lost)
+    beyond = _beyond_a_batch(case, lost)
     gone = lost if beyond else lost.where(~F.col("excused"))
-    frame = clients.answers(audit.operations, audit.messages, audit.reads, audit.whole())
-    prop = audit.check(
+    frame = clients.answers(case.operations, case.messages, case.reads, case.whole())
+    prop = case.check(
         name,
         frame.unionByName(clients.absent(gone)),
-        audit.counts["history"],
-        blind=bool(audit.inputs.unsure or audit.inputs.problems),
+        case.counts["history"],
+        blind=bool(case.inputs.unsure or case.inputs.problems),
         skip=skip,
     )
     if skip:
         return 0
-    _count_thin(audit, prop)
-    return 0 if beyond else _count_excused(audit, prop, lost)
+    _count_thin(case, prop)
+    return 0 if beyond else _count_excused(case, prop, lost)
 
 
-def check_values(audit: Audit, skip: str) -> None:
+def check_values(case: Case, skip: str) -> None:
     """The property `VALUES` of an audit with a history."""
-    compared = audit.keep(
-        values.compare(audit.operations, audit.messages, audit.reads, audit.writes, audit.whole())
+    compared = case.keep(
+        values.compare(case.operations, case.messages, case.reads, case.writes, case.whole())
     )
     rows = 0 if skip else compared.where(F.col("name") == "").count()
     skip = skip or ("" if rows else _NO_VALUES)
-    frame = None if skip else values.wrong(compared, audit.writes)
-    prop = audit.check(VALUES, frame, rows, blind=bool(audit.unsure_shards), skip=skip)
-    answered = 0 if skip else audit.operations.where(F.col("type") == "ok").count()
+    frame = None if skip else values.wrong(compared, case.writes)
+    prop = case.check(VALUES, frame, rows, blind=bool(case.unsure_shards), skip=skip)
+    answered = 0 if skip else case.operations.where(F.col("type") == "ok").count()
     if prop.verdict == VALID:
         left = f", {answered - rows:,} not" if answered > rows else ""
         prop.note = f"{rows:,} operations were compared{left}"
 
 
-def _beyond_a_batch(audit: Audit, lost: DataFrame) -> bool:
+def _beyond_a_batch(case: Case, lost: DataFrame) -> bool:
     """Whether what crashed replicas may not have written any more was answered over a longer time than the last batch
     of each shard that went down can have been on its way."""
-    inputs = audit.inputs
+    inputs = case.inputs
     if inputs.unsure or inputs.volatile:
         return False
     bucket = F.floor(F.col("complete_us") / (LAST_BATCH_US // 10))
@@ -86,7 +82,7 @@ def _windows(tenths: list[int]) -> int:
     return count
 
 
-def _count_excused(audit: Audit, prop: Property, lost: DataFrame) -> int:
+def _count_excused(case: Case, prop: Property, lost: DataFrame) -> int:
     """Answers for what may have been on its way to the disk of replicas that were down at the end."""
     excused = lost.where("excused")
     count = excused.count()
@@ -96,30 +92,30 @@ def _count_excused(audit: Audit, prop: Property, lost: DataFrame) -> int:
     names = [f"{row.f} {uuid.UUID(bytes=bytes(row.id))}" for row in shown]
     more = f" and {count - len(names)} more" if count > len(names) else ""
     what = f"{count} acknowledged operation{'s are' if count > 1 else ' is'} not in the journals"
-    who = sorted({*audit.inputs.down, *audit.inputs.unsure, *audit.inputs.volatile})
+    who = sorted({*case.inputs.down, *case.inputs.unsure, *case.inputs.volatile})
     whose = f"replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
-    audit.notes.append(f"{what}: {', '.join(names)}{more}; what {whose} had not yet written at the end is not known")
+    case.notes.append(f"{what}: {', '.join(names)}{more}; what {whose} had not yet written at the end is not known")
     if prop.verdict == VALID:
         prop.verdict, prop.note = PENDING, what
     return count
 
 
-def _count_thin(audit: Audit, prop: Property) -> None:
+def _count_thin(case: Case, prop: Property) -> None:
     """Answers for what only a minority of a shard's replicas holds: their loss would be the operation's."""
     held = []
-    for shard, members in audit.inputs.shards.items():
-        ends = sorted((audit.tops[r].delivered if r in audit.tops else 0 for r in members), reverse=True)
-        sure = not set(members) & set(audit.inputs.unsure)
+    for shard, members in case.inputs.shards.items():
+        ends = sorted((case.tops[r].delivered if r in case.tops else 0 for r in members), reverse=True)
+        sure = not set(members) & set(case.inputs.unsure)
         held += [(shard, ends[len(members) // 2])] if sure and ends[0] > ends[len(members) // 2] else []
     if not held:
         return
-    frame = audit.spark.createDataFrame(held, "shard int, most bigint")
-    rows = clients.thin(audit.operations, audit.log, frame).orderBy("shard", "position").collect()
+    frame = case.spark.createDataFrame(held, "shard int, most bigint")
+    rows = clients.thin(case.operations, case.log, frame).orderBy("shard", "position").collect()
     if not rows:
         return
     first = rows[0]
     what = f"{len({row.id for row in rows})} acknowledged operations stand in the journals of a minority of a shard"
-    audit.notes.append(
+    case.notes.append(
         f"{what}: the first is {first.f} {uuid.UUID(bytes=bytes(first.id))} at position {first.position} of shard"
         f" {first.shard}"
     )

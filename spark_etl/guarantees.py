@@ -8,7 +8,6 @@ that found nothing is as good, for sessions whose operations follow one another 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,11 +17,9 @@ from spark_etl.blackbox.models import BASES, MODELS, PLAIN, SESSION
 from spark_etl.blackbox.solver import HOLDS
 from spark_etl.blackbox.solver import UNDETERMINED as OPEN
 from spark_etl.blackbox.solver import VIOLATED as BROKEN
+from spark_etl.case import CLIENTS, Case
 from spark_etl.checks import sessions
 from spark_etl.report import UNDETERMINED, VALID, VIOLATED, ModelVerdict, Property
-
-if TYPE_CHECKING:
-    from spark_etl.audit import Audit
 
 SESSIONS = ("monotonic reads", "monotonic writes", "read your writes", "writes follow reads")
 PER_KEY = "linearizability per key"
@@ -43,8 +40,8 @@ class Guarantees:
     or empty.
     """
 
-    def __init__(self, audit: Audit, skip: str, blind: bool, certified: bool, no_cycle: str):
-        self.audit = audit
+    def __init__(self, case: Case, skip: str, blind: bool, certified: bool, no_cycle: str):
+        self.case = case
         self.skip = skip
         self.blind = blind
         self.certified = certified
@@ -54,42 +51,42 @@ class Guarantees:
 
     def check(self) -> None:
         """All properties of this module."""
-        audit = self.audit
-        if self.skip or not audit.has_history:
+        case = self.case
+        if self.skip or not case.has_history:
             for name in (*SESSIONS, PER_KEY):
-                prop = audit.check(name, None, 0, blind=audit.expect_history, skip=self.skip)
+                prop = case.check(name, None, 0, blind=case.expect_history, skip=self.skip)
                 if not self.skip:
-                    audit.without_history(prop)
+                    case.without_history(prop)
             return
         self._sessions()
         self._per_key()
 
     def _sessions(self) -> None:
-        audit = self.audit
-        overlapping = sessions.overlapping(audit.operations)
+        case = self.case
+        overlapping = sessions.overlapping(case.operations)
         found = overlapping.limit(1).collect()
         if found:
             more = overlapping.count() - 1
             self.no_sessions = f"process {found[0].process} of {found[0].file} runs several operations at once" + (
                 f", and {more} more do" if more else ""
             )
-        steps = audit.timeline
+        steps = case.timeline
         sequential = steps.join(overlapping, ["file", "process"], "left_anti") if found else steps
         turns = sessions.turns(sequential).collect()[0]
         if self.certified and not turns.inverted:
             self.in_sessions = "no session runs against the versions"
         elif self.certified and self.no_cycle and not turns.untimed:
             self.in_sessions = f"the operations of a session follow one another in time, and {self.no_cycle}"
-        rows = audit.counts["history"]
+        rows = case.counts["history"]
         if self.in_sessions:
             for name in SESSIONS:
-                self._note(audit.check(name, None, rows, blind=self.blind), self.in_sessions)
+                self._note(case.check(name, None, rows, blind=self.blind), self.in_sessions)
             return
         note = f"{turns.inverted:,} operations are ordered before an earlier one of their session"
         seen = self._seen()
         frames, likely_frames = (self._session_frames(sequential, one) for one in (seen, self._likely(seen)))
         for name, frame, likely in zip(SESSIONS, frames, likely_frames, strict=True):
-            prop = audit.check(name, frame, rows, blind=self.blind)
+            prop = case.check(name, frame, rows, blind=self.blind)
             self._doubt(prop, likely)
             self._note(prop, note if turns.inverted else "")
 
@@ -97,13 +94,13 @@ class Guarantees:
         if prop.verdict == VALID and self.no_sessions:
             prop.verdict, note = UNDETERMINED, f"nothing is wrong in what could be read. {self.no_sessions}"
         elif prop.verdict == VALID:
-            self.audit.founded(prop)
+            self.case.founded(prop)
         prop.note = prop.note or note
 
     def _seen(self) -> DataFrame:
-        audit = self.audit
-        told = audit.operations if audit.found("clients saw what the journals say") else None
-        return audit.keep(sessions.seen(audit.applied_reads, audit.writes, told, audit.unsure_shards))
+        case = self.case
+        told = case.operations if case.found(CLIENTS) else None
+        return case.keep(sessions.seen(case.applied_reads, case.writes, told, case.unsure_shards))
 
     def _likely(self, seen: DataFrame) -> DataFrame | None:
         """`sessions.as_likely`; None if there is no doubt."""
@@ -112,8 +109,8 @@ class Guarantees:
     def _session_frames(self, steps: DataFrame, seen: DataFrame | None) -> list[DataFrame | None]:
         if seen is None:
             return [None] * len(SESSIONS)
-        touched = self.audit.keep(sessions.accesses(steps, seen, self.audit.writes))
-        views = sessions.views(seen, steps, self.audit.writes)
+        touched = self.case.keep(sessions.accesses(steps, seen, self.case.writes))
+        views = sessions.views(seen, steps, self.case.writes)
         return [
             sessions.monotonic_reads(touched),
             sessions.monotonic_writes(touched, views),
@@ -127,49 +124,49 @@ class Guarantees:
             prop.verdict, prop.note = UNDETERMINED, serialization.IN_DOUBT
 
     def _per_key(self) -> None:
-        audit, rows = self.audit, self.audit.counts["history"]
+        case, rows = self.case, self.case.counts["history"]
         if self.certified and self.no_cycle:
-            prop = audit.check(PER_KEY, None, rows, blind=self.blind)
+            prop = case.check(PER_KEY, None, rows, blind=self.blind)
             if prop.verdict == VALID:
                 prop.note = self.no_cycle
-                audit.founded(prop)
+                case.founded(prop)
             return
         seen = self._seen()
         frame, likely = self._key_frame(seen), self._likely(seen)
-        prop = audit.check(PER_KEY, frame, rows, blind=self.blind)
+        prop = case.check(PER_KEY, frame, rows, blind=self.blind)
         self._doubt(prop, None if likely is None else self._key_frame(likely))
-        if invented := audit.invented():
+        if invented := case.invented():
             prop.verdict, prop.violations = VIOLATED, prop.violations + len(invented)
             prop.examples += invented
         if prop.verdict == VALID:
-            audit.founded(prop)
+            case.founded(prop)
 
     def _key_frame(self, seen: DataFrame) -> DataFrame:
-        audit = self.audit
-        touched = audit.keep(sessions.accesses(audit.timeline, seen, audit.writes))
-        return sessions.linearizable(touched, audit.ordered, audit.writes, audit.unsure_shards)
+        case = self.case
+        touched = case.keep(sessions.accesses(case.timeline, seen, case.writes))
+        return sessions.linearizable(touched, case.ordered, case.writes, case.unsure_shards)
 
     # -- models -------------------------------------------------------------------------------------------------------
 
     def models(self) -> list[ModelVerdict]:
         """The table; empty if nothing of it applies. A property that is a model has the verdict of its row."""
-        audit = self.audit
+        case = self.case
         if self.skip:
             return []
-        audit.progress("deciding on consistency models")
-        unfounded = audit.unfounded()
-        if not unfounded and audit.unsure_shards:
+        case.progress("deciding on consistency models")
+        unfounded = case.unfounded()
+        if not unfounded and case.unsure_shards:
             unfounded = "a part of the journals is missing"
         found = {model: (OPEN, self._why_not(model)) for model in MODELS}
-        plain, strict = audit.verdict("serializability"), audit.verdict("strict serializability")
-        if invented := audit.invented():
+        plain, strict = case.verdict("serializability"), case.verdict("strict serializability")
+        if invented := case.invented():
             found[PLAIN + "read-uncommitted"] = (BROKEN, invented[0].sentence)
-        elif VIOLATED in (plain, strict) or (audit.has_history and not self.in_sessions):
+        elif VIOLATED in (plain, strict) or (case.has_history and not self.in_sessions):
             self._residue(found)
         if strict == VALID and self.in_sessions and not self.no_sessions:
             found[SESSION + "serializable"] = (HOLDS, self.in_sessions)
         for name, model in MODEL_OF.items():
-            if (verdict := audit.verdict(name)) in (VALID, VIOLATED):
+            if (verdict := case.verdict(name)) in (VALID, VIOLATED):
                 found[model] = (HOLDS if verdict == VALID else BROKEN, f"see {name}")
         if self.blind:
             lost = "a part of the client history is missing"
@@ -180,21 +177,21 @@ class Guarantees:
 
     def _agree(self, rows: Mapping[str, ModelVerdict]) -> None:
         """What is not determined by itself may follow from another property."""
-        for prop in self.audit.properties:
+        for prop in self.case.properties:
             row = rows.get(MODEL_OF.get(prop.name, ""))
             if row is not None and prop.verdict == UNDETERMINED and row.verdict != OPEN:
                 prop.verdict, prop.note = VALID if row.verdict == HOLDS else VIOLATED, row.why
 
     def _why_not(self, model: str) -> str:
-        if not self.audit.has_history and model.startswith("strong-"):
+        if not self.case.has_history and model.startswith("strong-"):
             return "there is no client history"
         return self.no_sessions if model.startswith(SESSION) else ""
 
     def _residue(self, found: dict[str, tuple[str, str]]) -> None:
         """Judge what is on cycles."""
-        audit = self.audit
-        graph = audit.dependencies()
-        steps = audit.in_time if audit.has_history else None
+        case = self.case
+        graph = case.dependencies()
+        steps = case.in_time if case.has_history else None
         in_session = sessions.edges(steps) if steps is not None and not self.no_sessions else None
         hashes = serialization.residue(graph, in_session, steps)
         judged: dict[str, str] = dict.fromkeys(MODELS, HOLDS)

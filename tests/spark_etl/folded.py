@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from multicast.types import FINAL, OPTIMISTIC, Timestamp
-from spark_etl import audit, consistency, frames, schemas, serialization
+from spark_etl import consistency, frames, schemas, serialization
 from spark_etl.audit import Audit
 from spark_etl.extract import arrow_schema
 from spark_etl.guarantees import Guarantees
@@ -188,7 +188,7 @@ class Found:
 def unlimited(patch: pytest.MonkeyPatch) -> Found:
     """Show all violations and cycles, and let shards be bits of their own run's."""
     find_cycles = serialization.find_cycles
-    patch.setattr(audit, "EXAMPLES", 1_000_000)
+    patch.setattr("spark_etl.case.EXAMPLES", 1_000_000)
     patch.setattr(consistency, "RESIDUE_MAX", 1_000_000)
     patch.setattr(serialization, "find_cycles", lambda s, t, i, n, _=0: find_cycles(s, t, i, n, 1_000_000))
     patch.setattr(serialization, "order_cycle", partial(serialization.order_cycle, where=1_000_000))

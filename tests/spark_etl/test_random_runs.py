@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import spark_etl
-from spark_etl import audit, consistency, serialization
+from spark_etl import consistency, serialization
 from spark_etl.audit import Audit
 from spark_etl.blackbox.models import MODELS
 from spark_etl.checks import clients, sessions
@@ -286,7 +286,7 @@ def test_properties_and_models_say_the_same(
 def test_a_read_of_what_nobody_wrote_counts_behind_many_others(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(audit, "EXAMPLES", 1)
+    monkeypatch.setattr("spark_etl.case.EXAMPLES", 1)
     run = tiny("wa | ra=0 | ra=0 | rb=9 | ra=0")
     report = folded.Folded(spark, [run], tmp_path, parts=PARTS[:4]).check_all()
     assert [violation.name for violation in report.properties[-2].examples] == ["unwritten-version"]
