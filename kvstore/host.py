@@ -3,8 +3,8 @@
 Theory of operation. `multicast.runtime.Host` drives the protocol and `kvstore.core.replica.Replica` and journals what
 they do. The replica writes into the store's write buffer. From time to time the buffer is frozen between two batches,
 at a completed position; once the journal has flushed everything up to there, the frozen layer goes to LMDB in one
-transaction, in a thread. So LMDB is always a prefix of what the journal holds, and recovery is LMDB plus the journal
-from the offset that the commit names. A buffer that fills faster than the disk takes it makes requests wait (503).
+transaction, in a thread. So LMDB is always a prefix of what the journal holds, and recovery is LMDB plus what the
+journal has delivered after that position. A buffer that fills faster than the disk takes it makes requests wait (503).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LiveReplica:
         self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
         known = identity(home)
         self._lost_disk = known.lost_disk
-        if known.started and not known.lost_disk and not self._journal.end and self._store.checkpoint() is None:
+        if known.started and not known.lost_disk and not self._journal.end and not self._store.position:
             raise ConfigError(f"{home / 'journal'} is empty: {lost_disk_remedy(directory, config, replica_id)}")
         self._replica = Replica(
             replica_id,
@@ -93,7 +93,6 @@ class LiveReplica:
 
     async def start(self) -> None:
         """Recover and join the others. OSError or PortBusy if the peer port cannot be had."""
-        checkpoint = self._store.checkpoint()
         self._host = Host(
             protocol=self._protocol,
             application=self._replica,
@@ -101,7 +100,6 @@ class LiveReplica:
             addresses=self._addresses,
             cluster=self.config.cluster,
             durability=self.config.durability,
-            checkpoint=checkpoint,
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
             lost=self._lost_disk,
@@ -114,7 +112,7 @@ class LiveReplica:
         _log.info(
             "recovered",
             position=self._host.engine.position,
-            from_lmdb=checkpoint.position if checkpoint else 0,
+            from_lmdb=self._replica.position,
             cut_bytes=self._journal.cut_bytes,
         )
 
@@ -218,8 +216,6 @@ class LiveReplica:
     # -- from the write buffer to LMDB --------------------------------------------------------------------------------
 
     def _on_batch(self, batch: Batch) -> None:
-        if batch.changes:
-            self._store.change(batch.changes)
         if batch.journal:
             self._written = batch.number
         if self._store.pending_bytes >= self.config.limits.commit_bytes:
@@ -243,8 +239,7 @@ class LiveReplica:
         """Between batches: what is in the buffer goes to LMDB as soon as the journal has all of it."""
         if self._frozen or self._host is None or not self._store.pending_bytes:
             return
-        engine = self._host.engine
-        if self._store.freeze(engine.completed, engine.recovery_offset(engine.completed)):
+        if self._store.freeze(self._host.engine.completed):
             self._frozen, self._frozen_at = True, self._written
             self._on_flushed(self._flushed)
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from multicast import records, wire
+from multicast.checkpoint import Checkpoint
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
@@ -43,33 +44,20 @@ class Batch:
 
     number: rises by one per batch. journal: bytes to append and sync as one, empty if nothing needs it.
     sends: (receivers, encoded message) that may leave now, in order. answers: (token, answer) for clients.
-    changes: puts and deletes (value None) of the protocol, already part of `journal`.
     reads: (peer, position): read deliveries from the journal and give them to `Engine.feed`.
     faulty: (peer, what it did): close that link. wake_at: the next instant at which to run, None for none.
     """
 
-    __slots__ = ("answers", "changes", "faulty", "journal", "number", "reads", "sends", "wake_at")
+    __slots__ = ("answers", "faulty", "journal", "number", "reads", "sends", "wake_at")
 
     def __init__(self, number: int):
         self.number = number
         self.journal = b""
         self.sends: list[tuple[tuple[ProcessId, ...], bytes]] = []
         self.answers: list[tuple[int, Any]] = []
-        self.changes: list[tuple[bytes, bytes | None]] = []
         self.reads: list[tuple[ProcessId, int]] = []
         self.faulty: list[tuple[ProcessId, str]] = []
         self.wake_at: int | None = None
-
-
-class Checkpoint:
-    """What lies materialised on disk beside the journal: see `Engine.recover`."""
-
-    __slots__ = ("offset", "position", "values")
-
-    def __init__(self, values: dict[bytes, bytes], position: int, offset: int):
-        self.values = values
-        self.position = position
-        self.offset = offset
 
 
 class Engine:
@@ -113,7 +101,6 @@ class Engine:
         self._flushed = 0
         self._flush_positions: deque[tuple[int, int]] = deque()
         self._stable = self._stable_told = 0
-        self._delivery_offsets: deque[tuple[int, int]] = deque()
         self._journaled_completed = 0
         self._catching_up: tuple[ProcessId, int] | None = None
         self._away: set[ProcessId] = set()
@@ -123,49 +110,47 @@ class Engine:
     def recover(
         self, checkpoint: Checkpoint | None, tail: Iterable[tuple[int, Any]], now: int, lost: bool = False
     ) -> Batch:
-        """The first call. `tail`: (journal offset at its end, record) of all from `checkpoint.offset` on, in order,
-        up to the last BatchEnd; the application already holds the outcomes of the first `checkpoint.position`
-        deliveries. lost: this process took part before, and its disk is gone; ignored if there is something on the
-        disk. Returns the first batch.
+        """The first call. `tail`: (journal offset at its end, record) of what `Checkpoint.tail` says, in order, up to
+        the last BatchEnd; of the whole journal without a checkpoint. lost: this process took part before, and its disk
+        is gone; ignored if there is something on the disk. Returns the first batch. JournalError if the journal lacks
+        deliveries that the application holds.
         """
         values = dict(checkpoint.values) if checkpoint else {}
-        done = checkpoint.position if checkpoint else 0
-        first = checkpoint is None
-        deliveries: list[tuple[int, records.Delivered]] = []
+        self.offset = checkpoint.offset if checkpoint else 0
+        held = self.application.position
+        deliveries: list[records.Delivered] = []
         outcomes: dict[int, bytes] = {}
-        batch_start = self.offset = checkpoint.offset if checkpoint else 0
+        last = 0
         for offset, record in tail:
-            first = False
             kind = type(record)
             if kind is records.Put:
                 values[record.key] = record.value
-                self._batch.changes.append((record.key, record.value))
             elif kind is records.Delete:
                 values.pop(record.key, None)
-                self._batch.changes.append((record.key, None))
             elif kind is records.Delivered:
-                if record.stage == FINAL and record.position > done:
-                    deliveries.append((batch_start, record))
+                last = max(last, record.position)
+                if record.position > held:
+                    deliveries.append(record)
             elif kind is records.Completed:
                 outcomes[record.position] = record.record
-            elif kind is records.BatchEnd:
-                batch_start = offset
-            self.offset = offset
-        self.position = self.completed = self._stable = done
-        self._journaled_completed = max(outcomes, default=done)
-        out = self._app_out
-        for offset, d in deliveries:
+            self.offset = max(self.offset, offset)
+        if last < held:
+            raise records.JournalError(
+                f"the journal ends at delivery {last}, and the application holds {held}: they do not belong together"
+            )
+        self.position = self.completed = self._stable = held
+        self._journaled_completed = max(outcomes, default=held)
+        for d in deliveries:
             if d.position != self.position + 1:
                 raise records.JournalError(f"delivery {d.position} follows delivery {self.position} in the journal")
             self.position = d.position
-            if self.application.completes:
-                self._delivery_offsets.append((d.position, offset))
-            else:
+            if not self.application.completes:
                 self.completed = d.position
             self.application.on_deliver(
-                d.position, d.message, d.timestamp, FINAL, d.expired, outcomes.get(d.position), now, out
+                d.position, d.message, d.timestamp, FINAL, d.expired, outcomes.get(d.position), now, self._app_out
             )
-            self._drain_application(now)
+            self._drain(now)
+        first = not self.offset
         self._journal_record(
             records.Started(
                 self.incarnation,
@@ -264,30 +249,7 @@ class Engine:
         rounds = 0
         while True:
             while inputs:
-                kind, a, b, c = inputs.popleft()
-                if kind == _MESSAGE:
-                    try:
-                        if b == wire.PROTOCOL:
-                            protocol.on_message(a, c, now, out)
-                        elif b == wire.APPLICATION:
-                            application.on_message(a, c, now, app_out)
-                        else:
-                            self._on_host_message(a, c, now)
-                    except PeerError as error:
-                        self._batch.faulty.append((a, str(error)))
-                elif kind == _REQUEST:
-                    application.on_request(a, b, now, app_out)
-                elif kind == _SUBMIT:
-                    app_out.submit(a)
-                elif kind == _LOST:
-                    if self._mate_after(a) != a:
-                        self._ask_another(a, now)
-                else:
-                    if self.discipline is not None:
-                        self.discipline.on_peer_reset(a)
-                    protocol.on_peer_reset(a, now, out)
-                    application.on_peer_reset(a, now, app_out)
-                    self._ask_another(a, now)
+                self._take(*inputs.popleft(), now)
                 if out.asks or app_out.asks:
                     self._drain(now)
             if self.discipline is not None:
@@ -317,27 +279,39 @@ class Engine:
             rounds += 1
             if rounds > _ROUNDS_MAX:
                 raise AssertionError(f"process {self.self_id} does not come to rest in batch {self._batch.number}")
-        wake_at = wake_protocol
-        if wake_application is not None and (wake_at is None or wake_application < wake_at):
-            wake_at = wake_application
-        if self.discipline is not None:
-            wake_clock = self.discipline.wake_at
-            if wake_clock is not None and (wake_at is None or wake_clock < wake_at):
-                wake_at = wake_clock
+        wake_clock = self.discipline.wake_at if self.discipline is not None else None
+        wakes = [wake for wake in (wake_protocol, wake_application, wake_clock) if wake is not None]
         batch = self._close()
-        batch.wake_at = wake_at
+        batch.wake_at = min(wakes, default=None)
         return batch
 
-    def recovery_offset(self, position: int) -> int:
-        """Where a replay must begin for a process whose outcomes up to `position` are materialised elsewhere.
-
-        Call it between batches with a completed position that never falls."""
-        offsets = self._delivery_offsets
-        while offsets and offsets[0][0] <= position:
-            offsets.popleft()
-        return offsets[0][1] if offsets else self.offset
-
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _take(self, kind: int, a: Any, b: Any, c: Any, now: int) -> None:
+        """One input."""
+        if kind == _MESSAGE:
+            try:
+                if b == wire.PROTOCOL:
+                    self.protocol.on_message(a, c, now, self._out)
+                elif b == wire.APPLICATION:
+                    self.application.on_message(a, c, now, self._app_out)
+                else:
+                    self._on_host_message(a, c, now)
+            except PeerError as error:
+                self._batch.faulty.append((a, str(error)))
+        elif kind == _REQUEST:
+            self.application.on_request(a, b, now, self._app_out)
+        elif kind == _SUBMIT:
+            self._app_out.submit(a)
+        elif kind == _LOST:
+            if self._mate_after(a) != a:
+                self._ask_another(a, now)
+        else:
+            if self.discipline is not None:
+                self.discipline.on_peer_reset(a)
+            self.protocol.on_peer_reset(a, now, self._out)
+            self.application.on_peer_reset(a, now, self._app_out)
+            self._ask_another(a, now)
 
     def _read_clock(self, now: int, ahead_us: int) -> None:
         self._ahead_us = ahead_us
@@ -359,7 +333,7 @@ class Engine:
             self.protocol.on_clock(clock.off, now)
 
     def _drain(self, now: int) -> None:
-        """Carry out what a handler asked for, except sends."""
+        """Carry out what handlers asked for, and what that leads to; except sends and changes."""
         out, app_out = self._out, self._app_out
         while out.asks or app_out.asks:
             out.asks = app_out.asks = False
@@ -371,36 +345,41 @@ class Engine:
                 settlements, out.settlements = out.settlements, []
                 for message_id in settlements:
                     self.application.on_settled(message_id, now, app_out)
-            for peer in out.catch_ups:
-                self._catch_up(peer, now)
-            out.catch_ups.clear()
-            self._drain_application(now)
+            if out.catch_ups:
+                catch_ups, out.catch_ups = out.catch_ups, []
+                for peer in catch_ups:
+                    self._catch_up(peer, now)
+            if app_out.fetches:
+                fetches, app_out.fetches = app_out.fetches, []
+                for peer in fetches:
+                    self._send((peer,), wire.HOST, wire.CatchUpRequest(self.completed + 1), False)
+            if app_out.completions:
+                completions, app_out.completions = app_out.completions, []
+                for position, record in completions:
+                    self._complete(position, record, now)
+            if app_out.submissions:
+                submissions, app_out.submissions = app_out.submissions, []
+                self._ended = False
+                for message in submissions:
+                    self._submit(message, now)
+            if app_out.answers:
+                self._batch.answers += app_out.answers
+                app_out.answers.clear()
 
-    def _drain_application(self, now: int) -> None:
-        app_out = self._app_out
-        for peer in app_out.fetches:
-            self._send((peer,), wire.HOST, wire.CatchUpRequest(self.completed + 1), False)
-        app_out.fetches.clear()
-        for position, record in app_out.completions:
-            if position != self.completed + 1 or position > self.position:
-                raise AssertionError(f"completed {position} after {self.completed}, delivered {self.position}")
-            self.completed = position
-            if position > self._journaled_completed:
-                self._journal_record(records.Completed(position, record, now))
-        app_out.completions.clear()
-        if app_out.submissions:
-            submissions, app_out.submissions = app_out.submissions, []
-            self._ended = False
-            for message in submissions:
-                try:
-                    self.protocol.on_submit(message, now, self._out)
-                except Overloaded as error:
-                    self.application.on_refused(message, str(error), now, app_out)
-                else:
-                    self._journal_record(records.Submitted(message.id, message.destinations, now))
-        if app_out.answers:
-            self._batch.answers += app_out.answers
-            app_out.answers.clear()
+    def _complete(self, position: int, record: bytes, now: int) -> None:
+        if position != self.completed + 1 or position > self.position:
+            raise AssertionError(f"completed {position} after {self.completed}, delivered {self.position}")
+        self.completed = position
+        if position > self._journaled_completed:
+            self._journal_record(records.Completed(position, record, now))
+
+    def _submit(self, message: AppMessage, now: int) -> None:
+        try:
+            self.protocol.on_submit(message, now, self._out)
+        except Overloaded as error:
+            self.application.on_refused(message, str(error), now, self._app_out)
+        else:
+            self._journal_record(records.Submitted(message.id, message.destinations, now))
 
     def _deliver(
         self,
@@ -417,9 +396,7 @@ class Engine:
         if stage == FINAL:
             position = self.position = self.position + 1
             expired = self._window > 0 and timestamp.time > created_us(message.id) + self._window
-            if self.application.completes:
-                self._delivery_offsets.append((position, self.offset))
-            else:
+            if not self.application.completes:
                 self.completed = position
         self._journal_record(
             records.Delivered(position, timestamp, stage, expired, message, now, installed_from, note)
@@ -436,7 +413,6 @@ class Engine:
         out, app_out = self._out, self._app_out
         for key, value in out.changes:
             self._journal_record(records.Delete(key) if value is None else records.Put(key, value))
-        self._batch.changes += out.changes
         out.changes.clear()
         for to, message, durable in out.sends:
             self._send(to, wire.PROTOCOL, message, durable)

@@ -36,7 +36,7 @@ _CUT_SHORT = "a record is cut short"
 _MARK = "mark"
 _MARK_BYTES = 12
 _SEGMENT_NAME = re.compile(r"journal-(\d{8})\.seg")
-_REMEDY = (
+REMEDY = (
     "it must not run without what it has promised: if this cannot be put right, its disk counts as lost;"
     " move this replica's directory away and start it once with --lost-disk"
 )
@@ -128,13 +128,13 @@ class Journal:
         cut: tuple[str, int] | None = None
         for index, number in enumerate(numbers):
             if number != index:
-                raise JournalError(f"{segment_name(index)} is missing; {_REMEDY}")
+                raise JournalError(f"{segment_name(index)} is missing; {REMEDY}")
             cut = self._open_segment(number, last=number == numbers[-1]) or cut
         if self.end < self._synced:
             where = f"{self._segments[-1].name}, byte {self._file_position()}" if self._segments else segment_name(0)
             raise JournalError(
                 f"{where}: the journal ends {self._synced - self.end} bytes before what this replica has promised;"
-                f" {_REMEDY}"
+                f" {REMEDY}"
             )
         if cut:
             self.disk.truncate(*cut)
@@ -174,7 +174,7 @@ class Journal:
         at = damage.at if damage else good
         reason = damage.reason if damage else "records without the end of their batch"
         if not last or (damage and _batch_after(data, damage.at + 1)):
-            raise JournalError(f"{name}, byte {at}: {reason}, and more of the journal follows; {_REMEDY}")
+            raise JournalError(f"{name}, byte {at}: {reason}, and more of the journal follows; {REMEDY}")
         self.cut_bytes = len(data) - good
         return (name, good)
 
@@ -192,7 +192,7 @@ class Journal:
         if (header.segment, header.base) != (number, self.end):
             raise JournalError(
                 f"{name} says that it is segment {header.segment} from offset {header.base} on, but what precedes it"
-                f" ends at {self.end}; {_REMEDY}"
+                f" ends at {self.end}; {REMEDY}"
             )
 
     def _remember(self, position: int, offset: int) -> None:
@@ -203,31 +203,33 @@ class Journal:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def tail(self, offset: int) -> Iterator[tuple[int, Any]]:
-        """(journal offset at its end, record) of every record from `offset`, where one begins, to the end.
+    @property
+    def synced(self) -> int:
+        """The journal offset up to which `sync` has returned; a batch ends there."""
+        return self._synced
 
-        JournalError if the journal is shorter than `offset`, or was damaged since it was opened.
-        """
-        if offset > self.end:
-            raise JournalError(
-                f"the journal ends at offset {self.end}, before the materialised state's {offset}; {_REMEDY}"
-            )
-        for end, kind, body in self._walk(offset):
+    def tail(self, offset: int) -> Iterator[tuple[int, Any]]:
+        """(journal offset at its end, record) of every record from `offset`, where one begins. JournalError: see
+        `walk`."""
+        for end, kind, body in self.walk(offset):
             yield end, records.decode_body(kind, body)
+
+    def offset_before(self, position: int) -> int:
+        """A record begins there, and final delivery number `position` and all after it are written behind it."""
+        with self._lock:
+            index = bisect_right(self._positions, position)
+            return self._offsets[index - 1] if index else 0
 
     def read_deliveries(
         self, position: int, bytes_max: int = READ_BYTES
     ) -> tuple[list[tuple[Delivered, bytes | None]], bool]:
         """Final deliveries from number `position` on, about `bytes_max` of them, with their outcomes as far as they
         stand close behind; and whether the journal holds more. For `Batch.reads`."""
-        with self._lock:
-            if not self._offsets:
-                return [], False
-            start = self._offsets[max(0, bisect_right(self._positions, position) - 1)]
+        start = self.offset_before(position)
         found: dict[int, Delivered] = {}
         outcomes: dict[int, bytes] = {}
         size, more, stop = 0, False, 0
-        for end, kind, body in self._walk(start):
+        for end, kind, body in self.walk(start):
             if kind == records.DELIVERED and not more:
                 if _position(body).position >= position:
                     if size >= bytes_max:
@@ -243,14 +245,15 @@ class Journal:
                 break
         return [(delivered, outcomes.get(number)) for number, delivered in found.items()], more
 
-    def _walk(self, offset: int) -> Iterator[tuple[int, int, memoryview]]:
-        """(journal offset at its end, kind, body) of every record from `offset` to the end as it is now."""
+    def walk(self, offset: int, end: int | None = None) -> Iterator[tuple[int, int, memoryview]]:
+        """(journal offset at its end, kind, body) of every record from `offset`, where one begins, to `end`, by default
+        as it is now. JournalError if the journal was damaged since it was opened."""
         with self._lock:
-            segments, end = list(self._segments), self.end
+            segments, end = list(self._segments), self.end if end is None else end
         index = max(0, bisect_right([s.base for s in segments], offset) - 1)
         for number in range(index, len(segments)):
             name, base = segments[number]
-            stop = segments[number + 1].base if number + 1 < len(segments) else end
+            stop = min(end, segments[number + 1].base) if number + 1 < len(segments) else end
             length = READ_BYTES
             while offset < stop:
                 length = min(length, stop - offset)
@@ -261,7 +264,7 @@ class Journal:
                         used = found.at
                         if length == stop - offset or found.reason != _CUT_SHORT:
                             at = HEADER_BYTES + offset - base + used
-                            raise JournalError(f"{name}, byte {at}: {found.reason}; {_REMEDY}")
+                            raise JournalError(f"{name}, byte {at}: {found.reason}; {REMEDY}")
                         break
                     at, kind, body = found
                     used = at + FRAME_BYTES + 1 + len(body)

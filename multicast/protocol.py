@@ -342,13 +342,15 @@ class Application:
 
     messages: types of its own messages, each with its own integer tag.
     completes: it reports every delivery's outcome with `complete`; otherwise delivered is as good as completed.
+    position: of how many final deliveries it durably holds what came of them when a life begins; it gets those after.
     """
 
     messages: ClassVar[tuple[type, ...]] = ()
     completes: ClassVar[bool] = False
+    position: int = 0
 
     def on_start(self, now: int, out: ApplicationOutbox) -> None:
-        """The first call of a life, after everything on disk was given back through on_deliver."""
+        """The first call of a life, but for `on_deliver` of what the journal holds after `position`."""
 
     def on_deliver(
         self,

@@ -131,6 +131,7 @@ class Replica(Application):
         self.shard = topology.group_of[self_id]
         self.shard_map = shard_map
         self.store = store
+        self.position = store.position
         self.window_us = dedup_window_us
         self.leader_of = leader_of
         self.digest_every = digest_every

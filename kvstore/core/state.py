@@ -15,6 +15,10 @@ Row = tuple[bytes, Timestamp]
 class State(Protocol):
     """The data of one shard, remembered ids and retained parts, as of the last completed transaction."""
 
+    @property
+    def position(self) -> int:
+        """Of how many deliveries it durably holds what came of them."""
+
     def get(self, key: bytes) -> Row | None:
         """None: absent."""
 

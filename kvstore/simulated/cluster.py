@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,8 +15,9 @@ from kvstore.core.replica import Replica
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast import registry
-from multicast.engine import Batch, Checkpoint
-from multicast.protocol import MulticastProtocol
+from multicast.checkpoint import Checkpoints
+from multicast.engine import Batch
+from multicast.protocol import Application, MulticastProtocol
 from multicast.records import Completed, Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
@@ -28,6 +30,8 @@ from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
 DEDUP_WINDOW_US = 20_000_000
 COMMIT_CHANCE = 0.02
 """A batch is followed by the commit of everything completed so far with this chance."""
+CHECKPOINT_CHANCE = 0.02
+"""A batch is followed by a checkpoint of the protocol's state with this chance."""
 
 
 class Executed(msgspec.Struct, frozen=True):
@@ -81,6 +85,7 @@ class SimulatedCluster:
         self.commits = 0
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
+        self._checkpoint_rng = random.Random(f"{seed}/checkpoints")
         self.world = World(
             self.topology,
             self._make_process,
@@ -96,7 +101,7 @@ class SimulatedCluster:
 
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
-    ) -> tuple[MulticastProtocol, Replica, Checkpoint | None]:
+    ) -> tuple[MulticastProtocol, Replica]:
         store = self.stores[pid] = self._store_class.open(self.backends[pid], self.world.cluster, pid)
         self._frozen_at.pop(pid, None)
         protocol = self.protocol(pid, self.topology, self.options, rng)
@@ -114,23 +119,23 @@ class SimulatedCluster:
             real_clock=protocol.real_clock,
             digest_every=1,
         )
-        return protocol, replica, store.checkpoint()
+        return protocol, replica
 
-    def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Checkpoint | None]:
+    def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
         """For `RecoveryCheck`: only what the protocol needs."""
-        store = self._store_class.open(self.backends[pid], self.world.cluster, pid)
-        return self.protocol(pid, self.topology, self.options, rng), store.checkpoint()
+        application = Application()
+        application.position = self._store_class.open(self.backends[pid], self.world.cluster, pid).position
+        return self.protocol(pid, self.topology, self.options, rng), application
 
     def _on_lost_disk(self, node: Node) -> None:
         self.backends[node.pid] = MemoryBackend()
 
     def _on_batch(self, node: Node, batch: Batch) -> None:
-        store, engine = self.stores[node.pid], node.engine
-        store.change(batch.changes)
-        if self._rng.random() < COMMIT_CHANCE and store.freeze(
-            engine.completed, engine.recovery_offset(engine.completed)
-        ):
+        if self._rng.random() < COMMIT_CHANCE and self.stores[node.pid].freeze(node.engine.completed):
             self._frozen_at[node.pid] = batch.number
+        if self._checkpoint_rng.random() < CHECKPOINT_CHANCE:
+            with suppress(OSError):  # it dies of the disk soon
+                Checkpoints(node.journal).advance()
 
     def _on_flushed(self, node: Node, number: int) -> None:
         frozen_at = self._frozen_at.get(node.pid)

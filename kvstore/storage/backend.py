@@ -6,9 +6,9 @@ from bisect import bisect_left, insort
 from collections.abc import Generator
 from typing import Protocol
 
-DATA, IDS, PARTS, PROTOCOL, META = TABLES = ("data", "ids", "parts", "protocol", "meta")
+DATA, IDS, PARTS, META = TABLES = ("data", "ids", "parts", "meta")
 """data: key -> version (16 bytes) and value. ids: message id -> result. parts: message id -> this shard's part.
-protocol: what the multicast protocol put. meta: format, owner, position, journal offset, state digest, forgotten ids.
+meta: format, owner, position, state digest, forgotten ids.
 """
 
 FORGET_MAX = 100_000

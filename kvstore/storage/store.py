@@ -1,10 +1,10 @@
 """The materialised state of a replica: a write buffer of two layers over a backend.
 
 Completed transactions write into the *active* layer. Between two batches the host freezes it, together with the
-position and the journal offset from which a replay must begin; the *frozen* layer is then committed as one transaction
-of the backend, in another thread, while reads see active over frozen over backend and writes go to a new active layer.
-After the commit has returned the frozen layer goes. So what the backend holds is always a prefix of the completed
-transactions, with the ids, results, parts, protocol state and offset that belong to it.
+position; the *frozen* layer is then committed as one transaction of the backend, in another thread, while reads see
+active over frozen over backend and writes go to a new active layer. After the commit has returned the frozen layer
+goes. So what the backend holds is always a prefix of the completed transactions, with the ids, results and parts that
+belong to it. What follows is in the journal.
 
 `Store` implements `kvstore.core.state.State` for the replica; the rest is for the host.
 """
@@ -13,25 +13,18 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 
 from kvstore.api.model import RANGE_BYTES_MAX
 from kvstore.core.state import Row
-from kvstore.storage.backend import DATA, IDS, META, PARTS, PROTOCOL, Backend, Changes, StorageError
-from multicast.engine import Checkpoint
+from kvstore.storage.backend import DATA, IDS, META, PARTS, Backend, Changes, StorageError
 from multicast.types import MessageId, Timestamp
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 held the protocol's state, too, and the journal offset that it was of; both are left unread."""
 
-_FORMAT, _OWNER, _POSITION, _OFFSET, _DIGEST, _FORGOTTEN = (
-    b"format",
-    b"owner",
-    b"position",
-    b"offset",
-    b"digest",
-    b"forgotten",
-)
+_FORMAT, _OWNER, _POSITION, _DIGEST, _FORGOTTEN = b"format", b"owner", b"position", b"digest", b"forgotten"
 _DELETED = b""
 _VERSION_BYTES = 16
 _ENTRY_BYTES = 120
@@ -70,14 +63,13 @@ class SortedKeys:
 class Layer:
     """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key."""
 
-    __slots__ = ("bytes", "data", "ids", "keys", "parts", "protocol")
+    __slots__ = ("bytes", "data", "ids", "keys", "parts")
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
         self.keys = SortedKeys()
         self.ids: dict[MessageId, bytes] = {}
         self.parts: dict[MessageId, bytes | None] = {}
-        self.protocol: dict[bytes, bytes | None] = {}
         self.bytes = 0
 
     def rows(self, start: bytes, rank: int) -> Iterator[tuple[bytes, int, bytes]]:
@@ -123,37 +115,21 @@ class Store:
 
     # -- the host's side ----------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> Checkpoint | None:
-        """What the backend holds, for `Engine.recover`. None if nothing was ever committed."""
-        position = self._backend.get(META, _POSITION)
-        if position is None:
-            return None
-        offset = self._backend.get(META, _OFFSET) or b""
-        values = dict(self._backend.scan(PROTOCOL, b""))
-        return Checkpoint(values, int.from_bytes(position, "big"), int.from_bytes(offset, "big"))
-
-    def change(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Puts and deletes of the protocol: `Batch.changes`."""
-        layer = self._active
-        for key, value in changes:
-            layer.protocol[key] = value
-            layer.bytes += _ENTRY_BYTES + len(key) + len(value or b"")
+    @property
+    def position(self) -> int:
+        """How many deliveries the backend holds what came of."""
+        return int.from_bytes(self._backend.get(META, _POSITION) or b"", "big")
 
     @property
     def pending_bytes(self) -> int:
         """About how much memory the active layer takes: what the next commit would write."""
         return self._active.bytes
 
-    @property
-    def frozen_bytes(self) -> int:
-        """About how much memory the frozen layer takes; 0 if there is none."""
-        return self._frozen.bytes if self._frozen else 0
-
-    def freeze(self, position: int, offset: int) -> bool:
+    def freeze(self, position: int) -> bool:
         """Between batches: the active layer, complete up to `position`, becomes the frozen one.
 
-        offset: where a replay must begin, `Engine.recovery_offset(position)`. False if a layer is frozen already.
-        Commit only what the journal durably holds: after the flush of the batch before this call.
+        False if a layer is frozen already. Commit only what the journal durably holds: after the flush of the batch
+        before this call.
         """
         if self._frozen is not None:
             return False
@@ -162,7 +138,6 @@ class Store:
             _FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
             _OWNER: self._owner,
             _POSITION: position.to_bytes(8, "big"),
-            _OFFSET: offset.to_bytes(8, "big"),
             _DIGEST: self.state_digest(),
             _FORGOTTEN: self._forgotten,
         }
@@ -182,7 +157,6 @@ class Store:
             DATA: {key: row or None for key, row in layer.data.items()},
             IDS: {id_: record for id_, record in layer.ids.items() if id_ >= forgotten},
             PARTS: layer.parts,
-            PROTOCOL: layer.protocol,
             META: {**meta},
         }
         self._backend.apply(Changes(tables, forgotten))

@@ -21,8 +21,9 @@ __all__ = ["DirectoryInUse", "FileDisk", "Host", "HostStopped", "local_host"]
 class _Listener(Application):
     """Hands final deliveries to a function."""
 
-    def __init__(self, on_deliver: Callable[[int, AppMessage, Timestamp], object]):
+    def __init__(self, on_deliver: Callable[[int, AppMessage, Timestamp], object], position: int):
         self._on_deliver = on_deliver
+        self.position = position
 
     def on_deliver(
         self,
@@ -48,15 +49,17 @@ async def local_host(
     addresses: Mapping[ProcessId, tuple[str, int]],
     *,
     on_deliver: Callable[[int, AppMessage, Timestamp], object],
+    position: int = 0,
     cluster: bytes = bytes(16),
     durability: str = "fsync",
     **options: Any,
 ) -> AsyncIterator[Host]:
     """Run one process until the block ends, with its journal in `directory`.
 
-    on_deliver(position, message, timestamp): every final delivery, on the loop. After a restart it hears of all of them
-    again, from the first on. options: the protocol's. Raises what `registry.load`, the protocol's options, `Journal`,
-    `FileDisk` and `Host.start` raise.
+    on_deliver(position, message, timestamp): every final delivery after number `position`, on the loop. position: of so
+    many the caller durably keeps what came of them. By default none: then a restart tells all of them again, and takes
+    the longer the more there are. options: the protocol's. Raises what `registry.load`, the protocol's options,
+    `Journal`, `FileDisk` and `Host.start` raise.
     """
     cls = registry.load(protocol)
     instance = cls(process, topology, cls.specification.options(**options), random.Random())
@@ -68,7 +71,7 @@ async def local_host(
         raise
     host = Host(
         protocol=instance,
-        application=_Listener(on_deliver),
+        application=_Listener(on_deliver, position),
         journal=journal,
         addresses=addresses,
         cluster=cluster,

@@ -13,22 +13,30 @@ ends the process. A failure of a peer costs that peer its link.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
-from multicast.engine import Batch, Checkpoint, Engine
+from multicast.checkpoint import Checkpoint, Checkpoints
+from multicast.engine import Batch, Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol, Overloaded
+from multicast.records import Delivered
 from multicast.runtime.clock import Clock, wall_us
 from multicast.runtime.links import Links
 from multicast.runtime.writer import Writer
 from multicast.types import AppMessage, ProcessId
 
+_T = TypeVar("_T")
+
 REQUESTS_MAX = 20_000
 """Requests that wait for an answer."""
+CHECKPOINT_PAUSE_SECONDS = 0.0005
+"""A checkpoint is made in another thread, which lets the loop go on every few hundred records."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
 """Journal bytes that wait for the disk; beyond, nothing is read from peers and no request is taken."""
 
@@ -44,7 +52,7 @@ class Host:
 
     addresses: of all processes, this one's being where it listens. cluster: 16 bytes that all processes share.
     incarnation: differs in every life; by default the time. durability: "fsync", or "os": survives the death of the
-    process, not of the machine. checkpoint: what lies materialised beside the journal.
+    process, not of the machine.
     on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
     on_error(error): once, when the host fails. lost: the disk that this process had before is gone (`Saved.lost`).
     wall(): the wall clock, microseconds since 1970.
@@ -60,7 +68,6 @@ class Host:
         cluster: bytes,
         incarnation: int | None = None,
         durability: str = "fsync",
-        checkpoint: Checkpoint | None = None,
         on_batch: Callable[[Batch], None] | None = None,
         on_flushed: Callable[[int], None] | None = None,
         on_error: Callable[[BaseException], None] | None = None,
@@ -80,7 +87,6 @@ class Host:
             protocol, application, self.now() if incarnation is None else incarnation, durability=durability
         )
         self.failed: asyncio.Future[None]
-        self._checkpoint = checkpoint
         self._on_batch = on_batch
         self._on_flushed = on_flushed
         self._on_error = on_error
@@ -107,7 +113,8 @@ class Host:
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._unflushed: deque[int] = deque()
         self._batches = 0
-        self._reads: dict[ProcessId, asyncio.Future[Any]] = {}
+        self._aside: dict[object, asyncio.Future[Any]] = {}
+        self._checkpoint_at = 0
         self._stopping: asyncio.Task[None] | None = None
         self._progress: asyncio.Future[None] | None = None
 
@@ -126,9 +133,10 @@ class Host:
             await self._links.listener.bind()
             self._writer.start()
             self._state = "running"
-            offset = self._checkpoint.offset if self._checkpoint else 0
-            tail = self.journal.tail(offset)
-            self._carry_out(self.engine.recover(self._checkpoint, tail, self.now(), self._lost))
+            checkpoint = Checkpoints(self.journal).latest()
+            self._checkpoint_at = checkpoint.next_offset
+            tail = checkpoint.tail(self.journal, self.engine.application.position)
+            self._carry_out(self.engine.recover(checkpoint, tail, self.now(), self._lost))
             await self._links.start()
         except BaseException:
             self._state = "failed"
@@ -164,7 +172,7 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
         await self._writer.close()
-        await asyncio.gather(*self._reads.values(), return_exceptions=True)
+        await asyncio.gather(*self._aside.values(), return_exceptions=True)
         await self._links.stop()
         self._drop_requests()
         self.journal.close()
@@ -308,6 +316,8 @@ class Host:
             self._links.settled(unflushed[0] - 1 if unflushed else self._batches)
             if self._writer.pending_bytes < UNWRITTEN_BYTES_MAX // 2:
                 self._links.listener.pause(False)
+            if self.journal.synced >= self._checkpoint_at:
+                self._make_checkpoint()
             if self._on_flushed is not None:
                 self._on_flushed(number)
         except Exception as error:
@@ -352,27 +362,42 @@ class Host:
             else:
                 self._set_timer()
 
-    # -- catching up others -------------------------------------------------------------------------------------------
+    # -- the journal, off the loop ------------------------------------------------------------------------------------
 
     def _read(self, peer: ProcessId, position: int) -> None:
-        """Read deliveries for `peer` from the journal, off the loop, one read per peer at a time: it asks again."""
-        if peer in self._reads or self._state != "running":
-            return
-        reading = self._loop.run_in_executor(None, self.journal.read_deliveries, position)
-        self._reads[peer] = reading
+        """Deliveries for a peer that is behind; it asks again."""
 
-        def done(future: asyncio.Future[Any]) -> None:
-            del self._reads[peer]
+        def feed(found: tuple[list[tuple[Delivered, bytes | None]], bool]) -> None:
+            self.engine.feed(peer, *found)
+            self._schedule()
+
+        self._work_aside(peer, partial(self.journal.read_deliveries, position), feed)
+
+    def _make_checkpoint(self) -> None:
+        """The journal has grown enough since the last one."""
+
+        def made(checkpoint: Checkpoint) -> None:
+            self._checkpoint_at = checkpoint.next_offset
+
+        pause = partial(time.sleep, CHECKPOINT_PAUSE_SECONDS)
+        self._work_aside("checkpoint", Checkpoints(self.journal, pause).advance, made)
+
+    def _work_aside(self, key: object, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
+        """Do this in another thread and then that on the loop, unless something under the same key is under way."""
+        if key in self._aside or self._state != "running":
+            return
+        working = self._aside[key] = self._loop.run_in_executor(None, work)
+
+        def done(future: asyncio.Future[_T]) -> None:
+            del self._aside[key]
             if self._state != "running" or future.cancelled():
                 return
             try:
-                deliveries, more = future.result()
-                self.engine.feed(peer, deliveries, more)
-                self._schedule()
-            except Exception as error:  # the journal cannot be read: what it promised may be gone
+                then(future.result())
+            except Exception as error:  # the journal cannot be read or written: what it promised may be gone
                 self._fail(error)
 
-        reading.add_done_callback(done)
+        working.add_done_callback(done)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

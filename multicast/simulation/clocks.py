@@ -62,8 +62,8 @@ def measure(protocol: type[MulticastProtocol], where: str, jump_us: int, discipl
     values = {"clock": "hybrid", "dedup_window_us": _WINDOW_US} | ({} if disciplined else {"clock_skew_us_max": 0})
     options = msgspec.convert(values, protocol.specification.options)
 
-    def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application, None]:
-        return protocol(pid, topology, options, rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, topology, options, rng), Application()
 
     world, watch, rng = World(topology, make, "clocks"), _Watch(), random.Random("clocks")
     attach(world, watch)

@@ -15,13 +15,14 @@ import random
 import traceback
 from collections.abc import Callable
 
-from multicast.engine import Checkpoint, Engine
+from multicast.checkpoint import Checkpoints
+from multicast.engine import Engine
 from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation.scene import Node
 from multicast.types import ProcessId
 
-Spare = Callable[[ProcessId, random.Random], tuple[MulticastProtocol, Checkpoint | None]]
-"""A protocol as at the start of a life, and a checkpoint of what is materialised beside the journal by now."""
+Spare = Callable[[ProcessId, random.Random], tuple[MulticastProtocol, Application]]
+"""A protocol as at the start of a life, and an application that would hold by now what the process's own would."""
 
 BYTES_PER_FLUSH = 200
 """So much of a journal is read per flush, on the average: a recovery reads all of it."""
@@ -60,9 +61,10 @@ class RecoveryCheck:
         disk.crash(rng, power=True)
         try:
             journal = node.open_journal(disk)
-            protocol, checkpoint = self._spare(pid, random.Random(rng.random()))
-            engine = Engine(protocol, Application(), node.life + 1)
-            tail = journal.tail(checkpoint.offset if checkpoint else 0)
+            protocol, application = self._spare(pid, random.Random(rng.random()))
+            engine = Engine(protocol, application, node.life + 1)
+            checkpoint = Checkpoints(journal).latest()
+            tail = checkpoint.tail(journal, application.position)
             engine.recover(checkpoint, tail, node.wall(), node.lost)
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -108,7 +108,8 @@ class Run:
         )
         self.world.network.frames_max = self.size.frames_max * max(1, self.messages // self.size.messages[-1])
         self.world.recovery = RecoveryCheck(
-            lambda pid, rng: (self.protocol(pid, self.topology, self.options, rng), None), f"{protocol.__name__}/{seed}"
+            lambda pid, rng: (self.protocol(pid, self.topology, self.options, rng), Application()),
+            f"{protocol.__name__}/{seed}",
         )
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)
@@ -149,8 +150,8 @@ class Run:
 
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
-    ) -> tuple[MulticastProtocol, Application, None]:
-        return self.protocol(pid, self.topology, self.options, rng), Application(), None
+    ) -> tuple[MulticastProtocol, Application]:
+        return self.protocol(pid, self.topology, self.options, rng), Application()
 
     def _plan_traffic(self) -> None:
         """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around

@@ -12,7 +12,7 @@ polls.
 Use:
 
     def make_process(pid, rng, disk):              # at every start of a life; all state of the old one is gone
-        return protocol, application, checkpoint   # checkpoint: engine.Checkpoint, or None: replay the whole journal
+        return protocol, application
 
     world = World(topology, make_process, seed)    # Conditions(...) for other networks and disks
     world.start()                                  # every process, links connected
@@ -49,7 +49,8 @@ from pathlib import Path
 from typing import Any
 
 from multicast import wire
-from multicast.engine import Batch, Checkpoint, Engine
+from multicast.checkpoint import Checkpoints
+from multicast.engine import Batch, Engine
 from multicast.journal import SEGMENT_BYTES_MAX
 from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation.disk import SimulatedDisk
@@ -59,9 +60,7 @@ from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import FOREVER, Link, Node, Scene
 from multicast.types import AppMessage, ProcessId, Topology
 
-MakeProcess = Callable[
-    [ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application, Checkpoint | None]
-]
+MakeProcess = Callable[[ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application]]
 
 Trap = Callable[[ProcessId, tuple[ProcessId, ...]], None]
 
@@ -134,12 +133,13 @@ class World(Scene):
         node.begun_us = node.offset_us
         node.journal = node.open_journal(node.disk)
         rng = random.Random(f"{self.seed}/process {node.pid}/{node.life}")
-        node.protocol, node.application, checkpoint = self._make_process(node.pid, rng, node.disk)
+        node.protocol, node.application = self._make_process(node.pid, rng, node.disk)
         watch(node, self.observers, self._count_event)
         node.engine = Engine(node.protocol, node.application, node.life, copy_to_self=True)
         for observer in self.observers:
             observer.on_life(node)
-        tail = node.journal.tail(checkpoint.offset if checkpoint else 0)
+        checkpoint = Checkpoints(node.journal).latest()
+        tail = checkpoint.tail(node.journal, node.application.position)
         batch = node.engine.recover(checkpoint, tail, node.clock(), node.lost)
         if node.engine.position < node.flushed_position:
             self.report(

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from multicast import records
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
@@ -20,6 +21,17 @@ from multicast.protocol import (
     Specification,
 )
 from multicast.types import AppMessage, ProcessId, Timestamp, Topology
+
+
+def changes(journal: bytes) -> list[tuple[bytes, bytes | None]]:
+    """What a batch puts, and deletes (None), by its journal."""
+    found: list[tuple[bytes, bytes | None]] = []
+    for one in records.scan(journal, 0):
+        assert not isinstance(one, records.Damage)
+        record = records.decode_body(one[1], one[2])
+        if isinstance(record, records.Put | records.Delete):
+            found.append((record.key, getattr(record, "value", None)))
+    return found
 
 
 class Note(msgspec.Struct, array_like=True, tag=1, gc=False):

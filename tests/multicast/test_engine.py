@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import records, wire
-from multicast.engine import Batch, Checkpoint, Engine
+from multicast.engine import Batch, Engine
 from multicast.protocol import ApplicationOutbox, Options, Outbox, PeerError
 from multicast.records import JournalError, decode_body, scan
 from multicast.types import AppMessage, Topology, new_message_id
-from tests.multicast.scripted import Keeper, Memo, Note, Order, Scripted
+from tests.multicast.scripted import Keeper, Memo, Note, Order, Scripted, changes
 
 NOW = 1_700_000_000_000_000
 TOPOLOGY = Topology({0: (0, 1, 2), 1: (3,)})
@@ -38,16 +38,15 @@ class Bench:
         self.journal = b""
         self.released: list[tuple[int, str]] = []
 
-    def start(self, checkpoint: Checkpoint | None = None, journal: bytes = b"") -> Batch:
+    def start(self, journal: bytes = b"") -> Batch:
         """Recover from this journal, whose first byte has offset 0, and flush."""
         self.journal = journal
         tail = []
         at = 0
         for record in read(journal):
             at += len(records.encode_record(record))
-            if checkpoint is None or at > checkpoint.offset:
-                tail.append((at, record))
-        batch = self.keep(self.engine.recover(checkpoint, tail, NOW))
+            tail.append((at, record))
+        batch = self.keep(self.engine.recover(None, tail, NOW))
         self.flush(batch)
         return batch
 
@@ -113,7 +112,7 @@ class Marking(Scripted):
 
 
 def marks(batch: Batch) -> list[bytes]:
-    return [value for key, value in batch.changes if key == b"mark" and value is not None]
+    return [value for key, value in changes(batch.journal) if key == b"mark" and value is not None]
 
 
 def test_what_a_timer_delivers_is_followed_by_the_end_of_the_batch() -> None:
@@ -297,13 +296,12 @@ def test_a_batch_is_written_as_one_with_its_end_last(bench: Bench) -> None:
     assert [r.position for r in written if isinstance(r, records.Completed)] == [1, 2]
     assert [r.id for r in written if isinstance(r, records.Submitted)] == [message(1).id, message(2).id]
     assert sum(isinstance(r, records.BatchEnd) for r in written) == 1
-    assert batch.changes == [(b"last", message(1).id), (b"last", message(2).id)]
-    assert [(r.key, r.value) for r in written if isinstance(r, records.Put)] == batch.changes
+    assert changes(batch.journal) == [(b"last", message(1).id), (b"last", message(2).id)]
 
 
 def test_a_batch_without_effects_writes_nothing(bench: Bench) -> None:
     batch = bench.receive(1, Note("hello"))
-    assert (batch.journal, batch.sends, batch.changes) == (b"", [], [])
+    assert (batch.journal, batch.sends) == (b"", [])
 
 
 def test_the_next_wake_up_is_told(bench: Bench) -> None:
@@ -344,7 +342,7 @@ def test_stable_is_what_was_completed_when_the_flushed_batch_was_written(bench: 
     bench.application.auto = False
     first = bench.submit(message(1))
     bench.engine._app_out.complete(1, b"r")
-    bench.engine._drain_application(NOW)
+    bench.engine._drain(NOW)
     second = bench.submit(message(2))
     bench.flush(first)
     bench.run()
@@ -360,7 +358,7 @@ def test_outcomes_come_in_order_without_gaps(bench: Bench) -> None:
     bench.engine._app_out.complete(2, b"r")
     with pytest.raises(AssertionError, match="completed 2 after 0"):
         bench.run()
-        bench.engine._drain_application(NOW)
+        bench.engine._drain(NOW)
 
 
 def test_a_message_later_than_its_window_is_expired() -> None:
@@ -416,7 +414,7 @@ def test_the_next_life_finds_values_positions_and_outcomes(bench: Bench) -> None
     bench.application.auto = False
     bench.submit(message(3))
     again = Bench(auto=False, incarnation=2)
-    again.start(journal=bench.journal)
+    again.start(bench.journal)
     assert again.protocol.saved is not None
     assert again.protocol.saved.values == {b"b": b"3", b"last": message(3).id}
     assert (again.protocol.saved.first, again.protocol.saved.position) == (False, 3)
@@ -429,35 +427,8 @@ def test_an_outcome_found_only_now_is_written_now(bench: Bench) -> None:
     bench.application.auto = False
     bench.submit(message(1))
     again = Bench(auto=True, incarnation=2)
-    batch = again.start(journal=bench.journal)
+    batch = again.start(bench.journal)
     assert [type(r) for r in read(batch.journal)] == [records.Completed, records.Started, records.BatchEnd]
-
-
-@given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 4))
-def test_a_materialised_prefix_and_the_journal_from_its_offset_are_the_whole(
-    deliveries: int, materialised: int, batch_size: int
-) -> None:
-    materialised = min(materialised, deliveries)
-    bench = Bench()
-    bench.start()
-    offset = 0
-    values: dict[bytes, bytes | None] = {}
-    kept: dict[bytes, bytes] = {}
-    for number in range(1, deliveries + 1, batch_size):
-        batch = bench.submit(*(message(n) for n in range(number, min(number + batch_size, deliveries + 1))))
-        values.update(batch.changes)
-        if number <= materialised < number + batch_size:
-            offset = bench.engine.recovery_offset(materialised)
-            kept = {k: v for k, v in values.items() if v is not None}
-    if not materialised:
-        offset = bench.engine.recovery_offset(0)
-    again = Bench(incarnation=2)
-    again.start(Checkpoint(kept, materialised, offset), bench.journal)
-    assert again.engine.position == again.engine.completed == deliveries
-    assert [p for p, _, _ in again.application.delivered] == list(range(materialised + 1, deliveries + 1))
-    assert again.protocol.saved is not None
-    assert again.protocol.saved.values == {b"last": message(deliveries).id}
-    assert not again.protocol.saved.first
 
 
 def test_a_gap_in_the_journal_is_refused(bench: Bench) -> None:
@@ -467,7 +438,7 @@ def test_a_gap_in_the_journal_is_refused(bench: Bench) -> None:
     third = len(bench.journal)
     bench.submit(message(3))
     with pytest.raises(JournalError, match="delivery 3 follows delivery 1 in the journal"):
-        Bench().start(journal=bench.journal[:without] + bench.journal[third:])
+        Bench().start(bench.journal[:without] + bench.journal[third:])
 
 
 # -- catching up ------------------------------------------------------------------------------------------------------

@@ -380,8 +380,8 @@ def test_consensus_takes_two_message_delays_from_the_leaders_proposal(replicas: 
             if self.values:
                 learned.setdefault(self.self_id, world.now)
 
-    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application, None]:
-        return Timed(pid, topology, LogOptions(), rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application]:
+        return Timed(pid, topology, LogOptions(), rng), Application()
 
     world = World(topology, make, 1, Conditions.exact(delta))
     world.start()

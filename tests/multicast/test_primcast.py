@@ -16,6 +16,7 @@ from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError,
 from multicast.protocols.primcast import Accept, Ack, Bump, NewEpoch, PrimCast, Promise, Start, Want
 from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
 from tests.multicast.lockstep import START_US, Lockstep, Recorder
+from tests.multicast.scripted import changes
 from tests.planted.primcast import PrintedLine73, WithoutQuorumClock
 
 SECOND = 1_000_000
@@ -399,7 +400,7 @@ def test_what_a_process_told_others_is_restored() -> None:
 
         def watched(now: int, run: Any = run, values: dict[bytes, bytes] = kept[process]) -> Any:
             batch = run(now)
-            for key, value in batch.changes:
+            for key, value in changes(batch.journal):
                 if value is None:
                     values.pop(key, None)
                 else:

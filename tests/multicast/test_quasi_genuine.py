@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from multicast.checkpoint import Checkpoints
 from multicast.parts.barriers import NEVER, Base, Channel, Stamp
 from multicast.parts.delivered import LAST_KEY
 from multicast.protocol import Application, MulticastProtocol, Outbox, Overloaded
@@ -371,9 +372,9 @@ def fast_clock(**options: Any) -> tuple[World, dict[ProcessId, list[int]]]:
         def on_deliver(self, node: Node, *args: Any) -> None:
             delivered[node.pid].append(node.world.now)
 
-    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application, None]:
+    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application]:
         periodic = QuasiGenuineOptions(liveness="periodic", **options)
-        return QuasiGenuine(pid, topology, periodic, rng), Application(), None
+        return QuasiGenuine(pid, topology, periodic, rng), Application()
 
     world = World(topology, make, 1, Conditions.exact(1_000))
     attach(world, Watch())
@@ -487,8 +488,8 @@ class Stages(Checker):
 def timed(groups: int, conditions: Conditions | None = None, **options: Any) -> tuple[World, Stages]:
     topology = Topology.grid(groups, 3)
 
-    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application, None]:
-        return QuasiGenuine(pid, topology, QuasiGenuineOptions(**options), rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application]:
+        return QuasiGenuine(pid, topology, QuasiGenuineOptions(**options), rng), Application()
 
     world = World(topology, make, 1, conditions or Conditions.exact(DELTA))
     stages = Stages()
@@ -655,12 +656,11 @@ def test_two_copies_that_come_very_late_are_delivered_once() -> None:
 def test_what_is_kept_on_disk_does_not_grow() -> None:
     topology = Topology.grid(2, 3)
 
-    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application, None]:
+    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application]:
         options = QuasiGenuineOptions(clock="hybrid", dedup_window_us=SECOND)
-        return QuasiGenuine(pid, topology, options, rng), Application(), None
+        return QuasiGenuine(pid, topology, options, rng), Application()
 
-    values: dict[ProcessId, dict[bytes, bytes]] = {p: {} for p in topology.processes}
-    world = World(topology, make, 1, on_batch=lambda node, batch: apply_changes(values[node.pid], batch.changes))
+    world = World(topology, make, 1)
     world.start()
     sizes = []
     for number in range(6):
@@ -668,17 +668,10 @@ def test_what_is_kept_on_disk_does_not_grow() -> None:
             world.submit(bits % 6, AppMessage(new_message_id(world.now, number << 20 | bits), (0, 1), b"x", bits % 6))
             world.run_for(20_000)
         world.run_for(6 * SECOND)
-        sizes.append(max(len(v) for v in values.values()))
+        values = [Checkpoints(node.journal).advance().values for node in world.nodes.values()]
+        sizes.append(max(map(len, values)))
     assert max(sizes[2:]) <= sizes[0] + 110, sizes
-    assert all(LAST_KEY in v for v in values.values())
-
-
-def apply_changes(values: dict[bytes, bytes], changes: list[tuple[bytes, bytes | None]]) -> None:
-    for key, value in changes:
-        if value is None:
-            values.pop(key, None)
-        else:
-            values[key] = value
+    assert all(LAST_KEY in v for v in values)
 
 
 # -- under faults ------------------------------------------------------------------------------------------------------

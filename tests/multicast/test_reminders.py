@@ -56,8 +56,8 @@ def test_an_answer_to_an_earlier_life_does_not_count() -> None:
 def simulated(**options: bool) -> tuple[World, Properties]:
     topology = Topology.grid(2, 3)
 
-    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application, None]:
-        return QuasiGenuine(pid, topology, QuasiGenuineOptions(**options), rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, disk: object) -> tuple[MulticastProtocol, Application]:
+        return QuasiGenuine(pid, topology, QuasiGenuineOptions(**options), rng), Application()
 
     world = World(topology, make, 1, Conditions.exact(1_000))
     properties = Properties(topology)

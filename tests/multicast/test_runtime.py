@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from multicast import wire
+from multicast import checkpoint, wire
 from multicast.journal import Journal
 from multicast.protocol import Overloaded
 from multicast.records import Completed, Delivered, JournalError
@@ -228,6 +228,30 @@ async def test_the_example_of_the_package(tmp_path: Path) -> None:
         assert (await soon(delivered.get())).payload == b"hello"
     with pytest.raises(HostStopped, match="nothing was done"):
         host.submit(AppMessage(new_message_id(host.now(), 43), (0,), b"hello", origin=0))
+
+
+async def test_a_restart_tells_what_follows_the_position_that_the_caller_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "GROWTH_BYTES_MIN", 1_000)
+    (port,) = free_ports(1)
+
+    async def life(held: int, *numbers: int) -> list[int]:
+        heard: list[int] = []
+        async with local_host(
+            "skeen", ONE, 0, tmp_path, {0: ("127.0.0.1", port)}, position=held,
+            on_deliver=lambda position, message, timestamp: heard.append(position),
+        ) as host:
+            for number in numbers:
+                host.submit(AppMessage(new_message_id(host.now(), number), (0,), b"hello", origin=0))
+                await eventually(lambda last=[number]: heard[-1:] == last)
+            await eventually(lambda: (tmp_path / "checkpoint-0").exists(), "a checkpoint")
+        return heard
+
+    assert await life(0, *range(1, 31)) == [*range(1, 31)]
+    assert await life(28) == [29, 30]
+    assert await life(30, 31) == [31]
+    assert await life(0) == [*range(1, 32)]
 
 
 CHILD = """

@@ -139,8 +139,8 @@ def test_what_was_delivered_comes_first_after_a_loss_of_power_too(
     power fails. Back again, cut off from 1, it stamps another message."""
     topology = Topology.grid(2, 1)
 
-    def make(pid: ProcessId, rng: random.Random, _: SimulatedDisk) -> tuple[MulticastProtocol, Application, None]:
-        return protocol(pid, topology, SkeenOptions(), rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, _: SimulatedDisk) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, topology, SkeenOptions(), rng), Application()
 
     conditions = Conditions(delay_us=(100, 100), late_probability=0.0, fsync_us=(1_000, 1_000))
     world = World(topology, make, 1, conditions)

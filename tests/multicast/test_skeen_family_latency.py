@@ -41,8 +41,8 @@ def run(protocol: type[MulticastProtocol], options: dict[str, Any], follow_after
     groups = Topology.grid(2, 5 if protocol.specification.fault_tolerant else 1)
     (leader, *_), (other_leader, *_) = groups.groups.values()
 
-    def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application, None]:
-        return protocol(pid, groups, protocol.specification.options(**options), rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, groups, protocol.specification.options(**options), rng), Application()
 
     world, clocked = World(groups, make, 0, Conditions.exact(DELTA)), Clocked()
     attach(world, clocked)

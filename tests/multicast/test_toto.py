@@ -288,8 +288,8 @@ def test_every_replica_delivers_after_three_delays(rule: str) -> None:
     """The cast, what follows it, receipts."""
     topology, delay = Topology.grid(2, 3), 1_000
 
-    def make(pid: int, rng: random.Random, disk: object) -> tuple[Toto, Application, None]:
-        return Toto(pid, topology, TotoOptions(rule=rule), rng), Application(), None
+    def make(pid: int, rng: random.Random, disk: object) -> tuple[Toto, Application]:
+        return Toto(pid, topology, TotoOptions(rule=rule), rng), Application()
 
     arrivals = Arrivals()
     one = World(topology, make, 0, Conditions.exact(delay), observers=[arrivals])

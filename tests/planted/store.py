@@ -13,6 +13,8 @@ from unittest import mock
 import msgspec
 
 import kvstore.core.replica
+import kvstore.simulated.cluster
+import multicast.simulation.world
 from kvstore.api.model import Get, Result
 from kvstore.core.execution import Execution, vote
 from kvstore.core.log import Entry, Log
@@ -29,6 +31,8 @@ from tests.planted import FIRST_SEEDS
 FAULTS = Settings(protocol="white_box")
 SHORT = Settings(protocol="white_box", seconds=1.0, clients=3)
 CHASE = Settings(protocol="skeen", profile="chase", shards=3)
+
+_MODULES = (kvstore.core.replica, kvstore.simulated.cluster, multicast.simulation.world)
 
 
 # -- in the replica ---------------------------------------------------------------------------------------------------
@@ -193,8 +197,8 @@ class ForgetsAtOnce(Store):
 
 
 class Planted(NamedTuple):
-    """A bug. checker: what shall find it, "" for any. core: a class that takes the place, in the replica, of the one of
-    which it is a subclass."""
+    """A bug. checker: what shall find it, "" for any. core: a class that takes the place of the one of which it is a
+    subclass, wherever that is used."""
 
     name: str
     checker: str
@@ -222,8 +226,9 @@ class Planted(NamedTuple):
         """One seed, with the bug."""
         with ExitStack() as stack:
             if self.core is not None:
-                replaced = self.core.__mro__[1].__name__
-                stack.enter_context(mock.patch.object(kvstore.core.replica, replaced, self.core))
+                replaced = self.core.__mro__[1]
+                for module in [m for m in _MODULES if getattr(m, replaced.__name__, None) is replaced]:
+                    stack.enter_context(mock.patch.object(module, replaced.__name__, self.core))
             return run_seed(self.settings, seed, replica=self.replica, store=self.store)
 
     def finds(self, outcome: Outcome) -> str:

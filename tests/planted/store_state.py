@@ -11,6 +11,7 @@ from kvstore.core.replica import Replica
 from kvstore.core.requests import Requests, Waiting
 from kvstore.simulated.runner import Settings
 from kvstore.storage.store import Store
+from multicast.checkpoint import Checkpoints
 from tests.planted.rewriting import rewrite
 from tests.planted.store import CHASE, SHORT, Planted
 
@@ -184,13 +185,6 @@ class FrozenRowsUnseen(Store):
 
 
 @rewrite(
-    "change", "layer.protocol[key] = value", "layer.protocol[key] = layer.protocol.get(key) if value is None else value"
-)
-class DeletesLost(Store):
-    """A protocol's delete in the layer of its put is lost at the commit."""
-
-
-@rewrite(
     "drop_part",
     "if self._active.parts.pop(message_id, None) is None and",
     "if self._active.parts.pop(message_id, None) is None and self._frozen is None and",
@@ -207,11 +201,6 @@ class ResultsNotCommitted(Store):
 @rewrite("commit", "PARTS: layer.parts", "PARTS: {}")
 class PartsNotCommitted(Store):
     """Parts are only in memory."""
-
-
-@rewrite("commit", "PROTOCOL: layer.protocol", "PROTOCOL: {}")
-class ProtocolNotCommitted(Store):
-    """The protocol's state is only in memory and in the journal."""
 
 
 @rewrite("freeze", '_POSITION: position.to_bytes(8, "big")', '_POSITION: (position + 1).to_bytes(8, "big")')
@@ -238,6 +227,24 @@ class FreshIdsUnseen(Store):
     """Results that are not committed yet are not found."""
 
 
+# -- in the protocol's checkpoints -------------------------------------------------------------------------------------
+
+
+@rewrite("_apply", "values.pop(record.key, None)", "pass")
+class DeletesLost(Checkpoints):
+    """What a protocol has deleted is in the checkpoint."""
+
+
+@rewrite("advance", "values = before.values", "values = {}")
+class ProtocolNotCommitted(Checkpoints):
+    """A checkpoint has only what was put since the one before."""
+
+
+@rewrite("advance", "self._journal.synced", "self._journal.end")
+class CheckpointAhead(Checkpoints):
+    """A checkpoint stands for what is not on disk yet."""
+
+
 def _replica(*kinds: type[Replica], settings: Settings = SHORT) -> list[Planted]:
     return [Planted(kind.__name__, "", kind, settings=settings) for kind in kinds]
 
@@ -262,8 +269,9 @@ PLANTED_IN_STORE = (
     ),
     *_core(SignalsPastOverlaps, settings=CHASE),
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
+    *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
     *_store(
-        FrozenIdsUnseen, FrozenPartsFirst, FrozenRowsUnseen, DeletesLost, DropsLost, ResultsNotCommitted,
-        PartsNotCommitted, ProtocolNotCommitted, PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen,
+        FrozenIdsUnseen, FrozenPartsFirst, FrozenRowsUnseen, DropsLost, ResultsNotCommitted,
+        PartsNotCommitted, PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen,
     ),
 )  # fmt: skip

@@ -37,8 +37,8 @@ class Forgetful(Sequencer):
 def _world() -> World:
     def make_process(
         pid: ProcessId, rng: random.Random, disk: SimulatedDisk
-    ) -> tuple[MulticastProtocol, Application, None]:
-        return Forgetful(pid, TOPOLOGY, Forgetful.specification.options(), rng), Application(), None
+    ) -> tuple[MulticastProtocol, Application]:
+        return Forgetful(pid, TOPOLOGY, Forgetful.specification.options(), rng), Application()
 
     world = World(TOPOLOGY, make_process, 1)
     world.start()

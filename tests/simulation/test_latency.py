@@ -269,8 +269,8 @@ def _in_world(model: Model, schedule: Schedule) -> dict[ProcessId, int]:
         counters[link] = counters.get(link, -1) + 1
         return schedule.delays_us.get((*link, counters[link]), DELTA_US)
 
-    def make(pid: ProcessId, rng: random.Random, disk: Any) -> tuple[MulticastProtocol, Application, None]:
-        return model.protocol(pid, model.topology, model.options, rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, disk: Any) -> tuple[MulticastProtocol, Application]:
+        return model.protocol(pid, model.topology, model.options, rng), Application()
 
     when = _When()
     world = World(model.topology, make, 0, Conditions.exact(DELTA_US), observers=[when], script=script)

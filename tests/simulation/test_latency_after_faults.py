@@ -45,8 +45,8 @@ class Quiet:
 
         def make(
             pid: ProcessId, rng: random.Random, disk: SimulatedDisk
-        ) -> tuple[MulticastProtocol, Application, None]:
-            return protocol(pid, self.topology, settings, rng), Application(), None
+        ) -> tuple[MulticastProtocol, Application]:
+            return protocol(pid, self.topology, settings, rng), Application()
 
         self.world, self.clocked = World(self.topology, make, 0, Conditions.exact(DELTA)), Clocked()
         attach(self.world, self.clocked)

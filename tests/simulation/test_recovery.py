@@ -8,9 +8,8 @@ from math import inf
 import pytest
 
 from multicast import registry
-from multicast.engine import Checkpoint
 from multicast.parts.delivered import LAST_KEY
-from multicast.protocol import MulticastProtocol, Outbox
+from multicast.protocol import Application, MulticastProtocol, Outbox
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.runner import Run, Settings
@@ -38,8 +37,8 @@ def _run(protocol: type[MulticastProtocol], seed: int) -> Run:
 def _asked(protocol: type[MulticastProtocol], seed: int, bytes_per_flush: float) -> Run:
     run = _run(protocol, seed)
 
-    def spare(pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Checkpoint | None]:
-        return protocol(pid, run.topology, run.options, rng), None
+    def spare(pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, run.topology, run.options, rng), Application()
 
     run.world.recovery = RecoveryCheck(spare, seed, 1.0, bytes_per_flush)
     return run

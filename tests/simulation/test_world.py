@@ -40,8 +40,8 @@ def _world(seed: int = 1, protocol: type[MulticastProtocol] = Sequencer, **argum
 
     def make_process(
         pid: ProcessId, rng: random.Random, disk: SimulatedDisk
-    ) -> tuple[MulticastProtocol, Application, None]:
-        return protocol(pid, topology, protocol.specification.options(), rng), Echo(), None
+    ) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, topology, protocol.specification.options(), rng), Echo()
 
     return World(topology, make_process, seed, **arguments)
 

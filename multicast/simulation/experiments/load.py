@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from math import ceil
-from typing import Any
 
 import msgspec
 
@@ -185,8 +184,8 @@ def build(
 
     def make_process(
         pid: ProcessId, rng: random.Random, _: SimulatedDisk
-    ) -> tuple[MulticastProtocol, Application, Any]:
-        return protocol(pid, topology, options, rng), Application(), None
+    ) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, topology, options, rng), Application()
 
     conditions = Conditions(
         delay_us=(BASE_DELAY_US, BASE_DELAY_US), late_probability=0.0, fsync_us=(0, 0), acknowledge_frames=256, cpu=cpu

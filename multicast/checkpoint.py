@@ -1,0 +1,125 @@
+"""What a protocol has saved, up to an offset of its journal: a start reads that, and of the journal only the rest.
+
+Theory of operation. A checkpoint stands for the beginning of a journal. It is a file beside the journal and in its
+format: a segment whose base is the offset up to which it stands, with one `Put` for each key that was put and not
+deleted before that, and a `BatchEnd`. The next one is made of it and of what was synced since, once that has grown to
+be worth it; so both a start and all checkpoints together cost a fixed multiple of what is saved and of what is
+written. Two files take turns. The one that was not finished before a crash lacks its end: then the other counts, and
+without either the whole journal.
+
+It knows nothing of what the application has made of deliveries. That is the application's to keep: it says at its start
+how many deliveries it holds already (`Application.position`), and gets those that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from multicast import records
+from multicast.journal import REMEDY, Journal
+from multicast.records import JournalError, SegmentHeader, encode_record
+
+GROWTH_BYTES_MIN = 16 * 1024 * 1024
+"""A checkpoint is worth making once the journal has grown by so much,"""
+GROWTH_FACTOR = 2
+"""and by so many times the size of the last one."""
+
+_FILES = ("checkpoint-0", "checkpoint-1")
+_STEP = 500
+"""Records read or written between two pauses."""
+
+
+class Checkpoint(NamedTuple):
+    """values: what was put and not deleted up to journal offset `offset`. bytes, file: how large it is, and where."""
+
+    values: dict[bytes, bytes]
+    offset: int
+    bytes: int
+    file: str
+
+    @property
+    def next_offset(self) -> int:
+        """Where the journal has grown enough for another one."""
+        return self.offset + max(GROWTH_BYTES_MIN, GROWTH_FACTOR * self.bytes)
+
+    def tail(self, journal: Journal, position: int) -> Iterator[tuple[int, Any]]:
+        """For `Engine.recover`: (journal offset at its end, record) of all that is later than the checkpoint, and of
+        deliveries and outcomes at least from number `position` on. JournalError: see `Journal.walk`."""
+        for end, kind, body in journal.walk(min(self.offset, journal.offset_before(position))):
+            if end > self.offset or kind in (records.DELIVERED, records.COMPLETED):
+                yield end, records.decode_body(kind, body)
+
+
+class Checkpoints:
+    """Those of `journal`. pause: called every few hundred records, so that a thread that makes one lets others work."""
+
+    def __init__(self, journal: Journal, pause: Callable[[], object] = lambda: None):
+        self._journal = journal
+        self._pause = pause
+
+    def latest(self) -> Checkpoint:
+        """The one that counts; an empty one, at offset 0, if there is none. JournalError if it stands for more than the
+        journal holds."""
+        names = self._journal.disk.list()
+        found = [self._read(name) for name in _FILES if name in names]
+        last = max(filter(None, found), key=lambda one: one.offset, default=Checkpoint({}, 0, 0, _FILES[1]))
+        end = self._journal.end
+        if last.offset > end:
+            raise JournalError(f"the journal ends at offset {end}, before {last.file}'s {last.offset}; {REMEDY}")
+        return last
+
+    def advance(self) -> Checkpoint:
+        """Make one of all that is synced by now; in another thread than what appends and syncs, if need be. OSError,
+        JournalError: the one before still counts."""
+        before, offset = self.latest(), self._journal.synced
+        values = before.values
+        for number, (_, kind, body) in enumerate(self._journal.walk(before.offset, offset)):
+            if kind in (records.PUT, records.DELETE):
+                self._apply(values, records.decode_body(kind, body))
+            if number % _STEP == 0:
+                self._pause()
+        name = _FILES[before.file == _FILES[0]]
+        return Checkpoint(values, offset, self._write(name, offset, values), name)
+
+    def _apply(self, values: dict[bytes, bytes], record: Any) -> None:
+        if type(record) is records.Put:
+            values[record.key] = record.value
+        else:
+            values.pop(record.key, None)
+
+    def _write(self, name: str, offset: int, values: dict[bytes, bytes]) -> int:
+        """Returns its size."""
+        journal, disk = self._journal, self._journal.disk
+        if name in disk.list():
+            disk.truncate(name, 0)
+        pieces = [SegmentHeader(journal.cluster, journal.group, journal.process, 0, offset).encode()]
+        for number, (key, value) in enumerate(values.items()):
+            pieces.append(encode_record(records.Put(key, value)))
+            if number % _STEP == 0:
+                disk.append(name, b"".join(pieces))
+                pieces.clear()
+                self._pause()
+        disk.append(name, b"".join([*pieces, encode_record(records.BatchEnd(0))]))
+        disk.sync(name)
+        return disk.size(name)
+
+    def _read(self, name: str) -> Checkpoint | None:
+        """None if it was not finished."""
+        data = self._journal.disk.read(name)
+        try:
+            offset = SegmentHeader.decode(data, name).base
+        except JournalError:
+            return None
+        values: dict[bytes, bytes] = {}
+        finished = False
+        for number, found in enumerate(records.scan(data)):
+            if isinstance(found, records.Damage):
+                return None
+            _, kind, body = found
+            finished = kind == records.BATCH_END
+            if not finished:
+                self._apply(values, records.decode_body(kind, body))
+            if number % _STEP == 0:
+                self._pause()
+        return Checkpoint(values, offset, len(data), name) if finished else None
