@@ -43,9 +43,13 @@ class Checkpoint(NamedTuple):
         """Where the journal has grown enough for another one."""
         return self.offset + max(GROWTH_BYTES_MIN, GROWTH_FACTOR * self.bytes)
 
-    def tail(self, journal: Journal, position: int) -> Iterator[tuple[int, Any]]:
-        """For `Engine.recover`: (journal offset at its end, record) of all that is later than the checkpoint, and of
+    def recovery(self, journal: Journal, position: int) -> Iterator[tuple[int, Any]]:
+        """What stands for the whole journal at `Engine.recover`: the checkpoint; what is later; and of what is earlier,
         deliveries and outcomes at least from number `position` on. JournalError: see `Journal.walk`."""
+        for key, value in self.values.items():
+            yield self.offset, records.Put(key, value)
+        if self.offset:
+            yield self.offset, records.BatchEnd(0)
         for end, kind, body in journal.walk(min(self.offset, journal.offset_before(position))):
             if end > self.offset or kind in (records.DELIVERED, records.COMPLETED):
                 yield end, records.decode_body(kind, body)

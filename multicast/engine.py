@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from multicast import records, wire
-from multicast.checkpoint import Checkpoint
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
@@ -107,21 +106,18 @@ class Engine:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def recover(
-        self, checkpoint: Checkpoint | None, tail: Iterable[tuple[int, Any]], now: int, lost: bool = False
-    ) -> Batch:
-        """The first call. `tail`: (journal offset at its end, record) of what `Checkpoint.tail` says, in order, up to
-        the last BatchEnd; of the whole journal without a checkpoint. lost: this process took part before, and its disk
-        is gone; ignored if there is something on the disk. Returns the first batch. JournalError if the journal lacks
-        deliveries that the application holds.
+    def recover(self, written: Iterable[tuple[int, Any]], now: int, lost: bool = False) -> Batch:
+        """The first call. written: (journal offset at its end, record) of the whole journal, up to the last BatchEnd,
+        or of what stands for it (`Checkpoint.recovery`). lost: this process took part before, and its disk is gone;
+        ignored if there is something on the disk. Returns the first batch. JournalError if the journal lacks deliveries
+        that the application holds.
         """
-        values = dict(checkpoint.values) if checkpoint else {}
-        self.offset = checkpoint.offset if checkpoint else 0
+        values: dict[bytes, bytes] = {}
         held = self.application.position
         deliveries: list[records.Delivered] = []
         outcomes: dict[int, bytes] = {}
         last = 0
-        for offset, record in tail:
+        for offset, record in written:
             kind = type(record)
             if kind is records.Put:
                 values[record.key] = record.value

@@ -17,6 +17,7 @@ PROTOCOL_LINES_MAX = 1350
 """A protocol is one file, messages, options, leader change and all."""
 
 LIBRARY_PURE = ("types", "protocol", "wire", "session", "discipline", "engine", "records")
+LIBRARY_DISK = ("multicast.journal", "multicast.checkpoint")
 ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
     ("multicast.types", ()),
@@ -30,10 +31,11 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("multicast.protocols", ("multicast.types", "multicast.protocol", "multicast.parts")),
     ("multicast.registry", ("multicast.types", "multicast.protocol", "multicast.protocols")),
     ("multicast.journal", ("multicast.types", "multicast.records")),
-    ("multicast.runtime", ("multicast.journal", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
+    ("multicast.checkpoint", ("multicast.journal", "multicast.records")),
+    ("multicast.runtime", (*LIBRARY_DISK, "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
     (
         "multicast.simulation",
-        ("multicast.journal", "multicast.registry", "multicast.parts", *(f"multicast.{m}" for m in LIBRARY_PURE)),
+        (*LIBRARY_DISK, "multicast.registry", "multicast.parts", *(f"multicast.{m}" for m in LIBRARY_PURE)),
     ),
     ("multicast", ("multicast",)),
     ("kvstore.api", ("kvstore.fields", "multicast.types")),

@@ -135,8 +135,8 @@ class Host:
             self._state = "running"
             checkpoint = Checkpoints(self.journal).latest()
             self._checkpoint_at = checkpoint.next_offset
-            tail = checkpoint.tail(self.journal, self.engine.application.position)
-            self._carry_out(self.engine.recover(checkpoint, tail, self.now(), self._lost))
+            written = checkpoint.recovery(self.journal, self.engine.application.position)
+            self._carry_out(self.engine.recover(written, self.now(), self._lost))
             await self._links.start()
         except BaseException:
             self._state = "failed"

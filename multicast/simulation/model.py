@@ -173,7 +173,7 @@ class Model:
         engine = Engine(protocol, _Log(self.logs[process]), self._lives[process], copy_to_self=True)
         self.engines[process] = engine
         tail = self._journal(process).tail(0) if self._journals[process] else ()
-        self._carry_out(process, engine.recover(None, tail, self.now))
+        self._carry_out(process, engine.recover(tail, self.now))
 
     def _journal(self, process: ProcessId) -> Journal:
         journal = Journal(SimulatedDisk(), _CLUSTER, self.topology.group_of[process], process)

@@ -63,9 +63,8 @@ class RecoveryCheck:
             journal = node.open_journal(disk)
             protocol, application = self._spare(pid, random.Random(rng.random()))
             engine = Engine(protocol, application, node.life + 1)
-            checkpoint = Checkpoints(journal).latest()
-            tail = checkpoint.tail(journal, application.position)
-            engine.recover(checkpoint, tail, node.wall(), node.lost)
+            written = Checkpoints(journal).latest().recovery(journal, application.position)
+            engine.recover(written, node.wall(), node.lost)
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             return f"{type(error).__name__}: {error} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"

@@ -138,9 +138,8 @@ class World(Scene):
         node.engine = Engine(node.protocol, node.application, node.life, copy_to_self=True)
         for observer in self.observers:
             observer.on_life(node)
-        checkpoint = Checkpoints(node.journal).latest()
-        tail = checkpoint.tail(node.journal, node.application.position)
-        batch = node.engine.recover(checkpoint, tail, node.clock(), node.lost)
+        written = Checkpoints(node.journal).latest().recovery(node.journal, node.application.position)
+        batch = node.engine.recover(written, node.clock(), node.lost)
         if node.engine.position < node.flushed_position:
             self.report(
                 "durability",

@@ -52,9 +52,8 @@ class SingleReplica:
         self.disk = FileDisk(self.path / "journal")
         self.journal = Journal(self.disk, CLUSTER, 0, 0)
         self.engine = Engine(protocol, self.replica, incarnation=self.now)
-        checkpoint = Checkpoints(self.journal).latest()
-        tail = checkpoint.tail(self.journal, self.replica.position)
-        self.carry_out(self.engine.recover(checkpoint, tail, self.now))
+        written = Checkpoints(self.journal).latest().recovery(self.journal, self.replica.position)
+        self.carry_out(self.engine.recover(written, self.now))
 
     def carry_out(self, batch) -> None:
         self.answers.update(batch.answers)

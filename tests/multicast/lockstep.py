@@ -58,7 +58,7 @@ class Lockstep:
         for process in topology.processes:
             self.engines[process] = self._engine(process, 1)
         for process, engine in self.engines.items():
-            self._carry_out(process, engine.recover(None, (), self.now))
+            self._carry_out(process, engine.recover((), self.now))
 
     def _engine(self, process: ProcessId, life: int) -> Engine:
         options = self.protocol_class.specification.options(**self.options)
@@ -136,7 +136,7 @@ class Lockstep:
             if peer != process:
                 self.lose_link(process, peer)
                 self.lose_link(peer, process)
-        self._carry_out(process, self.engines[process].recover(None, (), self.now, lost=True))
+        self._carry_out(process, self.engines[process].recover((), self.now, lost=True))
 
     def _run(self, process: ProcessId) -> None:
         self._carry_out(process, self.engines[process].run(self.now))

@@ -53,7 +53,7 @@ def test_an_answer_leaves_with_its_batch(how: str) -> None:
     protocol = registry.load("skeen")
     options = protocol.specification.options()
     engine = Engine(protocol(0, Topology.grid(1, 1), options, random.Random(1)), Answering(), incarnation=1)
-    started = engine.recover(None, [], NOW)
+    started = engine.recover([], NOW)
     engine.flushed(started.number)
     engine.request(7, how)
     assert engine.run(NOW).answers == [(7, "done")]

@@ -38,9 +38,9 @@ def append(journal: Journal, *written: Any) -> None:
 
 def found(journal: Journal, position: int) -> tuple[dict[bytes, bytes], list[int]]:
     """What a start finds: the saved values, and the deliveries after `position`."""
-    checkpoint = Checkpoints(journal).latest()
-    values, positions = dict(checkpoint.values), []
-    for _, record in checkpoint.tail(journal, position):
+    values: dict[bytes, bytes] = {}
+    positions: list[int] = []
+    for _, record in Checkpoints(journal).latest().recovery(journal, position):
         if isinstance(record, records.Put):
             values[record.key] = record.value
         elif isinstance(record, records.Delete):
@@ -110,7 +110,7 @@ def test_a_start_reads_the_rest_of_the_journal_only() -> None:
     checkpoint = Checkpoints(journal).advance()
     append(journal, records.Put(b"last", b"later"), delivery(2001))
     assert checkpoint.offset > 100_000
-    rest = [record for _, record in Checkpoints(journal).latest().tail(journal, 2000)]
+    rest = [record for _, record in Checkpoints(journal).latest().recovery(journal, 2000)]
     assert len(rest) < 2_000, "of 6,000: deliveries are found to 64 KiB"
     values, positions = found(journal, 2000)
     assert (values, positions) == ({b"last": b"later"}, [2001])
@@ -143,8 +143,7 @@ def start(journal: Journal, held: int) -> tuple[Engine, Keeper]:
     keeper = Keeper()
     keeper.position = held
     engine = Engine(Scripted(0, TOPOLOGY), keeper, 2)
-    checkpoint = Checkpoints(journal).latest()
-    engine.recover(checkpoint, checkpoint.tail(journal, held), NOW)
+    engine.recover(Checkpoints(journal).latest().recovery(journal, held), NOW)
     return engine, keeper
 
 

@@ -46,7 +46,7 @@ class Bench:
         for record in read(journal):
             at += len(records.encode_record(record))
             tail.append((at, record))
-        batch = self.keep(self.engine.recover(None, tail, NOW))
+        batch = self.keep(self.engine.recover(tail, NOW))
         self.flush(batch)
         return batch
 
@@ -119,7 +119,7 @@ def test_what_a_timer_delivers_is_followed_by_the_end_of_the_batch() -> None:
     """Or a power failure after this batch would leave a journal that disagrees with what is saved beside it."""
     protocol = Marking(0, TOPOLOGY)
     engine = Engine(protocol, Keeper(), 1)
-    engine.recover(None, [], NOW)
+    engine.recover([], NOW)
     protocol.given, protocol.ticks = (message(1), message(2)), 0
     batch = engine.run(NOW)
     assert engine.position == 2
@@ -138,7 +138,7 @@ def test_what_the_application_submits_on_a_timer_is_followed_by_the_end_of_the_b
             return None
 
     engine = Engine(Marking(0, TOPOLOGY), Late(), 1)
-    assert marks(engine.recover(None, [], NOW))[-1] == b"1"
+    assert marks(engine.recover([], NOW))[-1] == b"1"
 
 
 def test_timers_that_never_come_to_rest_are_a_bug() -> None:
@@ -148,7 +148,7 @@ def test_timers_that_never_come_to_rest_are_a_bug() -> None:
             return None
 
     with pytest.raises(AssertionError, match="does not come to rest"):
-        Engine(Restless(0, TOPOLOGY), Keeper(), 1).recover(None, [], NOW)
+        Engine(Restless(0, TOPOLOGY), Keeper(), 1).recover([], NOW)
 
 
 # -- lanes ------------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def test_the_last_batch_says_that_the_life_ended_in_good_order(bench: Bench) -> 
 def test_a_lost_disk_is_told_once_and_only_if_nothing_is_there() -> None:
     def saved(journal: list[tuple[int, Any]], lost: bool) -> tuple[bool, bool]:
         bench = Bench()
-        bench.engine.recover(None, journal, NOW, lost)
+        bench.engine.recover(journal, NOW, lost)
         assert bench.protocol.saved is not None
         return bench.protocol.saved.first, bench.protocol.saved.lost
 

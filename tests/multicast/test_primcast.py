@@ -42,7 +42,7 @@ def lose_disk(world: Lockstep, process: int) -> None:
     engine = world.engines[process] = Engine(fresh, Recorder(), incarnation=2, copy_to_self=True)
     for link in [link for link in world.links if process in link]:
         world.links[link].clear()
-    world._carry_out(process, engine.recover(None, (), world.now, True))
+    world._carry_out(process, engine.recover((), world.now, True))
     for other in world.engines:
         if other != process:
             world.engines[other].peer_reset(process)

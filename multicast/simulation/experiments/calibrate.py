@@ -81,7 +81,7 @@ class _Bench:
         topology = Topology.grid(2, 3)
         self.protocol = _Relay(0, topology, Options(), random.Random(0))
         self.engine = Engine(self.protocol, Application(), 1)
-        self.engine.recover(None, iter(()), _NOW)
+        self.engine.recover(iter(()), _NOW)
         self.engine.flushed(1)
         self.inside, self.outside = socket.socketpair()
         self.inside.setblocking(False)
