@@ -176,8 +176,10 @@ class Retries(Generic[K]):
             heappop(heap)
         if not heap:
             return now + IDLE_PERIODS * self.period_us
-        full = len(self._asked) >= self.window and self._expiry
-        return max(heap[0][0], self._turn_at, self._expiry[0][0] if full else 0)
+        room_at = 0
+        if len(self._asked) >= self.window and self._expiry:  # or earlier, when something is answered
+            room_at = min(self._expiry[0][0], now + self.period_us // _GATHERED)
+        return max(heap[0][0], self._turn_at, room_at)
 
 
 def chunks(items: Sequence[T]) -> Iterable[list[T]]:

@@ -43,14 +43,14 @@ Errata and deviations:
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from multicast.parts import paxos, replicated
 from multicast.parts.group_log import Entry
 from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen
-from multicast.protocol import Options, Outbox, PeerError, Specification
+from multicast.protocol import Handler, Options, Outbox, PeerError, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 
@@ -86,12 +86,7 @@ class FastCast(ReplicatedSkeen):
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.softs: dict[MessageId, dict[GroupId, tuple[Ballot, Timestamp]]] = {}
-
-    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        if type(message) is Soft:
-            self._on_soft(sender, message, now)
-        else:
-            super().on_message(sender, message, now, out)
+        self.handlers[Soft] = Handler(self._on_soft)
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return self.topology.members(message.destinations)
@@ -103,17 +98,16 @@ class FastCast(ReplicatedSkeen):
 
     def _on_proposed(self, entry: Entry, out: Outbox) -> None:
         """SND-SOFT."""
-        assert self.reign is not None
-        soft = Soft(entry.message.id, self.reign, entry.local)
+        soft = Soft(entry.message.id, self.member.reign.ballot, entry.local)
         out.send(self.topology.members(entry.message.destinations), soft)
 
-    def _on_soft(self, sender: ProcessId, soft: Soft, now: int) -> None:
+    def _on_soft(self, sender: ProcessId, soft: Soft, now: int, out: Outbox) -> None:
         group = self.topology.group_of[sender]
         if soft.ballot.leader != sender:
             raise PeerError("a stamp of somebody else's ballot")
         self._learn_leader(group, soft.ballot, now)
-        entry, known = self._entry_of(soft.id), self.log.known(soft.id)
-        if self.reign is None or (entry is None and known is not None) or (entry is not None and entry.position):
+        entry, known = self.member.entry_of(soft.id), self.log.known(soft.id)
+        if not self.member.acting or (entry is None and known is not None) or (entry is not None and entry.position):
             return
         held = self.softs.get(soft.id)
         if held is None:
@@ -123,7 +117,7 @@ class FastCast(ReplicatedSkeen):
             held[group] = (soft.ballot, soft.local)
         if entry is not None and not entry.raised and len(held) == len(entry.message.destinations):
             entry.raised = True
-            self._propose_advance(entry, max(stamp for _, stamp in held.values()), False)
+            self.member.advance(entry, max(stamp for _, stamp in held.values()), False)
 
     # -- hard stamps --------------------------------------------------------------------------------------------------
 
@@ -133,12 +127,13 @@ class FastCast(ReplicatedSkeen):
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
         """Commit, if the clock's move to the global timestamp is decided; else it will be, or the slow path."""
-        late = self._is_late(entry.message.id, final)
+        late = self.member.log.is_late(entry.message.id, final)
         if not late and entry.final is None:
-            self._set_final(entry, final)
-        if self.reign is not None and not entry.concluded and (late or final.time > max(self._raised_to, self.clock)):
+            self.member.log.set_final(entry, final)
+        moved_to = max(self.member.reign.raised_to, self.member.log.clock)
+        if self.member.acting and not entry.concluded and (late or final.time > moved_to):
             entry.concluded = True
-            self._propose_advance(entry, final, True)
+            self.member.advance(entry, final, True)
 
     def _forget(self, message_id: MessageId) -> None:
         super()._forget(message_id)

@@ -71,15 +71,14 @@ class FtSkeen(ReplicatedSkeen):
         """The first stamp of a new leader of another group: it has not got the stamps that went to the old one."""
         group = self.topology.group_of[sender]
         known = self.leaders[group]
-        if self.reign is None and self.paxos.promised.leader != self.self_id:
-            self._refer(sender, out)
+        self._refers(sender, out)
         super()._on_stamp(sender, stamp, now, out)
-        if self.leaders[group] != known and self.reign is not None:
-            pending = [e for e in self.entries.values() if not e.position and group in e.message.destinations]
+        if self.leaders[group] != known and self.member.acting:
+            pending = [e for e in self.member.log.undelivered() if group in e.message.destinations]
             self._tell_stamps((sender,), pending, False, out)
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
         """Have the global timestamp decided."""
-        if self.reign is not None and not entry.concluded and entry.final is None:
+        if self.member.acting and not entry.concluded and entry.final is None:
             entry.concluded = True
-            self._propose_advance(entry, final, True)
+            self.member.advance(entry, final, True)

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from multicast.parts.group_log import Advance, Applied, Assign, Begin, Deliver, encode_command
-from multicast.parts.replicated import PositionAsk, Stamp
+from multicast.parts.delivered import Stable
+from multicast.parts.group_log import Advance, Assign, Begin, Deliver, encode_command
+from multicast.parts.group_member import Applied
+from multicast.parts.paxos import Fetch
+from multicast.parts.reign import TRANSITIONS, PositionAsk, Reign
+from multicast.parts.replicated import Stamp
+from multicast.parts.transfer import StateAsk
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
 from multicast.protocols.fastcast import FastCast, Soft
 from multicast.protocols.ft_skeen import FtSkeen
@@ -145,7 +150,7 @@ def test_a_stamp_that_was_not_decided_is_not_told_and_is_taken_back(protocol: ty
     world.cut = {(0, 1), (0, 2)}
     m = world.submit(4, 0, 1)
     world.settle()
-    assert world.protocol(0).in_flight[m].local == Timestamp(1, 0)
+    assert world.protocol(0).member.entry_of(m).local == Timestamp(1, 0)
     assert 0 not in world.protocol(3).stamps.get(m, {})
     world.crash(0)
     world.cut = set()
@@ -158,23 +163,23 @@ def test_a_stamp_that_was_not_decided_is_not_told_and_is_taken_back(protocol: ty
 @PROTOCOLS
 def test_a_command_of_an_earlier_leader_is_void_after_a_later_ones(protocol: type[MulticastProtocol]) -> None:
     world = cluster(protocol)
-    member = world.protocol(1)
+    log = world.protocol(1).member.log
     late = Assign(Ballot(1, 0), Timestamp(9, 0), world.message(0))
     begin, rise = Begin(Ballot(2, 2)), Advance(Ballot(1, 0), Timestamp(9, 0), Timestamp(30, 0), True)
     values = [encode_command(c) for c in (begin, late, rise)]
-    member._apply(member.instance + 1, values, world.now, Outbox())
-    assert (member.entries, member.clock, member.seen) == ({}, 0, Ballot(2, 2))
+    assert log.read(log.instance + 1, values) == [begin]
+    assert log.seen == Ballot(2, 2)
 
 
 @PROTOCOLS
 def test_a_leader_whose_group_delivers_what_it_has_not_stamped_stops(protocol: type[MulticastProtocol]) -> None:
     world = cluster(protocol)
     deposed = world.protocol(0)
-    deposed.in_flight[bytes(16)] = mine = type("Mine", (), {"local": Timestamp(7, 0)})()
+    mine = deposed.member.stamp(world.message(0), 0)
     message = world.message(0)
-    deposed.on_install(1, message, Timestamp(7, 0), mine.local.encode(), world.now, Outbox())
-    assert deposed.reign is None
-    assert not deposed.in_flight
+    deposed.on_install(1, message, Timestamp(7, 0), Timestamp(7, 0).encode(), world.now, Outbox())
+    assert not deposed.member.acting
+    assert deposed.member.entry_of(mine.message.id) is None
 
 
 @PROTOCOLS
@@ -207,8 +212,8 @@ def test_a_new_leader_does_not_wait_for_deliveries_of_a_process_that_has_died(
     world.advance(5 * SECOND)
     world.cut = set()
     world.settle()
-    (leader,) = [p for p in (1, 2) if world.protocol(p).paxos.leading]
-    assert list(world.protocol(leader)._positions) == [0]
+    (leader,) = [p for p in (1, 2) if world.protocol(p).member.paxos.leading]
+    assert world.protocol(leader).role() == "recovering"
     assert [world.delivered(p) for p in range(3)] == [[m], [], []]
     world.crash(0)
     world.reading = True
@@ -238,16 +243,16 @@ def test_a_new_leader_does_not_keep_the_words_of_the_former_one(protocol: type[M
         close_ears(world.protocol(p), Deliver)
     ids = [world.submit(0, 0) for _ in range(3) if world.settle() is None]
     world.settle()
-    heir, said = world.protocol(1), sorted(world.protocol(0).entries.values(), key=lambda e: e.position)
+    heir, said = world.protocol(1), sorted(world.protocol(0).member.log.entries.values(), key=lambda e: e.position)
     words = [(e.position, e.local, e.final) for e in said]
-    heir._on_deliver(0, Deliver(words[1:]), world.now, Outbox())
-    assert sorted(heir._early) == [2, 3]
+    heir.handlers[Deliver].call(0, Deliver(words[1:]), world.now, Outbox())
+    assert heir.member._words.at(3) == words[2][1:]
     world.crash(0)
     world.protocol(2).on_clock(True, world.now)
     world.advance(5 * SECOND)
     assert heir.role() == "leader"
     assert world.delivered(1) == ids
-    assert not heir._early
+    assert heir.member._words.at(3) is None
 
 
 def step_until(world: Lockstep, sender: ProcessId, receiver: ProcessId, done: Callable[[], bool]) -> None:
@@ -272,25 +277,25 @@ def test_who_leads_already_goes_on_after_taking_over_a_state(
     on their way, when it leads with what 1 promises; what it proposes again is not decided before they arrive."""
     world = cluster(protocol, early_clock=early_clock)
     world.cut = {(0, 2), (1, 2), (2, 0), (2, 1)}
-    world.protocol(1)._on_applied = world.protocol(1).paxos._on_fetch = lambda *_: None
+    close_ears(world.protocol(1), Applied, Fetch, StateAsk)
     ids = [world.submit(0, 0) for _ in range(80) if world.settle() is None]
     world.advance(SECOND)
-    assert world.protocol(0).paxos.low > world.protocol(1).paxos.low == 1
+    assert world.protocol(0).member.paxos.low > world.protocol(1).member.paxos.low == 1
     for peer in (0, 1):
         world.lose_link(peer, 2)
         world.lose_link(2, peer)
     world.cut = {(0, 2), (1, 2)}
-    lagging = world.protocol(2)
-    lagging._notice_ahead = world.protocol(1)._send_state = lambda *_: None
+    lagging = world.protocol(2).member
+    close_ears(world.protocol(2), Applied, Stable)
     world.reading = False
-    step_until(world, 0, 2, lambda: lagging._state is not None)
+    step_until(world, 0, 2, lambda: lagging._transfer._waiting is not None)
     world.reading = True
     world.lose_link(1, 2)
     step_until(world, 1, 2, lambda: lagging.paxos.leading)
-    assert (lagging.role(), lagging.instance, lagging.log.position) == ("recovering", 1, 0)
+    assert (lagging.role(), lagging.log.instance, lagging.deliveries.position) == ("recovering", 1, 0)
     world.cut = {(1, 2)}
     world.settle()
-    assert (lagging.log.position, lagging.instance) == (80, world.protocol(0).instance)
+    assert (lagging.deliveries.position, lagging.log.instance) == (80, world.protocol(0).member.log.instance)
     world.cut = set()
     ids.append(world.submit(1, 0, 1))
     world.advance(5 * SECOND)
@@ -308,7 +313,7 @@ def test_a_leader_that_did_not_hear_that_its_proposals_were_decided_leads_anew(
     world.cut = {(1, 0), (2, 0)}
     ids = [world.submit(0, 0) for _ in range(90) if world.settle() is None]
     world.advance(SECOND)
-    assert world.protocol(1).paxos.low > 1
+    assert world.protocol(1).member.paxos.low > 1
     world.lose_link(1, 0)
     world.lose_link(2, 0)
     world.cut = set()
@@ -316,6 +321,23 @@ def test_a_leader_that_did_not_hear_that_its_proposals_were_decided_leads_anew(
     world.advance(5 * SECOND)
     assert [sorted(world.delivered(p)) for p in range(3)] == [sorted(ids)] * 3
     assert world.delivered(0) == world.delivered(1) == world.delivered(2)
+
+
+def test_a_reign_has_its_states_and_nothing_else_leads_from_one_to_another() -> None:
+    reign = Reign("logical", 2, SECOND)
+    reign.promise(Ballot(2, 0))
+    reign.lead()
+    assert not reign.acting
+    with pytest.raises(AssertionError, match="preparing in ballot"):
+        reign.lead()
+    reign.reign(7)
+    assert reign.acting
+    assert reign.clock.stamp(0) == 8
+    reign.end()
+    with pytest.raises(AssertionError, match="cannot reign"):
+        reign.reign(9)
+    reign.promise(Ballot(3, 1))
+    assert set(TRANSITIONS["promise"].values()) == {reign.state}
 
 
 # -- FastCast ----------------------------------------------------------------------------------------------------------
@@ -327,7 +349,7 @@ def test_the_slow_path_if_the_decided_stamps_do_not_bear_the_soft_ones_out() -> 
     m = world.submit(0, 0, 1)
     world.settle()
     assert world.protocol(0).softs[m][1][1] == Timestamp(1, 1)
-    assert world.protocol(0).clock == 1
+    assert world.protocol(0).member.log.clock == 1
     world.crash(3)
     world.cut = {(p, q) for p in (0, 1, 2) for q in (4, 5)} | {(q, p) for p in (0, 1, 2) for q in (4, 5)}
     for _ in range(5):
@@ -366,8 +388,9 @@ def test_entries_stamps_and_instances_go_once_nobody_needs_them(
     world.advance(2 * SECOND)
     for p in range(6):
         member = world.protocol(p)
-        assert (member.entries, member.stamps, member._locals, len(member._queue)) == ({}, {}, {}, 0)
-        assert member.paxos.low == member.instance + 1
+        log = member.member.log
+        assert (log.entries, member.stamps, log._locals, len(log)) == ({}, {}, {}, 0)
+        assert member.member.paxos.low == log.instance + 1
 
 
 @PROTOCOLS
@@ -380,7 +403,7 @@ def test_a_member_that_lacks_dropped_instances_gets_the_state(protocol: type[Mul
         world.settle()
         world.now += 10_000
     world.advance(SECOND)
-    assert world.protocol(0).paxos.low > 1
+    assert world.protocol(0).member.paxos.low > 1
     for p in others:
         world.links[p, 2].clear()
         world.links.get((2, p), type(world.links[p, 2])()).clear()
@@ -388,7 +411,7 @@ def test_a_member_that_lacks_dropped_instances_gets_the_state(protocol: type[Mul
     world.cut = set()
     world.advance(4 * SECOND)
     assert world.delivered(2) == world.delivered(0)
-    assert world.protocol(2).instance == world.protocol(0).instance
+    assert world.protocol(2).member.log.instance == world.protocol(0).member.log.instance
     m = world.submit(1, 0, 1)
     world.settle()
     assert world.delivered(2)[-1] == m
@@ -404,7 +427,7 @@ def test_a_member_learns_from_its_group_that_it_is_behind(protocol: type[Multica
     world.cut = set()
     world.advance(3 * SECOND)
     assert world.delivered(2) == [m]
-    told = Applied(world.protocol(2).instance, world.protocol(2).log.timestamp)
+    told = Applied(world.protocol(2).member.log.instance, world.protocol(2).log.timestamp)
     assert told.delivered == world.protocol(0).log.timestamp
 
 
@@ -420,7 +443,8 @@ def test_a_member_that_is_behind_does_not_rely_on_one_of_the_others(protocol: ty
             world.links[link].clear()
     world.cut = set()
     for told in (0, 1):
-        world.protocol(2)._notice_ahead(told, world.protocol(told).log.timestamp, world.now)
+        ahead = Applied(0, world.protocol(told).log.timestamp)
+        world.protocol(2).on_message(told, ahead, world.now, Outbox())
     world.crash(0)
     world.advance(20 * SECOND)
     assert world.delivered(2) == world.delivered(1)
@@ -431,7 +455,7 @@ def test_a_sender_hears_who_leads_now_though_others_have_told_the_leader_of_its_
     world = cluster(FtSkeen, groups=3)
     world.crash(3)
     world.advance(5 * SECOND)
-    world.protocol(0).leaders[1] = world.protocol(4).paxos.promised
+    world.protocol(0).leaders[1] = world.protocol(4).member.paxos.promised
     world.submit(6, 0, 1)
     world.advance(5 * SECOND)
     m = world.submit(6, 0, 1)

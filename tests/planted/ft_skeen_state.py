@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from multicast.parts.group_log import GroupLog, LeadersWord
+from multicast.parts.group_member import GroupMember
+from multicast.parts.paxos import Paxos
+from multicast.parts.reign import Reign
+from multicast.parts.rejoin import Rejoin
+from multicast.parts.reminders import Reminders
+from multicast.parts.transfer import StateTransfer
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from tests.planted import Planted, planted_in
@@ -10,127 +17,113 @@ from tests.planted.rewriting import rewrite
 # -- the log and its reigns -------------------------------------------------------------------------------------------
 
 
-@rewrite("end_batch", "out.put(_BASE_KEY, _encode((self.instance, self.clock, self.seen)))", "pass")
+@rewrite("end_batch", "out.put(_BASE_KEY, _encode((self.instance, self.clock, self.seen)))", "pass", part=GroupLog)
 class BaseNotSaved(FtSkeen):
     """How far the log is applied is only in memory."""
 
 
-@rewrite("_adopt_if_due", "self._base_dirty = True", "pass")
+@rewrite("adopt", "self._base_dirty = True", "pass", part=GroupLog)
 class AdoptedBaseNotSaved(FtSkeen):
     """How far an adopted state goes is only in memory."""
 
 
-@rewrite("_adopt_if_due", "entry.final = told.final self._save_entry(entry, out)", "entry.final = told.final")
+@rewrite("adopt", "entry.final = told.final self._save(entry, out)", "entry.final = told.final", part=GroupLog)
 class AdoptedEntriesNotSaved(FtSkeen):
     """The entries of an adopted state are only in memory."""
 
 
-@rewrite("_apply_advance", "self._save_entry(entry, out)", "pass")
+@rewrite("advance", "self._save(entry, out)", "pass", part=GroupLog)
 class FinalNotSaved(FtSkeen):
     """A decided global timestamp is only in memory."""
 
 
-@rewrite("_mark_logged", "self._save_entry(entry, out)", "pass")
+@rewrite("_mark_logged", "self._save(entry, out)", "pass", part=GroupLog)
 class LoggedNotSaved(FtSkeen):
     """That an installed message is in the log is only in memory."""
 
 
-@rewrite(
-    "_begin_if_ready",
-    "if len(told) < self.topology.quorum(self.group):",
-    "if len(told) < self.topology.quorum(self.group) - 1:",
-)
+@rewrite("furthest", "if len(recent) < self._quorum:", "if len(recent) < self._quorum - 1:", part=Reign)
 class OnePositionLess(FtSkeen):
     """A new leader hears the positions of one process less than a quorum."""
 
 
-@rewrite("_begin_if_ready", "if told[furthest] > self.log.position:", "if told[furthest] > self.log.position + 1:")
+@rewrite("_reign_if_ready", "> self.deliveries.position", "> self.deliveries.position + 1", part=GroupMember)
 class OneDeliveryBehind(FtSkeen):
     """A new leader may be one delivery behind a quorum."""
 
 
-@rewrite(
-    "on_message",
-    "if self._positions is not None and message.ballot == self._ballot:",
-    "if self._positions is not None:",
-)
+@rewrite("told", "if self.state is PREPARING and position.ballot == self.ballot:", "if True:", part=Reign)
 class OldPositionsCount(FtSkeen):
     """Positions told in an earlier ballot count."""
 
 
-@rewrite(
-    "on_message",
-    "out.send_durable((sender,), Position(message.ballot, self.log.position))",
-    "out.send((sender,), Position(message.ballot, self.log.position))",
-)
+@rewrite("_on_position_ask", "out.send_durable(", "out.send(", part=GroupMember)
 class PositionBeforeSync(FtSkeen):
     """A position is told before the deliveries are on disk."""
 
 
-@rewrite(
-    "on_message",
-    "if not self.paxos.amnesiac: out.send_durable((sender,), Position",
-    "if True: out.send_durable((sender,), Position",
-)
+@rewrite("_on_position_ask", "if not self.paxos.amnesiac:", "if True:", part=GroupMember)
 class AmnesiacsPosition(FtSkeen):
     """Who lost its disk tells its position."""
 
 
-@rewrite("_begin_reign", "self.stamping.advance(self.clock)", "pass")
+@rewrite("reign", "self.clock.advance(log_clock)", "pass", part=Reign)
 class StampingFromBefore(FtSkeen):
     """A new leader stamps from its own clock, not the log's."""
 
 
-@rewrite("_begin_reign", "self._rebuild_queue()", "pass")
+@rewrite("_begin_reign", "self.log.rebuild_queue()", "pass", part=GroupMember)
 class QueueNotRebuilt(FtSkeen):
     """A new leader's queue is what it was."""
 
 
-@rewrite("_begin_reign", "entry.raised = entry.concluded = False", "pass")
+@rewrite("_begin_reign", "entry.raised = entry.concluded = False", "pass", part=GroupMember)
 class ConcludedBefore(FtSkeen):
     """A leader proposes no Advance again that it proposed in an earlier reign."""
 
 
-@rewrite("_begin_reign", "self._raised_to = self.clock", "pass")
+@rewrite("reign", "self.raised_to = log_clock", "pass", part=Reign)
 class RaisedBefore(FastCast):
     """A leader counts on Advances that it proposed in an earlier reign."""
 
 
-@rewrite("_end_reign", "self.in_flight.clear()", "pass")
+@rewrite("_go", "self.in_flight.clear()", "pass", part=Reign)
 class InFlightKept(FtSkeen):
     """What a leader had in flight when it was deposed still is in its next reign."""
 
 
-@rewrite("_end_reign", "self._rebuild_queue()", "pass")
+@rewrite("_stop_acting", "self.log.rebuild_queue()", "pass", part=GroupMember)
 class DeposedQueueKept(FtSkeen):
     """A deposed leader's queue still has what it had in flight."""
 
 
-@rewrite("_apply", "if self.reign is not None and self.seen > self.reign: self._end_reign()", "pass")
+@rewrite("_apply", "if self.reign.acting and command.ballot > self.reign.ballot:", "if False:", part=GroupMember)
 class ReignsOn(FtSkeen):
     """A leader does not stop when it sees a later leader's command in the log."""
 
 
 @rewrite(
-    "_apply",
-    "self.seen = max(self.seen, command.ballot)",
-    "self.seen = command.ballot if not isinstance(command, Assign) else self.seen",
+    "read",
+    "self.seen = command.ballot",
+    "self.seen = self.seen if type(command) is Assign else command.ballot",
+    part=GroupLog,
 )
+@rewrite("_apply", "if self.reign.acting and", "if type(command) is Advance and self.acting and", part=GroupMember)
 class AssignsDeposeNobody(FtSkeen):
     """Only Begin and Advance tell of a later ballot."""
 
 
-@rewrite("_apply_assign", "self._raise_clock(command.local.time)", "pass")
+@rewrite("_apply", "self.log.raise_clock(command.local.time)", "pass", part=GroupMember)
 class StampsMoveNoClock(FtSkeen):
     """The log's clock does not follow the stamps in it."""
 
 
-@rewrite("_apply_advance", "self._raise_clock(command.final.time)", "pass")
+@rewrite("advance", "self.raise_clock(command.final.time)", "pass", part=GroupLog)
 class AdvancesMoveNoClock(FtSkeen):
     """The log's clock does not follow the Advances."""
 
 
-@rewrite("_on_stamps", "if entry is not None and self._is_decided(entry):", "if entry is not None:")
+@rewrite("_on_stamps", "if entry is not None and self.member.is_decided(entry):", "if entry is not None:")
 class UndecidedTold(FtSkeen):
     """Who asks hears a stamp that is not decided."""
 
@@ -147,92 +140,93 @@ class OneStampLess(FtSkeen):
     """The maximum of all stamps but one is the global timestamp."""
 
 
-@rewrite("_is_covered", "final.time <= self.clock", "final.time <= self.clock + 1")
+@rewrite("covers", "final.time <= self.clock", "final.time <= self.clock + 1", part=GroupLog)
 class CoveredOneEarly(FtSkeen):
     """A message is delivered when the log's clock is one below its global timestamp."""
 
 
-@rewrite("_deliver", "note=entry.local.encode()", "note=final.encode()")
+@rewrite("_deliver", "note=entry.local.encode()", "note=entry.final.encode()", part=GroupMember)
 class NoteLost(FtSkeen):
     """A delivery is journaled without the own group's stamp: who installs it takes the global timestamp for that."""
 
 
-@rewrite("on_install", "if self.reign is not None and not self._is_in_flight(message.id, local):", "if False:")
+@rewrite("install", "if mine is None or mine.local != local:", "if False:", part=GroupMember)
 class DeposedGoesOn(FtSkeen):
     """A leader whose group delivers what it has not stamped goes on."""
 
 
-@rewrite("_on_deliver", "if position > self.log.position and", "if")
+@rewrite("hear", "if position > delivered and", "if", part=LeadersWord)
 class OldWordsKept(FtSkeen):
     """A leader's word on what was delivered already is kept. (It only takes memory: words are looked up by the next
     position.)"""
 
 
-@rewrite("_adopt_if_due", "if self.log.position < state.position:", "if False:")
+@rewrite("adopt_if_due", "if self._position() < state.position:", "if False:", part=StateTransfer)
 class AdoptedBehind(FtSkeen):
     """A state is adopted before what its owner had delivered is here."""
 
 
-@rewrite("_adopt_if_due", "if again: self.paxos.stand(now, out)", "pass")
+@rewrite("_adopt", "if again: self.paxos.stand(now, out)", "pass", part=GroupMember)
 class ReignLostInState(FtSkeen):
     """A leader that adopts a state leads on without a reign."""
 
 
 @rewrite(
-    "_adopt_if_due",
+    "adopt",
     "passed = entry.position <= state.position and entry.local not in unlogged",
     "passed = entry.position <= state.position",
+    part=GroupLog,
 )
 class UnloggedForgotten(FtSkeen):
     """What is delivered and not in the log yet is taken for logged when a state is adopted."""
 
 
-@rewrite("_send_state", "self.clock, self.seen, unlogged)", "0, self.seen, unlogged)")
+@rewrite("state", "self.clock, self.seen, unlogged)", "0, self.seen, unlogged)", part=GroupLog)
 class StateWithoutClock(FtSkeen):
     """A state is adopted without its clock."""
 
 
-@rewrite("_send_state", "self.clock, self.seen, unlogged)", "self.clock, Ballot(0, 0), unlogged)")
+@rewrite("state", "self.clock, self.seen, unlogged)", "self.clock, Ballot(0, 0), unlogged)", part=GroupLog)
 class StateWithoutBallot(FtSkeen):
     """A state is adopted without the highest ballot of the log."""
 
 
-@rewrite("_on_applied", "drop = min(quorum, spare, applied[self.self_id])", "drop = max(quorum, spare)")
+@rewrite(
+    "_on_applied", "drop = min(quorum, spare, applied[self._self_id])", "drop = max(quorum, spare)", part=GroupMember
+)
 class DroppedBeforeApplied(FtSkeen):
     """Instances are dropped though this process has not applied them."""
 
 
-@rewrite("_drop", "elif entry.position:", "elif False:")
+@rewrite("drop", "elif entry.position:", "elif False:", part=GroupLog)
 class SettledForgotten(FtSkeen):
     """What is settled before it is in the log stays for ever. (It only takes memory.)"""
 
 
-@rewrite(
-    "_recollect", "told.complete and not behind and self.paxos.may_return", "told.complete and self.paxos.may_return"
-)
+@rewrite("_return_if_due", "told.complete and not behind and", "told.complete and", part=GroupMember)
 class ReturnsBehind(FtSkeen):
     """Who lost its disk returns before it has what it had delivered."""
 
 
-@rewrite("_recollect", "told.complete and not behind and self.paxos.may_return", "not behind and self.paxos.may_return")
+@rewrite("_return_if_due", "told.complete and not behind and", "not behind and", part=GroupMember)
 class ReturnsUnreminded(FtSkeen):
     """Who lost its disk returns before a quorum of every group has said what it had delivered."""
 
 
-@rewrite("add", "if reminder.question == self._question:", "if True:", part="_reminders")
+@rewrite("add", "if reminder.question == self._question:", "if True:", part=Reminders)
 class StaleReminders(FtSkeen):
     """Who lost its disk takes the answers to an earlier life's question."""
 
 
-@rewrite("complete", ">= topology.quorum(group)", ">= topology.quorum(group) - 1", part="_reminders")
+@rewrite("complete", ">= topology.quorum(group)", ">= topology.quorum(group) - 1", part=Reminders)
 class OneReminderLess(FtSkeen):
     """Who lost its disk needs one answer less than a quorum of each group."""
 
 
 @rewrite(
     "_conclude",
-    "(late or final.time > max(self._raised_to, self.clock))",
-    "(late or final.time > max(self._raised_to, self.clock) + 1)",
+    "(late or final.time > moved_to)",
+    "(late or final.time > moved_to + 1)",
 )
 class SlowPathOneLate(FastCast):
     """The slow path is not taken for a clock that is one short."""
@@ -247,48 +241,48 @@ class FirstSoftCounts(FastCast):
 # -- consensus --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_follow", "if ballot < self.promised:", "if False:", part="paxos")
+@rewrite("_follow", "if ballot < self.promised:", "if False:", part=Paxos)
 class DeposedObeyed(FtSkeen):
     """An acceptor obeys a leader of a lower ballot than it has promised."""
 
 
-@rewrite("_promise", "self._votes.clear()", "pass", part="paxos")
+@rewrite("_promise", "self._votes.clear()", "pass", part=Paxos)
 class VotesKept(FtSkeen):
     """Promises for a candidate's earlier ballot count in the next."""
 
 
-@rewrite("_promise", "self._assembly.clear()", "pass", part="paxos")
+@rewrite("_promise", "self._assembly.clear()", "pass", part=Paxos)
 class PortionsMixed(FtSkeen):
     """Portions of promises for two ballots make one."""
 
 
-@rewrite("_promise", "self._queue.clear()", "pass", part="paxos")
+@rewrite("_promise", "self._queue.clear()", "pass", part=Paxos)
 class QueueKept(FtSkeen):
     """What a deposed leader had not proposed yet it proposes when it leads again."""
 
 
-@rewrite("_send_promise", "if k >= first", "if k > first", part="paxos")
+@rewrite("_send_promise", "if k >= first", "if k > first", part=Paxos)
 class FirstInstanceLeftOut(FtSkeen):
     """A promise leaves out the first instance that was asked for."""
 
 
-@rewrite("_send_promise", "out.send_durable(", "out.send(", part="paxos")
+@rewrite("_send_promise", "out.send_durable(", "out.send(", part=Paxos)
 class PromiseBeforeSync(FtSkeen):
     """A promise is told before it is on disk."""
 
 
-@rewrite("_lead_if_complete", "or self.self_id not in self._votes", "", part="paxos")
+@rewrite("_lead_if_complete", "or self.self_id not in self._votes", "", part=Paxos)
 class OwnPromiseNotNeeded(FtSkeen):
     """A candidate leads with a quorum of promises, its own not on disk."""
 
 
-@rewrite("_lead_if_complete", "else self.quorum", "else self.quorum - 1", part="paxos")
+@rewrite("_lead_if_complete", "else self.quorum", "else self.quorum - 1", part=Paxos)
 class OnePromiseLess(FtSkeen):
     """A candidate needs one promise less than a quorum."""
 
 
 @rewrite(
-    "_lead_if_complete", "range(self.decided + 1, self._next)", "range(self.decided + 1, self._next - 1)", part="paxos"
+    "_lead_if_complete", "range(self.decided + 1, self._next)", "range(self.decided + 1, self._next - 1)", part=Paxos
 )
 class LastInstanceNotProposed(FtSkeen):
     """A new leader does not propose again what was accepted last."""
@@ -298,13 +292,13 @@ class LastInstanceNotProposed(FtSkeen):
     "_lead_if_complete",
     "self._begun = (self.promised, self._next - 1)",
     "self._begun = (self.promised, self.decided)",
-    part="paxos",
+    part=Paxos,
 )
 class BegunAtDecided(FtSkeen):
     """Who lost its disk returns with what was decided when the ballot began, not with what it began with."""
 
 
-@rewrite("_decide_next", "if entry is None or entry[0] < ballot:", "if entry is None:", part="paxos")
+@rewrite("_decide_next", "if entry is None or entry[0] < ballot:", "if entry is None:", part=Paxos)
 class AnyBatchDecided(FtSkeen):
     """What was accepted in a lower ballot is taken for what is chosen."""
 
@@ -313,23 +307,23 @@ class AnyBatchDecided(FtSkeen):
     "_on_accepted",
     "max(accepted.ballot, self._chosen.get(instance, accepted.ballot))",
     "min(accepted.ballot, self._chosen.get(instance, accepted.ballot))",
-    part="paxos",
+    part=Paxos,
 )
 class LowestChosen(FtSkeen):
     """An instance is chosen in the lowest ballot that a quorum accepted."""
 
 
-@rewrite("_on_chosen", "self._save_entry(k, out)", "pass", part="paxos")
+@rewrite("_on_chosen", "self._save_entry(k, out)", "pass", part=Paxos)
 class FetchedNotSaved(FtSkeen):
     """Decisions that were fetched are only in memory."""
 
 
-@rewrite("_on_fetch", "first = max(first, self.low)", "first = max(first - 1, self.low)", part="paxos")
+@rewrite("_on_fetch", "first = max(first, self.low)", "first = max(first - 1, self.low)", part=Paxos)
 class FetchesOneBefore(FtSkeen):
-    """Decisions are told from one instance earlier on. (They have their numbers.)"""
+    """Decisions are told from one instance earlier on: of small portions, that one for ever."""
 
 
-@rewrite("on_start", "range(self.low, self.decided + 1)", "range(self.low, self.decided)", part="paxos")
+@rewrite("on_start", "range(self.low, self.decided + 1)", "range(self.low, self.decided)", part=Paxos)
 class LastDecisionForgotten(FtSkeen):
     """After a restart the last decision is not taken again."""
 
@@ -339,41 +333,41 @@ class LastDecisionForgotten(FtSkeen):
     "self._timer.restart(now, 0.1 if self.promised.leader == self.self_id else 1.0)",
     "self._timer.restart(now); self._next = max(self._entries, default=self.decided) + 1; "
     "self.status = LEADER if self.promised.leader == self.self_id else FOLLOWER",
-    part="paxos",
+    part=Paxos,
 )
 class LeadsAgain(FtSkeen):
     """A restarted leader goes on in its ballot."""
 
 
-@rewrite("jump", "self._taken.clear()", "pass", part="paxos")
+@rewrite("jump", "self._taken.clear()", "pass", part=Paxos)
 class TakenAfterJump(FtSkeen):
     """Decisions that an adopted state contains are taken again. (Whoever takes them passes over what it has.)"""
 
 
-@rewrite("finish_return", "self._save_promise(out)", "pass", part="paxos")
+@rewrite("finish_return", "self._save_promise(out)", "pass", part=Paxos)
 class ReturnNotSaved(FtSkeen):
     """The ballot in which a process without memory returns is only in memory."""
 
 
-@rewrite("may_return", "max(upto, self.rejoin.reach)", "self.rejoin.reach", part="paxos")
+@rewrite("may_return", "max(upto, self.rejoin.reach)", "self.rejoin.reach", part=Paxos)
 class ReturnsBeforeBegun(FtSkeen):
     """Who lost its disk returns without the instances that the ballot began with."""
 
 
-@rewrite("_on_prepare", "if self.amnesiac: return", "pass", part="paxos")
+@rewrite("_on_prepare", "if self.amnesiac: return", "pass", part=Paxos)
 class AmnesiacPromises(FtSkeen):
     """Who lost its disk promises."""
 
 
-@rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="paxos.rejoin")
+@rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part=Rejoin)
 class LowestBound(FtSkeen):
     """Who lost its disk returns above the lowest ballot that it hears of."""
 
 
-@rewrite("on_highest", "or answer.question != self._question ", "", part="paxos.rejoin")
+@rewrite("on_highest", "or answer.question != self._question ", "", part=Rejoin)
 class StaleAnswers(FtSkeen):
     """Who lost its disk takes answers to the questions of an earlier life."""
 
 
-HARMLESS = tuple(map(Planted, (OldWordsKept, FetchesOneBefore, TakenAfterJump, SettledForgotten, FirstSoftCounts)))
+HARMLESS = tuple(map(Planted, (OldWordsKept, TakenAfterJump, SettledForgotten, FirstSoftCounts)))
 PLANTED = planted_in(__name__, HARMLESS)

@@ -6,10 +6,13 @@ import __future__
 import inspect
 import linecache
 import re
+import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, TypeVar
+from unittest import mock
 
 T = TypeVar("T", bound=type)
 
@@ -18,15 +21,19 @@ class Misplaced(BaseException):
     """The words to rewrite are not there. No `Exception`: a simulator that catches it must not take it for the bug."""
 
 
-def rewrite(method: str, old: str, new: str, part: str = "", after: str = "__init__") -> Callable[[T], T]:
+def rewrite(method: str, old: str, new: str, part: str | type = "", after: str = "__init__") -> Callable[[T], T]:
     """A class decorator: `method`, as inherited, with `new` for `old`, which must be there exactly once,
     however its words are spaced.
 
-    part: the method is not the class's own, but that of an attribute's value, e.g. "paxos.rejoin" (or of all values, if
-    it is a dict). after: the method of the class that makes that value.
+    part: the method is not the class's own, but that of a part of it: of this class (while the protocol is made, all
+    modules of `multicast` have the class with the bug in its place); or of an attribute's value, e.g. "paxos.rejoin"
+    (or of all values, if it is a dict). after: the method of the class that makes that value.
     """
 
     def plant(kind: T) -> T:
+        if isinstance(part, type):
+            _plant_in_part(kind, part, method, old, new)
+            return kind
         if not part:
             try:
                 setattr(kind, method, rewritten(kind, method, old, new))
@@ -60,6 +67,32 @@ def rewrite(method: str, old: str, new: str, part: str = "", after: str = "__ini
         return kind
 
     return plant
+
+
+def _plant_in_part(kind: type, part: type, method: str, old: str, new: str) -> None:
+    original = getattr(kind, "__init__")  # noqa: B009
+    kinds: dict[type, type] = {}
+
+    def with_bug(known: type) -> type:
+        """known: `part`, or what an earlier rewriting has made of it."""
+        if known not in kinds:
+            kinds[known] = type(kind.__name__, (known,), {method: rewritten(known, method, old, new)})
+        return kinds[known]
+
+    @wraps(original)
+    def planting(self: Any, *args: Any) -> None:
+        with ExitStack() as stack:
+            for module in [m for name, m in sys.modules.items() if name.partition(".")[0] == "multicast"]:
+                known = vars(module).get(part.__name__)
+                if isinstance(known, type) and issubclass(known, part):
+                    stack.enter_context(mock.patch.object(module, part.__name__, with_bug(known)))
+            original(self, *args)
+
+    try:
+        rewritten(part, method, old, new)
+    except Misplaced as error:
+        kind.misplaced = error  # type: ignore[attr-defined]
+    setattr(kind, "__init__", planting)  # noqa: B010
 
 
 def rewritten(kind: type, method: str, old: str, new: str) -> Any:
