@@ -137,6 +137,39 @@ def forbidden_arrows(modules: Modules) -> list[str]:
     return found
 
 
+def circles(modules: Modules) -> list[str]:
+    """Files and folders of one folder that import one another in a circle, if only for types, or late."""
+    arrows: dict[str, dict[str, set[str]]] = {}  # folder -> file or folder in it -> what of the same folder it needs
+    for module in modules.values():
+        for _, target in imports(module, modules):
+            if target in modules and target != module.name:
+                here, there = module.path.split("/"), modules[target].path.split("/")
+                depth = next(i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b)
+                beside = arrows.setdefault("/".join(here[:depth]), {})
+                beside.setdefault("/".join(here[: depth + 1]), set()).add("/".join(there[: depth + 1]))
+    found = []
+    for beside in arrows.values():
+        for start in sorted(beside):
+            way = _way_back(start, beside)
+            if way and start == min(way):
+                found.append(f"{start}: a circle of imports: {' -> '.join([*way, start])}")
+    return found
+
+
+def _way_back(start: str, arrows: Mapping[str, set[str]]) -> list[str]:
+    """The shortest way along the arrows from `start` to itself, without its end; empty if there is none."""
+    ways = [[start]]
+    seen = set()
+    for way in ways:
+        for following in sorted(arrows.get(way[-1], ())):
+            if following == start:
+                return way
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return []
+
+
 def protocols_by_name(modules: Modules) -> list[str]:
     """Modules other than tests that name one protocol's module, in an import or in a string."""
     found = []

@@ -15,6 +15,7 @@ from tests.house import ROOT, Module, Modules
 
 RULES: tuple[Callable[[Modules], list[str]], ...] = (
     house.forbidden_arrows,
+    house.circles,
     house.protocols_by_name,
     house.impure,
     house.too_long,
@@ -76,6 +77,14 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
     (house.forbidden_arrows, "spark_etl/extract.py", "import kvstore.api.model", "import kvstore.core.audit"),
     (house.forbidden_arrows, "kvstore/cli.py", "import client_sdk", "import kvstore.config"),
     (house.forbidden_arrows, "workloads/cli.py", "import tests.house", "import client_sdk"),
+    (house.circles, "kvstore/cluster.py", "from kvstore.config import load", "from kvstore.core import audit"),
+    (house.circles, "kvstore/cluster.py", "def f():\n    from kvstore import config", "import kvstore.core.audit"),
+    (
+        house.circles,
+        "kvstore/cluster.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kvstore.config import A",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kvstore.core.audit import A",
+    ),
     (
         house.protocols_by_name,
         "multicast/runtime/host.py",
@@ -119,14 +128,29 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
 
 
 def sources(path: str, text: str) -> Modules:
-    """The module to judge, among others that it may name."""
+    """The module to judge, among others that it may name; kvstore.config imports kvstore.cluster and kvstore.core."""
     others = (
         *("multicast/protocols/two.py", "multicast/parts/clock.py", "multicast/parts/two.py", "multicast/records.py"),
-        *("multicast/journal.py", "multicast/registry.py", "kvstore/config.py", "kvstore/api/model.py"),
+        *("multicast/journal.py", "multicast/registry.py", "kvstore/api/model.py"),
         *("kvstore/core/audit.py", "kvstore/core/replica.py"),
     )
     modules = [Module.parse(p, "'''Nothing.'''") for p in others if p != path]
+    modules.append(Module.parse("kvstore/config.py", "'''Some.'''\nimport kvstore.cluster\nimport kvstore.core.audit"))
     return {m.name: m for m in (*modules, Module.parse(path, text))}
+
+
+def test_folders_may_not_stand_in_a_circle_although_no_files_do() -> None:
+    files = {
+        "multicast/one/a.py": "import multicast.two.a",
+        "multicast/two/b.py": "import multicast.one.b",
+        "multicast/one/b.py": "",
+        "multicast/two/a.py": "",
+    }
+    modules = {module.name: module for path, text in files.items() for module in [Module.parse(path, text)]}
+    way = "multicast/one -> multicast/two -> multicast/one"
+    assert house.circles(modules) == [f"multicast/one: a circle of imports: {way}"]
+    del modules["multicast.two.b"]
+    assert house.circles(modules) == []
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.spark_etl.brute import Run
+from tests.spark_etl.brute_run import Run
 
 
 def judged(run: Run) -> Run:

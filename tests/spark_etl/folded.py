@@ -1,5 +1,6 @@
-"""Hundreds of small runs (`brute.Run`) in one audit: run c has ids, versions, keys, replicas, shards and history files
-of its own, so that nothing of one touches another. What the audit decides globally, it decides for all of them."""
+"""Hundreds of small runs (`brute_run.Run`) in one audit: run c has ids, versions, keys, replicas, shards and history
+files of its own, so that nothing of one touches another. What the audit decides globally, it decides for all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from spark_etl.extract import arrow_schema
 from spark_etl.guarantees import Guarantees
 from spark_etl.inputs import understand
 from spark_etl.report import Course, Property
-from tests.spark_etl import brute
+from tests.spark_etl import brute_run
 
 IDS, REPLICAS, SHARDS = 1000, 16, 4
 """How many ids, replicas and shards a run has room for."""
@@ -56,7 +57,7 @@ class _Rows:
         self.marks: dict[int, int | None] = {}
         self.offset = 0
 
-    def add_run(self, case: int, run: brute.Run) -> None:
+    def add_run(self, case: int, run: brute_run.Run) -> None:
         for shard, members in run.shards.items():
             for replica in members:
                 place = {"replica": case * REPLICAS + replica, "shard": case * SHARDS + shard, "segment": 0}
@@ -79,13 +80,13 @@ class _Rows:
 
     def _add(self, case: int, place: dict[str, Any], r: Any, members: str) -> None:
         tables = self.tables
-        if isinstance(r, brute.Started):
+        if isinstance(r, brute_run.Started):
             tables["lives"].append({**place, "event": "started", "protocol": "p", "members": members})
-        elif isinstance(r, brute.Stopped):
+        elif isinstance(r, brute_run.Stopped):
             tables["lives"].append({**place, "event": "stopped", "delivered": r.delivered, "completed": r.completed})
-        elif isinstance(r, brute.Submitted):
+        elif isinstance(r, brute_run.Submitted):
             tables["submitted"].append({**place, "id": message_id(case, r.id), "destinations": [0]})
-        elif isinstance(r, brute.Delivery):
+        elif isinstance(r, brute_run.Delivery):
             tables["deliveries"].append({
                 **place, "position": r.position, "gts": gts(case, r.time), "id": message_id(case, r.id),
                 "stage": FINAL if r.position else OPTIMISTIC, "expired": r.expired,
@@ -95,18 +96,18 @@ class _Rows:
             who = {**place, "position": r.position, "gts": gts(case, r.time), "id": message_id(case, r.id)}
             tables["outcomes"].append({
                 **who, "status": r.status, "succeeded": r.succeeded,
-                "effect": r.status == brute.APPLIED and bool(r.writes), "content": str(r.content).encode(),
+                "effect": r.status == brute_run.APPLIED and bool(r.writes), "content": str(r.content).encode(),
                 "state_digest": None if r.digest is None else b"%d" % r.digest,
             })  # fmt: skip
             for key, version in r.reads.items():
                 tables["reads"].append({**who, "key": f"{case}:{key}".encode(), "version": gts(case, version)})
-            for key, value in r.writes.items() if r.status == brute.APPLIED else ():
+            for key, value in r.writes.items() if r.status == brute_run.APPLIED else ():
                 tables["writes"].append({
                     **who, "key": f"{case}:{key}".encode(), "value": None if value is None else b"%d" % value,
                     "deleted": value is None, "digested": False,
                 })  # fmt: skip
 
-    def _add_history(self, case: int, ops: Sequence[brute.Op]) -> None:
+    def _add_history(self, case: int, ops: Sequence[brute_run.Op]) -> None:
         events: dict[str, list[tuple[int, int, int, dict[str, Any]]]] = defaultdict(list)
         for n, op in enumerate(ops):
             file = f"history/{case}-{op.file}"
@@ -125,7 +126,7 @@ class _Rows:
 class Folded(Audit):
     """The audit of many runs as of one."""
 
-    def __init__(self, spark: Any, runs: Sequence[brute.Run], out: Path, **options: Any):
+    def __init__(self, spark: Any, runs: Sequence[brute_run.Run], out: Path, **options: Any):
         super().__init__(spark, out, out, **options)
         self.runs = runs
         self.members = [run.shards for run in runs]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.spark_etl.brute import (
+from tests.spark_etl.brute_run import (
     APPLIED,
     EXPIRED,
     FAILED,

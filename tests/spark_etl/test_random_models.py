@@ -10,7 +10,7 @@ from random import Random
 from multicast.types import Timestamp
 from spark_etl import consistency
 from spark_etl.edges import RW, WR, WW
-from tests.spark_etl import brute
+from tests.spark_etl import brute_history
 from tests.spark_etl.random_runs import KNOWN, random_run
 
 RUNS = int(os.environ.get("RANDOM_RUNS", "300"))
@@ -20,7 +20,7 @@ def gts(time: int) -> bytes:
     return Timestamp(time, 0).encode() if time else bytes(16)
 
 
-def dependencies(h: brute.History) -> list[consistency.Dependency]:
+def dependencies(h: brute_history.History) -> list[consistency.Dependency]:
     """What `edges.dependencies` makes of these transactions."""
     versions: dict[str, list[int]] = defaultdict(list)
     for key, time in sorted(version for t in h.txns for version in t.writes):
@@ -42,7 +42,7 @@ def dependencies(h: brute.History) -> list[consistency.Dependency]:
     ]
 
 
-def placed(h: brute.History) -> list[consistency.Placed]:
+def placed(h: brute_history.History) -> list[consistency.Placed]:
     mine = sorted((t for t in h.txns if t.invoke is not None), key=lambda t: t.invoke or 0)
     return [
         consistency.Placed(gts(t.time), t.file, t.process, line, t.ok, t.invoke, t.complete)
@@ -62,12 +62,12 @@ def test_a_session_goes_by_the_lines_of_the_history_whatever_its_clock_says():
 def test_random_runs_satisfy_the_models_that_they_do_by_brute_force():
     tally: Counter[str] = Counter()
     for run in [*KNOWN.values(), *(random_run(Random(seed))[0] for seed in range(RUNS))]:
-        h = brute.history(run)
-        if h.invented or not h.clear or brute.overlapping(run) or not placed(h):
+        h = brute_history.history(run)
+        if h.invented or not h.clear or brute_history.overlapping(run) or not placed(h):
             continue
-        doubt = len(list(brute.choices(h))) > 1
+        doubt = len(list(brute_history.choices(h))) > 1
         found = consistency.judge(dependencies(h), placed(h))
-        for model, holds in brute.models(h).items():
+        for model, holds in brute_history.models(h).items():
             tally[f"{model} {found[model]}"] += 1
             if found[model] == "not determined":
                 assert doubt or model.endswith("read-committed"), (model, holds, str(run))

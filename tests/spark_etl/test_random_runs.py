@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ from spark_etl.blackbox.models import MODELS
 from spark_etl.checks import clients, sessions
 from spark_etl.guarantees import MODEL_OF, PER_KEY
 from spark_etl.report import Property
-from tests.spark_etl import brute, brute_cycles, folded
+from tests.spark_etl import brute, brute_cycles, brute_history, brute_run, folded
 from tests.spark_etl.random_runs import KNOWN, lose, random_run, tiny
 
 RUNS = int(os.environ.get("RANDOM_RUNS", "75"))
@@ -35,6 +36,7 @@ GUARANTEES = {
     "writes follow reads": "write-before-read",
 }
 PARTS = ("delivery", "transactions", "clients", "serializability", "sessions")
+ORDERS = (("serializability", brute_history.nothing), ("strict serializability", brute_history.before_in_time))
 
 
 def by_case(prop: Property) -> dict[int, set[str]]:
@@ -54,7 +56,7 @@ class Tally(Counter[str]):
     """What there was, and how often the audit did not know."""
 
 
-def compare(spark: Any, runs: list[brute.Run], out: Path, patch: Any, tally: Tally) -> list[str]:
+def compare(spark: Any, runs: list[brute_run.Run], out: Path, patch: Any, tally: Tally) -> list[str]:
     """Disagreements, a line each."""
     traced = folded.unlimited(patch)
     fold = folded.Folded(spark, runs, out, parts=PARTS)
@@ -70,7 +72,7 @@ def compare(spark: Any, runs: list[brute.Run], out: Path, patch: Any, tally: Tal
         bad.append(f"{what}: audit {audit_says}, brute force {brute_says}:\n{runs[case]}")
 
     for case, run in enumerate(runs):
-        expected, h = brute.violations(run), brute.history(run)
+        expected, h = brute.violations(run), brute_history.history(run)
         if run.lost:
             tally["runs of which a part is missing"] += 1
             for name, says, holds in wrong_of_a_part(fold, case, expected, h, accused):
@@ -86,13 +88,13 @@ def compare(spark: Any, runs: list[brute.Run], out: Path, patch: Any, tally: Tal
             if mine != theirs:
                 differ(case, name, mine, theirs)
         foundations = any(expected[name] for name in brute.MULTICAST if not name.startswith("reads"))
-        in_doubt = len(list(brute.choices(h))) > 1
+        in_doubt = len(list(brute_history.choices(h))) > 1
         tally["runs"] += 1
         tally["runs without any violation"] += not any(expected.values())
         if not h.clear:
             tally["runs whose journals contradict one another"] += 1
-        for name, before in (("serializability", brute.nothing), ("strict serializability", brute.before_in_time)):
-            holds = brute.serializable(h, before) and not h.invented
+        for name, before in ORDERS:
+            holds = brute_history.serializable(h, before) and not h.invented
             tally[f"{name}: {'holds' if holds else 'violated'}"] += 1
             found = accused[name].get(case)
             if found and holds:
@@ -103,22 +105,22 @@ def compare(spark: Any, runs: list[brute.Run], out: Path, patch: Any, tally: Tal
                     differ(case, name, found, holds)
         if foundations or not h.clear:
             continue
-        against_time = any(brute.before_in_time(a, b) and a.time > b.time for a in h.txns for b in h.txns)
-        if (case in late) != against_time and not brute.overlapping(run):
+        against_time = any(brute_history.before_in_time(a, b) and a.time > b.time for a in h.txns for b in h.txns)
+        if (case in late) != against_time and not brute_history.overlapping(run):
             differ(case, "against real time", case in late, against_time)
-        in_sessions[case] = brute.turns(h)
-        broken = brute.guarantees(h, brute.overlapping(run))
+        in_sessions[case] = brute_history.turns(h)
+        broken = brute_history.guarantees(h, brute_history.overlapping(run))
         for name, violation in GUARANTEES.items():
             tally.update([f"{name}: violated"] * (violation in broken))
             suspected = in_doubt and case in traced.suspected[name]
             if accused[name].get(case, set()) != broken & {violation} and not (suspected and violation in broken):
                 differ(case, name, accused[name].get(case), violation in broken)
-        keys_hold = not h.invented and all(brute.linearizable(h, key) for key in brute.keys(h))
+        keys_hold = not h.invented and all(map(partial(brute_history.linearizable, h), brute_history.keys(h)))
         tally[f"{PER_KEY}: {'holds' if keys_hold else 'violated'}"] += 1
         suspected = in_doubt and case in traced.suspected[PER_KEY]
         if bool(accused[PER_KEY].get(case)) == keys_hold and not (suspected and not keys_hold):
             differ(case, PER_KEY, accused[PER_KEY].get(case), keys_hold)
-        if not h.invented and not brute.overlapping(run):
+        if not h.invented and not brute_history.overlapping(run):
             judged = verdicts.get(case) or dict.fromkeys(MODELS, "holds")
             for name, model in (("serializability", "serializable"), ("strict serializability", "strong-serializable")):
                 if bool(accused[name].get(case)) != (judged[model] == "violated"):
@@ -127,7 +129,7 @@ def compare(spark: Any, runs: list[brute.Run], out: Path, patch: Any, tally: Tal
                 differ(case, "sessions beside strong session causal", broken, "holds")
             if not keys_hold and judged["strong-serializable"] == "holds":
                 differ(case, "keys beside strict serializability", keys_hold, "holds")
-            for model, holds in brute.models(h).items():
+            for model, holds in brute_history.models(h).items():
                 says = judged[model]
                 tally[f"{model}: {says}"] += 1
                 unsure = says == "not determined" and (in_doubt or model.endswith("read-committed"))
@@ -147,18 +149,19 @@ OF_SHARDS = ("one order across shards", "reads return what the order says", "ser
 
 
 def wrong_of_a_part(
-    fold: folded.Folded, case: int, expected: dict[str, set[str]], h: brute.History, accused: dict[str, Any]
+    fold: folded.Folded, case: int, expected: dict[str, set[str]], h: brute_history.History, accused: dict[str, Any]
 ) -> Iterator[tuple[str, Any, str]]:
     """A run whose journals are not all there is accused of nothing that the whole run is not, and nothing is valid that
     is violated by what is missing."""
     run = fold.runs[case]
     broken = {name for name, names in expected.items() if names}
     if h.clear:
-        sessions_broken = brute.guarantees(h, brute.overlapping(run))
+        sessions_broken = brute_history.guarantees(h, brute_history.overlapping(run))
         broken |= {name for name, violation in GUARANTEES.items() if violation in sessions_broken}
-    for name, before in (("serializability", brute.nothing), ("strict serializability", brute.before_in_time)):
-        broken |= set() if brute.serializable(h, before) and not h.invented else {name}
-    broken |= set() if not h.invented and all(brute.linearizable(h, key) for key in brute.keys(h)) else {PER_KEY}
+    for name, before in ORDERS:
+        broken |= set() if brute_history.serializable(h, before) and not h.invented else {name}
+    linearizable = all(map(partial(brute_history.linearizable, h), brute_history.keys(h)))
+    broken |= set() if linearizable and not h.invented else {PER_KEY}
     unequal = broken & {"agreement in a shard", "results complete and equal"}
     for name in (*brute.MULTICAST, *OF_SHARDS[2:]):
         unclear = not h.clear and name in OF_SHARDS[1:]
@@ -170,16 +173,16 @@ def wrong_of_a_part(
             yield name, "valid", "violated"
 
 
-def wrong_cycles(runs: list[brute.Run], cycles: list[serialization.Cycle]) -> list[str]:
+def wrong_cycles(runs: list[brute_run.Run], cycles: list[serialization.Cycle]) -> list[str]:
     """Shown cycles that have an edge that is none, another name, or a shorter one beside them."""
     bad = []
     for cycle in cycles:
         run, ids = runs[folded.case_of_cycle(cycle)], folded.ids_of_cycle(cycle)
-        h = brute.history(run)
-        if run.lost or not h.clear or len(list(brute.choices(h))) > 1:
+        h = brute_history.history(run)
+        if run.lost or not h.clear or len(list(brute_history.choices(h))) > 1:
             continue
-        drawn = brute.dependencies(h, {})
-        drawn |= {(a.id, b.id, "rt") for a in h.txns for b in h.txns if brute.before_in_time(a, b)}
+        drawn = brute_history.dependencies(h, {})
+        drawn |= {(a.id, b.id, "rt") for a in h.txns for b in h.txns if brute_history.before_in_time(a, b)}
         kinds = [edge.kind for edge in cycle.edges]
         claimed = set(zip(ids, ids[1:] + ids[:1], kinds, strict=True))
         pairs = {(a, b) for a, b, kind in drawn if kind != "rt" or "rt" in kinds}
@@ -229,7 +232,7 @@ def named() -> set[str]:
     return {name for name in names if not name.startswith("-")}
 
 
-def numbered(seed: int) -> brute.Run:
+def numbered(seed: int) -> brute_run.Run:
     """Every fifth has lost something."""
     run = random_run(Random(seed))[0]
     return run if seed % 5 else lose(Random(seed), run)
