@@ -232,6 +232,10 @@ class Leadership(Generic[V, S]):
         elif ballot == self.joined and sender != self._self_id:
             self._timer.heard(now)  # a leader that has heard of a higher ballot must not reassure itself
 
+    def is_current(self, ballot: Ballot) -> bool:
+        """Whether this process has joined this ballot, and has promised none above it."""
+        return ballot == self.joined == self.promised
+
     def confirm(self, now: int, out: Outbox) -> None:
         """A message proves that the joined ballot has begun."""
         if self.state is JOINED:

@@ -85,38 +85,35 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
 
 from multicast.parts import submissions
+from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, Nack, NewLeader, State, Vote
 from multicast.parts.clock import Clock
+from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.inspection import seen
+from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
-from multicast.parts.portions import Assembly, portions
-from multicast.parts.rejoin import Highest, Rejoin, Returned
+from multicast.parts.portions import Assembly, Portion, split
+from multicast.parts.rejoin import Highest, Returned
 from multicast.parts.retries import Retries, chunks, resendable
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
-from multicast.parts.timer import LeaderTimer
-from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
+from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
-PRIMARY, FOLLOWER, CANDIDATE, PROMISED = "primary", "follower", "candidate", "promised"
-
 _ENTRY_PREFIX = b"m"
-_EPOCHS_KEY = b"b"
 _STATE_KEY = b"c"
-_FIRST_EPOCH = 1
 _ABANDONED_RETRIES = 20
 _NEVER = 1 << 63
 
 
-class Vote(NamedTuple):
+class Stamp(NamedTuple):
     """The sender's T holds message `id` at `place` (-1: delivered, place unknown), stamped `ts` in `epoch`. digest: of
     the payload, from a primary; empty otherwise."""
 
@@ -141,7 +138,7 @@ class Ack(msgspec.Struct, array_like=True, tag=2, gc=False):
     clock: int
     length: int
     position: int
-    votes: list[Vote]
+    votes: list[Stamp]
     again: bool = False
 
 
@@ -160,7 +157,7 @@ class Want(msgspec.Struct, array_like=True, tag=4, gc=False):
 
 
 class EntryState(msgspec.Struct, array_like=True, gc=False):
-    """A message in somebody's T; also its saved form. See `Vote`."""
+    """A message in somebody's T; also its saved form. See `Stamp`."""
 
     message: AppMessage
     place: int
@@ -168,61 +165,35 @@ class EntryState(msgspec.Struct, array_like=True, gc=False):
     ts: int
 
 
-class NewEpoch(msgspec.Struct, array_like=True, tag=5, gc=False):
-    """Line 60: follow me in this epoch."""
+class Promise(Vote, array_like=True, tag=6, gc=False):
+    """Line 64. entries: its T, of this length. reach: up to where that lacks what is settled."""
 
-    epoch: Ballot
-
-
-class Promise(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """Line 64. joined: the sender's current epoch. length: of its T. position: its last delivery. reach: up to where
-    its T lacks what is settled. A large T comes in portions, number `part` of `parts`."""
-
-    epoch: Ballot
-    joined: Ballot
-    clock: int
-    length: int
-    position: int
-    reach: int
     entries: list[EntryState]
-    part: int
-    parts: int
-
-
-class NewState(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """Line 69: T of this epoch (for one who comes late, the primary's present one), in portions."""
-
-    epoch: Ballot
     clock: int
     length: int
     reach: int
+
+
+class NewState(State, array_like=True, tag=7, gc=False):
+    """Line 69. entries: T of this epoch, of this length."""
+
     entries: list[EntryState]
-    part: int
-    parts: int
-
-
-class Accept(msgspec.Struct, array_like=True, tag=8, gc=False):
-    """Line 74: I have joined this epoch. clock: raised by it, perhaps (deviation 2). length: of T."""
-
-    epoch: Ballot
     clock: int
     length: int
 
 
-class Nack(msgspec.Struct, array_like=True, tag=9, gc=False):
-    """I have promised this higher epoch."""
+class Accept(Joined, array_like=True, tag=8, gc=False):
+    """Line 74. clock: raised by it, perhaps (deviation 2). length: of T."""
 
-    epoch: Ballot
-
-
-class Heartbeat(msgspec.Struct, array_like=True, tag=10, gc=False):
-    """The primary lives. clock, length, position: as in Ack. resigning: its wall clock is off, who can should lead."""
-
-    epoch: Ballot
     clock: int
     length: int
-    position: int
-    resigning: bool = False
+
+
+class Beat(Heartbeat, array_like=True, tag=10, gc=False):
+    """clock, length: as in Ack."""
+
+    clock: int
+    length: int
 
 
 class Fetch(msgspec.Struct, array_like=True, tag=11, gc=False):
@@ -232,8 +203,8 @@ class Fetch(msgspec.Struct, array_like=True, tag=11, gc=False):
     length: int
 
 
-class Refill(msgspec.Struct, array_like=True, tag=12, gc=False):
-    """What T holds from place `first` to `length`; what is not there is settled, up to `reach`. In portions."""
+class Refill(Portion, array_like=True, tag=12, gc=False):
+    """What T holds from place `first` to `length`; what is not there is settled, up to `reach`."""
 
     epoch: Ballot
     first: int
@@ -241,16 +212,13 @@ class Refill(msgspec.Struct, array_like=True, tag=12, gc=False):
     length: int
     reach: int
     entries: list[EntryState]
-    part: int
-    parts: int
 
 
 class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     """See GroupOptions. heartbeat_us is also how long a payload may be late before it is asked for."""
 
 
-_FROM_ANYWHERE = (Ack, Start, Stable, Known, Want, *submissions.MESSAGES)
-_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Heartbeat, NewState, Returned, Highest)
+_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest)
 
 
 class _Entry:
@@ -288,12 +256,6 @@ class _Entry:
         return EntryState(self.message, self.place, self.epoch, self.ts)
 
 
-def _portions(entries: Iterable[_Entry], portion_bytes: int) -> list[list[EntryState]]:
-    """Those of these entries that are in T."""
-    states = (e.state() for e in entries if e.epoch is not None and e.message is not None)
-    return portions(states, lambda state: len(state.message.payload), portion_bytes)
-
-
 def _digest(message: AppMessage) -> bytes:
     groups = b"".join(g.to_bytes(2, "big") for g in message.destinations)
     return blake2b(message.payload + groups, digest_size=8).digest()
@@ -301,13 +263,12 @@ def _digest(message: AppMessage) -> bytes:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryState).decode
-_decode_epochs = msgspec.msgpack.Decoder(tuple[Ballot, Ballot]).decode
 _decode_state = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 
 
 class PrimCast(MulticastProtocol):
-    """One process. Names follow Algorithm 1; `joined` is its E_cur, `promised` its E_prom."""
+    """One process. Names follow Algorithm 1. An epoch is a ballot: `leadership.joined` is E_cur, `promised` E_prom."""
 
     specification = Specification(
         name="primcast",
@@ -315,11 +276,11 @@ class PrimCast(MulticastProtocol):
         paper="Pacheco, Coelho, Pedone, PrimCast: A Latency-Efficient Atomic Multicast, Middleware 2023",
         options=PrimCastOptions,
         messages=(
-            Start, Ack, Bump, Want, NewEpoch, Promise, NewState, Accept, Nack, Heartbeat, Fetch, Refill, Known, Stable,
+            Start, Ack, Bump, Want, NewLeader, Promise, NewState, Accept, Nack, Beat, Fetch, Refill, Known, Stable,
             Returned, Highest, *submissions.MESSAGES,
         ),
         housekeeping=(
-            NewEpoch, Promise, NewState, Accept, Nack, Heartbeat, Fetch, Refill, Known, Stable, Returned, Highest,
+            NewLeader, Promise, NewState, Accept, Nack, Beat, Fetch, Refill, Known, Stable, Returned, Highest,
             *submissions.MESSAGES,
         ),
         fault_tolerant=True,
@@ -331,53 +292,43 @@ class PrimCast(MulticastProtocol):
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
-        self.members = topology.groups[self.group]
-        self.quorum = topology.quorum(self.group)
-        self.status = PROMISED
         self.clock = Clock(self.options.clock)
         self.entries: dict[MessageId, _Entry] = {}
         self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
-        self.joined = self.promised = Ballot(_FIRST_EPOCH, self.members[0])
-        self.leaders: dict[GroupId, Ballot] = {g: Ballot(_FIRST_EPOCH, ps[0]) for g, ps in topology.groups.items()}
+        self.leadership: Leadership[Promise, NewState] = Leadership(
+            self, self.log, self_id, topology, self.options, rng, to_all=True
+        )
+        self.members = self.leadership.members
+        self.quorum = self.leadership.quorum
         self.length = 0
         self.reach = 0
         self._t: dict[int, _Entry] = {}
         self._queue = PendingQueue()
-        self._proposals: dict[int, Vote] = {}
+        self._proposals: dict[int, Stamp] = {}
         self._proposable: list[MessageId] = []
-        self._acks: dict[tuple[GroupId, ...], list[Vote]] = {}
-        self._replies: dict[ProcessId, list[Vote]] = {}
+        self._acks: dict[tuple[GroupId, ...], list[Stamp]] = {}
+        self._replies: dict[ProcessId, list[Stamp]] = {}
         self._told_clock = 0
         self._saved_state = (0, 0, 0)
-        self.clocks = GroupClocks(self.members, self.quorum, self.joined)
+        self.clocks = GroupClocks(self.members, self.quorum, self.leadership.joined)
         self._leader_before = (0, 0)
         self._stuck = False
-        self._peers = deque(p for p in self.members if p != self_id)
-        self._highest = self.promised
-        self.rejoin = Rejoin(self_id, self.members, self.options.retry_us, rng)
-        self._held_state: NewState | None = None
-        self._timer = LeaderTimer(self.options.election_timeout_us, rng)
-        self._votes: dict[ProcessId, Promise] | None = None
+        self._peers = deque(self.leadership.others)
         self._assembly: Assembly[EntryState] = Assembly()
-        self._accepted: set[ProcessId] = set()
-        self._accepted_epoch = self.promised
-        self._promised_at = 0
-        self._next_heartbeat = 0
         self._wanted: Retries[MessageId] = Retries(self.options.heartbeat_us, rng)
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
             topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
             lacks=self._lacks_start, take=self._take_start, payload=self._payload, resent=self._on_resent,
         )  # fmt: skip
-        self.handlers = {**self._submissions.handlers}
-        self._sweep_at = 0
-        self._wake = 0
-        self._handlers: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
-            Start: self._on_start_message, Ack: self._on_ack, Bump: self._on_bump, Want: self._on_want,
-            NewEpoch: self._on_new_epoch, Promise: self._on_promise, NewState: self._on_new_state,
-            Accept: self._on_accept, Nack: self._on_nack, Heartbeat: self._on_heartbeat, Fetch: self._on_fetch,
-            Refill: self._on_refill, Known: self._on_known, Stable: self._on_stable_message,
-            Returned: self._on_returned, Highest: self._on_highest,
+        timers = {"want": self._want, "retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
+        self._deadlines = Deadlines(timers)
+        self.handlers = {
+            **self.leadership.handlers(Promise, NewState, Accept, Beat), **self._submissions.handlers,
+            Start: Handler(self._on_start_message), Ack: Handler(self._on_ack), Bump: Handler(self._on_bump, True),
+            Want: Handler(self._on_want), Accept: Handler(self._on_accept, True), Fetch: Handler(self._on_fetch, True),
+            Refill: Handler(self._on_refill, True), Known: Handler(self._on_known),
+            Stable: Handler(self._on_stable_message), Returned: Handler(self._on_returned, True),
         }  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -394,18 +345,9 @@ class PrimCast(MulticastProtocol):
             clock, self.length, self.reach = self._saved_state
             self.clock.advance(clock)
         self.clock.advance(self.log.timestamp.time)
-        self._timer.restart(now)
-        if self.rejoin.restore(saved, now, out):
-            self.status = PROMISED
-        elif _EPOCHS_KEY in values:
-            self.promised, self.joined = _decode_epochs(values[_EPOCHS_KEY])
-            self._highest = self.leaders[self.group] = self._accepted_epoch = self.promised
-            if self.joined.leader == self.self_id:
-                self._timer.restart(now, 0.1)
-        else:
-            self._save_epochs(out)
-            self.status = PRIMARY if self.joined.leader == self.self_id else FOLLOWER
-        self.clocks.begin(self.joined, self.length, 0)
+        self._deadlines.by("sweep", now)
+        self.leadership.start(saved, now, out)
+        self.clocks.begin(self.leadership.joined, self.length, 0)
         for entry in self.entries.values():
             self._restore(entry, now)
 
@@ -429,9 +371,6 @@ class PrimCast(MulticastProtocol):
             return None
         return self._needs(entry.message, delivered_at.time)
 
-    def _save_epochs(self, out: Outbox) -> None:
-        out.put(_EPOCHS_KEY, _encode((self.promised, self.joined)))
-
     def _save_entry(self, entry: _Entry, out: Outbox) -> None:
         out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))
 
@@ -442,18 +381,9 @@ class PrimCast(MulticastProtocol):
             self._saved_state = state
             out.put(_STATE_KEY, _encode(state))
 
-    # -- dispatch -----------------------------------------------------------------------------------------------------
-
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        kind = type(message)
-        if self.rejoin.amnesiac and kind not in _FOR_AMNESIACS:
-            return
-        if kind not in _FROM_ANYWHERE and self.topology.group_of[sender] != self.group:
-            raise PeerError(f"{kind.__name__} from group {self.topology.group_of[sender]}")
-        if kind in self.handlers:
+        if self.is_member() or type(message) in _FOR_AMNESIACS:
             super().on_message(sender, message, now, out)
-        else:
-            self._handlers[kind](sender, message, now, out)
 
     # -- START (lines 31-34) ------------------------------------------------------------------------------------------
 
@@ -462,7 +392,7 @@ class PrimCast(MulticastProtocol):
         self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
         if not self.log.known(message.id):
             self._submissions.submit(message, now)
-            self._wake_by(now + self.options.retry_us)
+            self._deadlines.by("submissions", now + self.options.retry_us)
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return self.topology.members(message.destinations)
@@ -479,14 +409,14 @@ class PrimCast(MulticastProtocol):
         known = self.log.known(message.id)
         wanted = entry is not None and entry.message is None  # perhaps for a later copy, which T has
         if (known is not None and not wanted) or (entry is not None and entry.position):
-            if known is not None and self.status is PRIMARY and sender != self.self_id:
+            if known is not None and self.leadership.state is LEADER and sender != self.self_id:
                 out.send((sender,), Known(message.id, known[0]))
             return
         entry = self._pending(message.id, now)
         if entry.message is None:
             entry.take(message)
             self._wanted.discard(message.id)
-            if self.status is PRIMARY:
+            if self.leadership.state is LEADER:
                 self._proposable.append(message.id)
             self._refresh(entry, now)
             self._retry_later(entry, now)
@@ -511,7 +441,7 @@ class PrimCast(MulticastProtocol):
     def _known_delivered_at(self, message_id: MessageId) -> Timestamp | None:
         """At the primary: when it delivered a message of which it has no later copy."""
         entry, known = self.entries.get(message_id), self.log.known(message_id)
-        delivered = self.status is PRIMARY and known is not None and (entry is None or entry.position)
+        delivered = self.leadership.state is LEADER and known is not None and (entry is None or entry.position)
         return known[0] if delivered and known is not None else None
 
     def _lacks_start(self, message_id: MessageId) -> bool:
@@ -533,12 +463,12 @@ class PrimCast(MulticastProtocol):
                 continue
             if self.log.known(message_id) is not None:
                 continue  # what is known as delivered is never stamped (deviation 9)
-            vote = Vote(message_id, self.length, self.clock.stamp(self.real_clock(now)), self.joined)
+            vote = Stamp(message_id, self.length, self.clock.stamp(self.real_clock(now)), self.leadership.joined)
             self._place(entry, vote, now, out)
             self._extend(self.length + 1, vote.ts)
             self._acknowledge(entry)
 
-    def _place(self, entry: _Entry, vote: Vote, now: int, out: Outbox) -> None:
+    def _place(self, entry: _Entry, vote: Stamp, now: int, out: Outbox) -> None:
         """Put a message into T: lines 38 and 43. What T had of it before is settled, and will be installed."""
         if entry.epoch is not None:
             self._queue.remove(entry.id)
@@ -546,7 +476,7 @@ class PrimCast(MulticastProtocol):
             entry.final = None
         entry.place, entry.epoch, entry.ts = vote.place, vote.epoch, vote.ts
         entry.locals.pop(self.group, None)
-        if len(entry.acks.get(self._ack_key(self.group, vote.epoch, vote.ts), ())) >= self.quorum:
+        if len(entry.acks.get((self.group, vote.epoch, vote.ts), ())) >= self.quorum:
             entry.locals[self.group] = vote.ts
         if vote.place >= 0:
             self._t[vote.place] = entry
@@ -562,36 +492,33 @@ class PrimCast(MulticastProtocol):
         assert entry.message is not None
         self._acks.setdefault(entry.message.destinations, []).append(self._vote(entry))
 
-    def _vote(self, entry: _Entry) -> Vote:
+    def _vote(self, entry: _Entry) -> Stamp:
         assert entry.epoch is not None
-        digest = entry.digest if self.status is PRIMARY else b""
-        return Vote(entry.id, entry.place, entry.ts, entry.epoch, digest)
-
-    def _keep_proposal(self, vote: Vote) -> None:
-        if len(self._proposals) < self.options.early_max:
-            self._proposals[vote.place] = vote
+        digest = entry.digest if self.leadership.state is LEADER else b""
+        return Stamp(entry.id, entry.place, entry.ts, entry.epoch, digest)
 
     def _on_ack(self, sender: ProcessId, ack: Ack, now: int, out: Outbox) -> None:
         """Lines 40-50."""
         group = self.topology.group_of[sender]
         own = group == self.group
-        if ack.epoch > self.leaders[group] and not own:
-            self._learn_leader(group, ack.epoch)
-        proposing = own and sender == ack.epoch.leader and ack.epoch == self.joined == self.promised
+        if not own and ack.epoch > self.leadership.leaders[group]:
+            self.leadership.learn(group, ack.epoch)
+        proposing = own and sender == ack.epoch.leader and self.leadership.is_current(ack.epoch)
+        full = len(self._proposals) >= self.options.early_max
         for vote in ack.votes:
-            if proposing and vote.digest and vote.place >= self.length:
-                self._keep_proposal(vote)
+            if proposing and vote.digest and vote.place >= self.length and not full:
+                self._proposals[vote.place] = vote
             if not own:
-                self._advance_clock(vote.ts)
+                self.clock.advance(vote.ts)
             self._on_vote(sender, group, vote, now)
         if own:
-            self._on_report(sender, ack.epoch, ack.clock, ack.length)
+            self.clocks.report(sender, ack.epoch, ack.clock, ack.length)
             if self._stuck and ack.position > self.log.position:
                 out.catch_up(sender)
         if ack.again:
             self._reply(sender, ack.votes, out)
 
-    def _on_vote(self, sender: ProcessId, group: GroupId, vote: Vote, now: int) -> None:
+    def _on_vote(self, sender: ProcessId, group: GroupId, vote: Stamp, now: int) -> None:
         """Line 9, incrementally."""
         own = group == self.group
         if self._is_past(vote.id, vote.ts) or (not own and self.log.known(vote.id) is not None):
@@ -605,7 +532,7 @@ class PrimCast(MulticastProtocol):
         if entry.locals.get(group, _NEVER) <= vote.ts:
             return
         self._retries.answered(vote.id)
-        key = self._ack_key(group, vote.epoch, vote.ts)
+        key = (group, vote.epoch, vote.ts)  # line 10: of one epoch
         held = entry.acks.get(key)
         if held is None:
             held = entry.acks[key] = set()
@@ -613,10 +540,6 @@ class PrimCast(MulticastProtocol):
         if len(held) >= self.topology.quorum(group) and (not own or entry.ts == vote.ts):
             entry.locals[group] = vote.ts
             self._refresh(entry, now)
-
-    def _ack_key(self, group: GroupId, epoch: Ballot, ts: int) -> tuple[GroupId, Ballot, int]:
-        """Line 10: acknowledgements count together if they are of one epoch."""
-        return group, epoch, ts
 
     def _refresh(self, entry: _Entry, now: int) -> None:
         """Lines 12 and 19: what is known of m's final timestamp has changed."""
@@ -632,10 +555,10 @@ class PrimCast(MulticastProtocol):
             self._queue.propose(entry.id, max([Timestamp(entry.ts, self.group), *known]))
             self._retry_later(entry, now)
 
-    def _reply(self, sender: ProcessId, votes: list[Vote], out: Outbox) -> None:
+    def _reply(self, sender: ProcessId, votes: list[Stamp], out: Outbox) -> None:
         """Deviation 11: what this process has acknowledged, once more."""
         replies = self._replies.setdefault(sender, [])
-        confirmed = self.status in (PRIMARY, FOLLOWER)
+        confirmed = self.leadership.takes_part
         for vote in votes:
             entry = self.entries.get(vote.id)
             if entry is None:
@@ -653,38 +576,30 @@ class PrimCast(MulticastProtocol):
                 continue
             entry = self._pending(vote.id, now)
             if entry.epoch is not None:
-                out.catch_up(self.joined.leader)
+                out.catch_up(self.leadership.joined.leader)
                 return
             if entry.message is not None and entry.digest != vote.digest:
                 entry.message = None
             if entry.message is None:
-                entry.heard = self.joined.leader
+                entry.heard = self.leadership.joined.leader
                 self._want_later(entry, now)
                 return
-            self._confirm(now)
+            self.leadership.confirm(now, out)
             del self._proposals[vote.place]
             self._place(entry, vote, now, out)
-            self._advance_clock(vote.ts)
+            self.clock.advance(vote.ts)
             self._extend(vote.place + 1, vote.ts)
             self._acknowledge(entry)
 
-    def _skip_delivered(self, vote: Vote) -> None:
+    def _skip_delivered(self, vote: Stamp) -> None:
         """The next place of T holds what this process has delivered already."""
         del self._proposals[vote.place]
         self._replace(vote.id, vote.place)
-        self._advance_clock(vote.ts)
+        self.clock.advance(vote.ts)
         self._extend(vote.place + 1, vote.ts)
 
-    def _advance_clock(self, to: int) -> None:
-        """Lines 44, 49 and 73; `end_batch` tells of it."""
-        self.clock.advance(to)
-
     def _on_bump(self, sender: ProcessId, bump: Bump, now: int, out: Outbox) -> None:
-        self._on_report(sender, bump.epoch, bump.clock, bump.length)
-
-    def _on_report(self, sender: ProcessId, epoch: Ballot, clock: int, length: int) -> None:
-        """Line 51: a process of the own group, promised to `epoch`, has this clock."""
-        self.clocks.report(sender, epoch, clock, length)
+        self.clocks.report(sender, bump.epoch, bump.clock, bump.length)
 
     # -- the end of a batch -------------------------------------------------------------------------------------------
 
@@ -693,44 +608,34 @@ class PrimCast(MulticastProtocol):
         self._submissions.end_batch(Start, out)
         if self._proposals:
             self._append_proposals(now, out)
-        if self._proposable and self.status is PRIMARY:
+        if self._proposable and self.leadership.state is LEADER:
             self._propose(now, out)
         self._deliver_ready(now, out)
         self.log.end_batch(out)
         self._save_state(out)
-        if self.rejoin.amnesiac:
+        if not self.is_member():
             return
-        if self._acks:
-            self._tell_clock()
-            for groups, votes in self._acks.items():
-                self._send_acks(self.topology.members(groups), self._ack(votes), out)
-            self._acks.clear()
-        elif self._must_tell_clock():
-            self._tell_clock()
-            out.send_durable(self.members, Bump(self.promised, self._told_clock, self.length))
+        raised = self.clock.value > self._told_clock
+        self._told_clock = self.clock.value
+        for groups, votes in self._acks.items():
+            out.send_durable(self.topology.members(groups), self._ack(votes))
+        if raised and not self._acks:
+            out.send_durable(self.members, Bump(self.leadership.promised, self._told_clock, self.length))
+        self._acks.clear()
         for peer, votes in self._replies.items():
             if votes or self.topology.group_of[peer] == self.group:
-                self._send_acks((peer,), self._ack(votes), out)
+                out.send_durable((peer,), self._ack(votes))
         self._replies.clear()
 
-    def _ack(self, votes: list[Vote], again: bool = False) -> Ack:
-        return Ack(self.promised, self._told_clock, self.length, self.log.position, votes, again)
-
-    def _send_acks(self, to: tuple[ProcessId, ...], ack: Ack, out: Outbox) -> None:
-        out.send_durable(to, ack)
-
-    def _must_tell_clock(self) -> bool:
-        return self.clock.value > self._told_clock
-
-    def _tell_clock(self) -> None:
-        self._told_clock = self.clock.value
+    def _ack(self, votes: list[Stamp], again: bool = False) -> Ack:
+        return Ack(self.leadership.promised, self._told_clock, self.length, self.log.position, votes, again)
 
     # -- delivery (lines 26-30, 53-56) --------------------------------------------------------------------------------
 
     def _deliver_ready(self, now: int, out: Outbox) -> None:
-        if self.status not in (PRIMARY, FOLLOWER) or self.log.position < self.reach:
+        if not self.leadership.takes_part or self.log.position < self.reach:
             return
-        horizon = self._horizon()
+        horizon = self.clocks.horizon  # lines 28 and 29: nothing new will be stamped up to here
         while (due := self._queue.pop_up_to(horizon)) is not None:
             final, message_id = due
             entry = self.entries[message_id]
@@ -740,13 +645,9 @@ class PrimCast(MulticastProtocol):
             message = entry.message
             if entry.epoch is None or message is None or entry.ts != entry.locals[self.group]:
                 raise AssertionError(f"{message_id.hex()} is decided at {final}, but T has it at {entry.ts}")
-            self._advance_clock(final.time)
+            self.clock.advance(final.time)
             out.deliver(message, final, note=_encode((entry.epoch, entry.ts)))
             self._delivered(entry, message, final, out)
-
-    def _horizon(self) -> int:
-        """Lines 28 and 29: nothing new will be stamped up to here."""
-        return self.clocks.horizon
 
     def _delivered(self, entry: _Entry, message: AppMessage, final: Timestamp, out: Outbox) -> None:
         """Common to a delivery and an installation."""
@@ -758,14 +659,14 @@ class PrimCast(MulticastProtocol):
         self._submissions.remove(entry.id)
         self._retries.discard(entry.id)
         outside = self.topology.group_of.get(message.origin, self.group) not in message.destinations
-        if outside and self.status is PRIMARY and self.group == message.destinations[0]:
+        if outside and self.leadership.state is LEADER and self.group == message.destinations[0]:
             out.send((message.origin,), Known(entry.id, final))
 
     def on_install(
         self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
     ) -> None:
         entry = self.entries.get(message.id)
-        self._advance_clock(timestamp.time)
+        self.clock.advance(timestamp.time)
         if entry is not None and not entry.position and self._is_new_copy(entry.ts, timestamp):
             self.log.add(message.id, self._needs(message, timestamp.time), timestamp, out)  # T has a later copy
             self.reach = max(self.reach, position)
@@ -778,9 +679,7 @@ class PrimCast(MulticastProtocol):
             self._delivered(entry, message, timestamp, out)
         if self.log.position != position:
             raise AssertionError(f"installed delivery {position} as {self.log.position}")
-        if self._votes is not None:
-            self._compute_state(now, out)
-        self._rejoin_if_caught_up(now, out)
+        self.leadership.installed(now, out)
 
     # -- late copies, what is lost (deviation 9) ----------------------------------------------------------------------
 
@@ -857,7 +756,7 @@ class PrimCast(MulticastProtocol):
         """Another group has delivered this message: late, for itself, or at what all have decided."""
         assert entry.message is not None
         limit = self._limit(entry.id)
-        self._advance_clock(final.time)
+        self.clock.advance(final.time)
         if final.time > limit:
             entry.locals.setdefault(group, final.time)
             return
@@ -874,104 +773,49 @@ class PrimCast(MulticastProtocol):
 
     def _want_later(self, entry: _Entry, now: int) -> None:
         if self._wanted.add(entry.id, now):
-            self._wake_by(now + self.options.heartbeat_us)
+            self._deadlines.by("want", now + self.options.heartbeat_us)
 
     def _retry_later(self, entry: _Entry, now: int) -> None:
         if self._retries.add(entry.id, now):
-            self._wake_by(now + self.options.retry_us)
+            self._deadlines.by("retry", now + self.options.retry_us)
 
-    # -- primary change (lines 57-81) ---------------------------------------------------------------------------------
+    # -- primary change (lines 57-81): what parts.leadership asks for -------------------------------------------------
 
-    def _stand(self, now: int, out: Outbox) -> None:
-        """Lines 57-60, with the own promise before anybody is asked."""
-        self._promise(Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id), now, out)
-        if self._peers:
-            out.send_durable(tuple(self._peers), NewEpoch(self.promised))
-
-    def _on_new_epoch(self, sender: ProcessId, message: NewEpoch, now: int, out: Outbox) -> None:
-        """Line 61."""
-        epoch = message.epoch
-        if epoch.leader != sender:
-            raise PeerError("NEW-EPOCH of somebody else's epoch")
-        if epoch <= self.promised:
-            out.send((sender,), Nack(self.promised))
-            return
-        self._promise(epoch, now, out)
-
-    def _promise(self, epoch: Ballot, now: int, out: Outbox) -> None:
-        """Lines 62-64."""
-        mine = epoch.leader == self.self_id
-        self.status = CANDIDATE if mine else PROMISED
-        self.promised = epoch
-        self._highest = max(self._highest, epoch)
-        self._promised_at = now
-        self._timer.restart(now)
-        self._votes = {} if mine else None
-        self._assembly.clear()
+    def ended(self, now: int, out: Outbox) -> None:
+        """Line 62: nothing is proposed or appended in the epoch before any more."""
         self._proposable.clear()
         self._proposals.clear()
-        self._save_epochs(out)
         self._save_state(out)
-        parts = _portions(self.entries.values(), self.options.portion_bytes)
-        for part, entries in enumerate(parts):
-            promise = Promise(
-                epoch, self.joined, self.clock.value, self.length, self.log.position, self.reach, entries, part,
-                len(parts),
-            )  # fmt: skip
-            out.send_durable((epoch.leader,), promise)
 
-    def _on_promise(self, sender: ProcessId, promise: Promise, now: int, out: Outbox) -> None:
-        """Line 65; a process that promises late gets the present state."""
-        if promise.epoch != self.promised or self.status not in (CANDIDATE, PRIMARY):
-            return
-        entries = self._assembly.add(sender, promise.part, promise.parts, promise.entries)
-        if entries is None:
-            return
-        promise.entries = entries
-        if self._votes is not None:
-            self._votes[sender] = promise
-            self._compute_state(now, out)
-        elif sender != self.self_id:
-            self._send_new_state((sender,), out)
+    def vote(self) -> Promise:
+        """Line 64."""
+        epochs = self.leadership.promised, self.leadership.joined
+        return Promise(*epochs, self.log.position, self._states(), self.clock.value, self.length, self.reach)
 
-    def _compute_state(self, now: int, out: Outbox) -> None:
-        """Lines 66-69, after catching up with everything that a voter has delivered (deviation 7)."""
-        votes = self._votes
-        if votes is None or len(votes) < self.quorum:
-            return
-        ahead = max(votes, key=lambda p: votes[p].position)
-        if votes[ahead].position > self.log.position:
-            out.catch_up(ahead)
-            self._wake_by(now + self.options.heartbeat_us)
-            return
-        self._votes = None
-        latest = self._choose(votes)
-        self._advance_clock(max(vote.clock for vote in votes.values()))
-        self.reach = max(self.reach, *(vote.reach for vote in votes.values()))
-        states = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
-        self._adopt(states, latest.length, 0, now, out)
-        self._send_new_state(tuple(p for p in self.members if p != self.self_id), out)
-        self._send_accept(out)
+    def state(self) -> NewState:
+        """Line 69; and for those who promise late."""
+        return NewState(self.leadership.joined, self.reach, self._states(), self.clock.value, self.length)
 
-    def _choose(self, votes: dict[ProcessId, Promise]) -> Promise:
+    def _states(self) -> list[EntryState]:
+        return [e.state() for e in self.entries.values() if e.epoch is not None and e.message is not None]
+
+    def choose(self, votes: dict[ProcessId, Promise]) -> NewState:
         """Lines 66 and 67: the longest T of the highest current epoch."""
-        return max(votes.values(), key=lambda vote: (vote.joined, vote.length))
+        latest = max(votes.values(), key=lambda vote: (vote.joined, vote.length))
+        states = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
+        reach = max(vote.reach for vote in votes.values())
+        clock = max(vote.clock for vote in votes.values())
+        return NewState(self.leadership.promised, reach, states, clock, latest.length)
 
-    def _send_new_state(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        parts = _portions(self.entries.values(), self.options.portion_bytes)
-        for part, entries in enumerate(parts):
-            state = NewState(self.joined, self.clock.value, self.length, self.reach, entries, part, len(parts))
-            out.send(to, state)
-
-    def _adopt(self, states: list[EntryState], length: int, clock: int, now: int, out: Outbox) -> None:
-        """Lines 71 and 72: this T, but what was delivered here stays."""
-        self.joined = self.promised
-        self.leaders[self.group] = self.joined
-        self.length = length
+    def adopt(self, state: NewState, now: int, out: Outbox) -> None:
+        """Lines 71 to 73: this T, but what was delivered here stays."""
+        self.clock.advance(state.clock)
+        self.reach = max(self.reach, state.reach)
+        self.length = state.length
         self._t.clear()
         self._queue = PendingQueue()
         self._proposals.clear()
-        given = {s.message.id for s in states}
+        given = {s.message.id for s in state.entries}
         for entry in list(self.entries.values()):
             entry.place = -1
             if not entry.position and entry.epoch is not None:
@@ -979,11 +823,10 @@ class PrimCast(MulticastProtocol):
                 entry.locals.pop(self.group, None)
                 if entry.id not in given:
                     out.delete(_ENTRY_PREFIX + entry.id)
-        for state in states:
-            self._take(state, now, out)
-        self.clocks.begin(self.joined, self.length, clock)
+        for taken in state.entries:
+            self._take(taken, now, out)
+        self.clocks.begin(state.ballot, self.length, state.clock)
         self._leader_before = (0, 0)
-        self._save_epochs(out)
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """A place of somebody else's T."""
@@ -993,70 +836,23 @@ class PrimCast(MulticastProtocol):
             return
         entry = self._pending(message_id, now)
         entry.take(state.message)
-        self._place(entry, Vote(message_id, state.place, state.ts, state.epoch), now, out)
+        self._place(entry, Stamp(message_id, state.place, state.ts, state.epoch), now, out)
 
-    def _on_new_state(self, sender: ProcessId, state: NewState, now: int, out: Outbox) -> None:
-        """Lines 70-74."""
-        if self.rejoin.amnesiac:
-            if not self.rejoin.may_join(state.epoch):
-                return
-        elif self.status is not PROMISED or self.promised != state.epoch or self.joined == state.epoch:
-            return
-        if sender != state.epoch.leader:
-            raise PeerError("NEW-STATE of somebody else's epoch")
-        entries = self._assembly.add(sender, state.part, state.parts, state.entries)
-        if entries is None:
-            return
-        state.entries = entries
-        if self.rejoin.amnesiac:
-            self._held_state = state
-            out.catch_up(sender)
-            self._rejoin_if_caught_up(now, out)
-        else:
-            self._join(state, now, out)
-
-    def _join(self, state: NewState, now: int, out: Outbox) -> None:
-        """Lines 71-74."""
-        self._advance_clock(state.clock)
-        self.reach = max(self.reach, state.reach)
-        self._adopt(state.entries, state.length, state.clock, now, out)
-        self._timer.restart(now)
-        self._wake_by(now)
-        self._send_accept(out)
-        self._confirm_by_quorum(now)
-
-    def _send_accept(self, out: Outbox) -> None:
+    def accepted(self, out: Outbox) -> Accept:
         """Line 74, and the clock of line 73 (deviation 2)."""
         self._save_state(out)
-        self._tell_clock()
-        out.send_durable(self.members, Accept(self.joined, self._told_clock, self.length))
+        self._told_clock = self.clock.value
+        return Accept(self.leadership.joined, self._told_clock, self.length)
 
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Lines 75 and 76."""
-        self._on_report(sender, accept.epoch, accept.clock, accept.length)
-        if accept.epoch > self._accepted_epoch:
-            self._accepted_epoch = accept.epoch
-            self._accepted = set()
-        if accept.epoch == self._accepted_epoch:
-            self._accepted.add(sender)
-            self._confirm_by_quorum(now)
+        self.clocks.report(sender, accept.ballot, accept.clock, accept.length)
+        self.leadership.on_joined(sender, accept, now, out)
 
-    def _confirm_by_quorum(self, now: int) -> None:
-        if self._accepted_epoch == self.joined and len(self._accepted) >= self.quorum:
-            self._confirm(now)
-
-    def _confirm(self, now: int) -> None:
+    def confirmed(self, now: int, out: Outbox) -> None:
         """Lines 77-81: a quorum has accepted the epoch."""
-        if self.joined != self.promised or self.status in (PRIMARY, FOLLOWER):
-            return
-        if self.status is CANDIDATE:
-            self.status = PRIMARY
-            self._next_heartbeat = self._wake = now
+        if self.leadership.state is LEADER:
             self._proposable = [e.id for e in self.entries.values() if e.epoch is None and e.message is not None]
-        elif self.joined.leader != self.self_id:
-            self.status = FOLLOWER
-        else:
-            return
         for entry in self.entries.values():
             if entry.epoch is None or entry.position:
                 continue
@@ -1064,106 +860,58 @@ class PrimCast(MulticastProtocol):
                 self._acknowledge(entry)
         self._told_clock = 0
         self._retries.hurry()
-        self._wake = now
+        self._deadlines.by("retry", now)
 
-    def _learn_leader(self, group: GroupId, epoch: Ballot) -> None:
-        if epoch.leader not in self.topology.groups[group]:
-            raise PeerError(f"process {epoch.leader} does not belong to group {group}")
-        self.leaders[group] = epoch
+    def beat(self, out: Outbox) -> None:
+        leadership, position = self.leadership, self.log.position
+        beat = Beat(leadership.joined, position, leadership.resigning, self._told_clock, self.length)
+        out.send_durable(leadership.others, beat)
 
-    def _on_nack(self, sender: ProcessId, nack: Nack, now: int, out: Outbox) -> None:
-        """Wait a little for the process of that epoch to lead; then stand against it."""
-        if nack.epoch > self._highest:
-            self._highest = nack.epoch
-            self._timer.restart(now, 0.3)
-            self._wake_by(self._timer.deadline)
+    def heard(self, heartbeat: Beat, out: Outbox) -> None:
+        """Deviations 4 and 7: what was there one heartbeat ago should be here by now."""
+        leader = heartbeat.ballot.leader
+        self.clocks.report(leader, heartbeat.ballot, heartbeat.clock, heartbeat.length)
+        length, position = self._leader_before
+        if length > self.length:
+            out.send((leader,), Fetch(heartbeat.ballot, self.length))
+        if max(position, self.reach) > self.log.position:
+            out.catch_up(leader)
+        self._leader_before = (heartbeat.length, heartbeat.position)
 
-    def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
-        epoch = heartbeat.epoch
-        if epoch.leader != sender:
-            raise PeerError("a heartbeat of somebody else's epoch")
-        if self.rejoin.amnesiac:
-            self.leaders[self.group] = epoch
-            if heartbeat.position > self.log.position:
-                out.catch_up(sender)
-        elif epoch < self.promised:
-            out.send((sender,), Nack(self.promised))
-        elif epoch == self.joined:
-            self._timer.heard(now, heartbeat.resigning)
-            if heartbeat.resigning:
-                self._wake_by(self._timer.deadline)
-            self._confirm(now)
-            self._on_report(sender, epoch, heartbeat.clock, heartbeat.length)
-            length, position = self._leader_before
-            if length > self.length:
-                out.send((sender,), Fetch(epoch, self.length))
-            if max(position, self.reach) > self.log.position:
-                out.catch_up(sender)
-            self._leader_before = (heartbeat.length, heartbeat.position)
-        elif epoch > self.promised or now >= self._promised_at + self.options.retry_us:
-            # A primary that this process missed the election of, or whose NEW-STATE was lost: promise late, get its T.
-            self._promise(epoch, now, out)
-
-    def _on_returned(self, sender: ProcessId, message: Returned, now: int, out: Outbox) -> None:
+    def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
         """Deviation 12."""
         self.clocks.forget(sender)
         self.log.forget_marks(sender)
-        bound = self.rejoin.on_returned(sender, message, self.promised, self.log.position, out)
-        if bound is not None and self.status is PRIMARY:
-            if self.joined > bound:
-                self._send_new_state((sender,), out)
-            else:
-                self._stand(now, out)
-
-    def _on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
-        self.rejoin.on_highest(sender, answer, now)
-
-    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
-        """Deviation 12: this process lost its disk, and has all that it may have had."""
-        state = self._held_state
-        if state is None or self.log.position < max(self.rejoin.reach, state.reach):
-            return
-        self._held_state = None
-        self.promised = self._highest = state.epoch
-        self.rejoin.finish(out)
-        self._join(state, now, out)
-
-    def _rejoin_due(self, now: int, out: Outbox) -> int:
-        later: int = now + self.options.retry_us
-        if self._held_state is not None or self.log.position < self.rejoin.reach:
-            return later
-        return self.rejoin.tick(now, out) or later
+        self.leadership.on_returned(sender, returned, now, out)
 
     def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:
         """Deviation 4."""
-        if self.status is not PRIMARY or fetch.epoch != self.joined:
+        if self.leadership.state is not LEADER or fetch.epoch != self.leadership.joined:
             return
         if self.length - fetch.length > len(self._t):
             chosen = sorted((e for i, e in self._t.items() if i >= fetch.length), key=lambda e: e.place)
         else:
             chosen = [self._t[i] for i in range(fetch.length, self.length) if i in self._t]
-        parts = _portions(chosen, self.options.portion_bytes)
-        for part, entries in enumerate(parts):
-            refill = Refill(
-                self.joined, fetch.length, self._told_clock, self.length, self.reach, entries, part, len(parts)
-            )
-            out.send_durable((sender,), refill)
+        states = [e.state() for e in chosen if e.epoch is not None and e.message is not None]
+        refill = Refill(self.leadership.joined, fetch.length, self._told_clock, self.length, self.reach, states)
+        for portion in split(refill, lambda state: len(state.message.payload), self.options.portion_bytes):
+            out.send_durable((sender,), portion)
 
     def _on_refill(self, sender: ProcessId, refill: Refill, now: int, out: Outbox) -> None:
         """Deviation 4."""
-        if not refill.epoch == self.joined == self.promised or sender != refill.epoch.leader:
+        if not self.leadership.is_current(refill.epoch) or sender != refill.epoch.leader:
             return
         entries = self._assembly.add(sender, refill.part, refill.parts, refill.entries)
         if entries is None or refill.first > self.length or refill.length <= self.length:
             return
-        self._confirm(now)
+        self.leadership.confirm(now, out)
         for state in entries:
             if state.place >= self.length:
                 self._take(state, now, out)
                 entry = self.entries.get(state.message.id)
                 if entry is not None and not entry.position:
                     self._acknowledge(entry)
-                self._advance_clock(state.ts)
+                self.clock.advance(state.ts)
         self.reach = max(self.reach, refill.reach)
         self._extend(refill.length, refill.clock)
         for index in [i for i in self._proposals if i < self.length]:
@@ -1175,7 +923,7 @@ class PrimCast(MulticastProtocol):
         self._drop(self.log.stable(position, out), out)
 
     def _on_stable_message(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
-        stable.ask = stable.ask and not self.rejoin.amnesiac
+        stable.ask = stable.ask and self.is_member()
         self._drop(self.log.on_stable_message(sender, stable, out), out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
@@ -1197,48 +945,17 @@ class PrimCast(MulticastProtocol):
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
         self._assembly.forget(peer)
-        if self.status is PRIMARY:
-            self._next_heartbeat = min(self._next_heartbeat, now)
-            self._wake_by(now)
-
-    def _wake_by(self, at: int) -> None:
-        self._wake = min(self._wake, at)
+        self.leadership.on_peer_reset(peer, now)
 
     def on_clock(self, off: bool, now: int) -> None:
         super().on_clock(off, now)
-        self._timer.reluctant = off
-        self._next_heartbeat = self._wake = now
+        self.leadership.on_clock(off, now)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
-        if self.rejoin.amnesiac:
-            return min(self._rejoin_due(now, out), self._submissions.tick(now, out))
-        wake_log = self.log.tick(now, out)
-        if now >= self._wake:
-            self._wake = self._run_timers(now, out)
-        return self._wake if wake_log is None else min(self._wake, wake_log)
+        told = self.log.tick(now, out) if self.is_member() else None
+        return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
 
-    def _run_timers(self, now: int, out: Outbox) -> int:
-        wakes = [self._want_due(now, out), self._retry_due(now, out), self._submissions.tick(now, out)]
-        if self.status is PRIMARY:
-            if now >= self._next_heartbeat:
-                self._next_heartbeat = now + self.options.heartbeat_us
-                if self._peers:
-                    beat = Heartbeat(self.joined, self._told_clock, self.length, self.log.position, self.clock_off)
-                    out.send_durable(tuple(self._peers), beat)
-            wakes.append(self._next_heartbeat)
-        elif self._votes is not None:
-            self._compute_state(now, out)
-            wakes.append(now + self.options.heartbeat_us)
-        if self.status is not PRIMARY or self._highest > self.promised:
-            if self._timer.due(now):
-                self._stand(now, out)
-            wakes.append(self._timer.deadline)
-        if now >= self._sweep_at:
-            self._sweep_at = now + _ABANDONED_RETRIES * self.options.retry_us
-            self._sweep(now, out)
-        return min(wakes)
-
-    def _want_due(self, now: int, out: Outbox) -> int:
+    def _want(self, now: int, out: Outbox) -> int:
         """Deviation 3: ask for payloads that do not come."""
         wanted: dict[ProcessId, list[MessageId]] = {}
         for message_id in self._wanted.due(now):
@@ -1252,9 +969,9 @@ class PrimCast(MulticastProtocol):
                 out.send((peer,), Want(some))
         return self._wanted.wake(now)
 
-    def _retry_due(self, now: int, out: Outbox) -> int:
+    def _retry(self, now: int, out: Outbox) -> int:
         """Deviation 11."""
-        asked: dict[tuple[ProcessId, ...], list[Vote]] = {}
+        asked: dict[tuple[ProcessId, ...], list[Stamp]] = {}
         unproposed: list[MessageId] = []
         void = False
         for message_id in self._retries.due(now):
@@ -1263,21 +980,21 @@ class PrimCast(MulticastProtocol):
                 self._retries.discard(message_id)
                 continue
             void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
-            missing = self._missing(entry) if entry.epoch is not None and self.status in (PRIMARY, FOLLOWER) else ()
+            missing = self._missing(entry) if entry.epoch is not None and self.leadership.takes_part else ()
             if missing:
                 asked.setdefault(missing, []).append(self._vote(entry))
-            elif entry.epoch is None and self.status is FOLLOWER:
+            elif entry.epoch is None and self.leadership.state is FOLLOWER:
                 unproposed.append(message_id)
             else:
                 self._retries.answered(message_id)
         self._stuck = self._stuck or bool(asked)
         for to, votes in asked.items():
             for some in chunks(votes):
-                self._send_acks(to, self._ack(some, again=True), out)
+                out.send_durable(to, self._ack(some, again=True))
         for ids in chunks(unproposed):
-            out.send((self.joined.leader,), Asked(ids))
-        if void and self.status is PRIMARY:
-            self._stand(now, out)
+            out.send((self.leadership.joined.leader,), Asked(ids))
+        if void and self.leadership.state is LEADER:
+            self.leadership.stand(now, out)
         return self._retries.wake(now)
 
     def _missing(self, entry: _Entry) -> tuple[ProcessId, ...]:
@@ -1288,31 +1005,33 @@ class PrimCast(MulticastProtocol):
             if group not in entry.locals:
                 has = {p for (g, *_), processes in entry.acks.items() if g == group for p in processes}
                 missing += [p for p in self.topology.groups[group] if p not in has]
-        if entry.final is not None and entry.final.time > self._horizon():
+        if entry.final is not None and entry.final.time > self.clocks.horizon:
             missing += [p for p in self.members if p != self.self_id]
         return tuple(missing)
 
-    def _sweep(self, now: int, out: Outbox) -> None:
+    def _sweep(self, now: int, out: Outbox) -> int:
         """Forget what was only ever heard of (those who want it delivered tell it again)."""
-        before = now - _ABANDONED_RETRIES * self.options.retry_us
+        period: int = _ABANDONED_RETRIES * self.options.retry_us
+        before = now - period
         for entry in [e for e in self.entries.values() if e.seen_at < before]:
             if entry.epoch is None and (entry.message is None or self.log.known(entry.id) is not None):
                 self._forget(entry, out)
+        return now + period
 
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
-        return self.leaders[group].leader
+        return self.leadership.leaders[group].leader
 
     def role(self) -> str:
-        return {PRIMARY: "leader", FOLLOWER: "follower"}.get(self.status, "recovering")
+        return self.leadership.role()
 
     def is_member(self) -> bool:
-        return not self.rejoin.amnesiac
+        return self.leadership.state is not REJOINING
 
     def describe(self) -> dict[str, Any]:
         return {
-            "epoch": f"{self.joined.number}/{self.joined.leader}",
+            "epoch": f"{self.leadership.joined.number}/{self.leadership.joined.leader}",
             "clock": self.clock.value,
             "quorum_clock": self.clocks.quorum_clock,
             "leader_clock": self.clocks.leader_clock,
@@ -1329,4 +1048,5 @@ class PrimCast(MulticastProtocol):
             known = (e.epoch is not None) + (e.final is not None) + (e.position > 0)
             phase, local = ("started", "proposed", "decided", "delivered")[known], Timestamp(e.ts, self.group)
             messages[i.hex()] = seen(phase, local if known else None, e.final, why.get(i, ()), e.locals, place=e.place)
-        return {**super().inspect(), "promised": list(self.promised), "length": self.length, "messages": messages}
+        promised = list(self.leadership.promised)
+        return {**super().inspect(), "promised": promised, "length": self.length, "messages": messages}

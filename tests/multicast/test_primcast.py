@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from multicast.engine import Engine
+from multicast.parts.ballots import NewLeader
 from multicast.parts.delivered import Known
 from multicast.parts.submissions import Copies
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
-from multicast.protocols.primcast import Accept, Ack, Bump, NewEpoch, PrimCast, Promise, Start, Want
+from multicast.protocols.primcast import Accept, Ack, Bump, PrimCast, Promise, Start, Want
 from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
 from tests.multicast.lockstep import START_US, Lockstep, Recorder
 from tests.multicast.scripted import changes
@@ -226,7 +227,7 @@ def test_line_42_a_promised_process_that_has_joined_takes_the_primarys_proposals
     m = world.submit(leader, 0)
     world.settle()
     world.cut = {(p, 4) for p in range(4) if p != leader}
-    while world.protocol(4).joined.leader != leader and world.step(leader, 4):
+    while world.protocol(4).leadership.joined.leader != leader and world.step(leader, 4):
         pass
     assert world.protocol(4).role() == "recovering"
     while world.step(leader, 4):
@@ -381,6 +382,8 @@ def test_a_restarted_primary_does_not_lead_in_its_old_epoch() -> None:
     out = Outbox()
     first = PrimCast(0, world.topology, PrimCast.specification.options(), world.rng)
     first.on_start(Saved({}), world.now, out)
+    ((_, accept, _),) = out.sends
+    first.on_message(0, accept, world.now, out)
     first.end_batch(world.now, out)
     assert first.role() == "leader"
     values.update({k: v for k, v in out.changes if v is not None})
@@ -389,7 +392,7 @@ def test_a_restarted_primary_does_not_lead_in_its_old_epoch() -> None:
     assert again.role() == "recovering"
     out = Outbox()
     again.on_tick(world.now + SECOND, out)
-    assert [m.epoch for _, m, _ in out.sends if type(m) is NewEpoch] == [Ballot(2, 0)]
+    assert [m.ballot for _, m, _ in out.sends if type(m) is NewLeader] == [Ballot(2, 0)]
 
 
 def test_what_a_process_told_others_is_restored() -> None:
@@ -412,7 +415,7 @@ def test_what_a_process_told_others_is_restored() -> None:
     m = world.submit(0, 0, 1)
     world.settle()
     before = world.protocol(1)
-    kept[1][b"b"] = msgspec.msgpack.encode((before.promised, before.joined))
+    kept[1][b"b"] = msgspec.msgpack.encode((before.leadership.promised, before.leadership.joined))
     again = PrimCast(1, world.topology, PrimCast.specification.options(), world.rng)
     again.on_start(Saved(kept[1], first=False), world.now, Outbox())
     assert (again.clock.value, again.length, again.entries[m].ts) == (before.clock.value, 1, before.entries[m].ts)
@@ -485,7 +488,7 @@ def test_what_one_group_stamps_in_time_and_another_late_is_delivered_late_by_eac
     world = cluster(clock="hybrid", dedup_window_us=SECOND)
     world.cut = {(p, q) for p in range(6) for q in range(6) if p // 3 != q // 3}
     m = world.submit(0, 0, 1)
-    before = [world.protocol(p).joined for p in range(6)]
+    before = [world.protocol(p).leadership.joined for p in range(6)]
     for _ in range(3):
         other = world.submit(0, 0)
         world.advance(SECOND)
@@ -496,7 +499,7 @@ def test_what_one_group_stamps_in_time_and_another_late_is_delivered_late_by_eac
     assert world.delivered(0)[-1] == m and other in world.delivered(0)
     stamps = [at for p in range(6) for _, i, at in recorded(world, p) if i == m]
     assert len(set(stamps)) == 2 and min(stamps).time > START_US + SECOND
-    assert world.protocol(0).joined > before[0] and world.protocol(3).joined == before[3]
+    assert world.protocol(0).leadership.joined > before[0] and world.protocol(3).leadership.joined == before[3]
 
 
 def test_a_large_state_changes_primaries_in_portions() -> None:
@@ -543,8 +546,8 @@ def test_what_no_correct_peer_sends_is_refused() -> None:
         world.protocol(0).on_message(3, Start(world.message(1)), world.now, out)
     with pytest.raises(PeerError, match="Bump from group 1"):
         world.protocol(0).on_message(3, Bump(Ballot(1, 3), 5, 0), world.now, out)
-    with pytest.raises(PeerError, match="somebody else's epoch"):
-        world.protocol(0).on_message(1, NewEpoch(Ballot(7, 2)), world.now, out)
+    with pytest.raises(PeerError, match="somebody else's ballot"):
+        world.protocol(0).on_message(1, NewLeader(Ballot(7, 2)), world.now, out)
 
 
 def test_a_primary_that_hears_from_another_group_that_its_message_is_settled_catches_up() -> None:
@@ -569,11 +572,11 @@ def test_who_lost_its_disk_says_nothing_until_it_is_readmitted() -> None:
     lose_disk(world, 1)
     world.advance(300_000)
     assert not world.protocol(1).is_member() and not [link for links in said for link in links if link[0] == 1]
-    assert world.protocol(1).rejoin.bound is None  # process 2 has not answered
+    assert world.protocol(1).leadership.rejoin.bound is None  # process 2 has not answered
     world.cut = {(p, q) for p in range(3, 6) for q in range(3)}
     world.advance(3 * SECOND)
     back = world.protocol(1)
-    assert back.is_member() and back.joined > Ballot(1, 0)
+    assert back.is_member() and back.leadership.joined > Ballot(1, 0)
     assert back.entries[m].ts == world.protocol(2).entries[m].ts
     world.cut = set()
     world.advance(5 * SECOND)

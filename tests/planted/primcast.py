@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from multicast.protocol import Outbox, Saved
-from multicast.protocols.primcast import PROMISED, Ack, PrimCast
+from multicast.protocols.primcast import Accept, Ack, PrimCast
 from multicast.simulation.runner import Settings
-from multicast.types import Ballot, GroupId, MessageId, ProcessId
 from tests.planted import Planted
+from tests.planted.rewriting import rewrite
 
 SPARSE = Settings(
     profile="faults",
@@ -35,37 +35,34 @@ class PrintedLine42(PrimCast):
     """Line 42 as printed: a process that is PROMISED, though it has joined the epoch, ignores its primary's ACKs."""
 
     def _append_proposals(self, now: int, out: Outbox) -> None:
-        if self.status is not PROMISED:
+        if self.leadership.takes_part:
             super()._append_proposals(now, out)
             return
         while (vote := self._proposals.pop(self.length, None)) is not None:
             self._extend(self.length + 1, vote.ts)
 
 
+@rewrite("end_batch", "self.clock.value > self._told_clock", "self.clock.value > max(self._told_clock, self.quiet)")
+@rewrite(
+    "end_batch",
+    "self._told_clock = self.clock.value",
+    "self._told_clock = self.clock.value if self.clock.value > self.quiet else self._told_clock",
+)
 class PrintedLine73(PrimCast):
     """Line 73 as printed: the clock that a new epoch begins with is not announced."""
 
     quiet = 0
 
-    def _send_accept(self, out: Outbox) -> None:
+    def accepted(self, out: Outbox) -> Accept:
         told = self._told_clock
-        super()._send_accept(out)
-        _, accept, _ = out.sends[-1]
+        accept = super().accepted(out)
         accept.clock = self._told_clock = told
         self.quiet = self.clock.value
+        return accept
 
-    def _on_new_state(self, sender: ProcessId, state: Any, now: int, out: Outbox) -> None:
-        before = self.joined
-        super()._on_new_state(sender, state, now, out)
-        if self.joined != before:
-            self.clocks.leader_clock = max((entry.ts for entry in self._t.values()), default=0)
-
-    def _must_tell_clock(self) -> bool:
-        return self.clock.value > max(self.quiet, self._told_clock)
-
-    def _tell_clock(self) -> None:
-        if self.clock.value > self.quiet:
-            super()._tell_clock()
+    def adopt(self, state: Any, now: int, out: Outbox) -> None:
+        super().adopt(state, now, out)
+        self.clocks.leader_clock = max((entry.ts for entry in self._t.values()), default=0)
 
     def _ack(self, votes: list[Any], again: bool = False) -> Ack:
         ack = super()._ack(votes, again)
@@ -83,7 +80,7 @@ class AcknowledgedWithoutPayload(PrimCast):
                 del self._proposals[vote.place]
                 self._extend(vote.place + 1, vote.ts)
                 group = self.topology.groups[self.group]
-                out.send_durable(group, Ack(self.promised, vote.ts, self.length, self.log.position, [vote]))
+                out.send_durable(group, Ack(self.leadership.promised, vote.ts, self.length, self.log.position, [vote]))
                 continue
             before = self.length
             super()._append_proposals(now, out)
@@ -91,93 +88,73 @@ class AcknowledgedWithoutPayload(PrimCast):
                 return
 
 
+@rewrite(
+    "end_batch",
+    "out.send_durable(self.topology.members(groups), self._ack(votes))",
+    "out.send(self.topology.members(groups), self._ack(votes))",
+)
+@rewrite("end_batch", "out.send_durable((peer,), self._ack(votes))", "out.send((peer,), self._ack(votes))")
+@rewrite("_retry", "out.send_durable(to, self._ack(some, again=True))", "out.send(to, self._ack(some, again=True))")
 class AcknowledgedBeforeSync(PrimCast):
     """An ACK leaves before what it vouches for is on disk."""
 
-    def _send_acks(self, to: tuple[ProcessId, ...], ack: Ack, out: Outbox) -> None:
-        out.send(to, ack)
 
-
+@rewrite("_deliver_ready", "horizon = self.clocks.horizon", "horizon = self.clocks.leader_clock")
 class WithoutQuorumClock(PrimCast):
     """Line 29 left out: a later primary may stamp below what was delivered. (Random runs rarely find it: the clocks of
     the others must be low when the primary dies. See the staged schedule in tests/multicast.)"""
 
-    def _horizon(self) -> int:
-        return self.clocks.leader_clock
 
-
+@rewrite("_deliver_ready", "horizon = self.clocks.horizon", "horizon = self.clocks.quorum_clock")
 class WithoutLeaderClock(PrimCast):
     """Line 28 left out: this primary may stamp below what was delivered."""
 
-    def _horizon(self) -> int:
-        return self.clocks.quorum_clock
 
-
+@rewrite("choose", "key=lambda vote: (vote.joined, vote.length)", "key=lambda vote: vote.length")
 class LongestOfAnyEpoch(PrimCast):
     """Line 66 left out: the longest T wins, whatever its epoch."""
 
-    def _choose(self, votes: dict[ProcessId, Any]) -> Any:
-        return max(votes.values(), key=lambda vote: vote.length)
 
-
+@rewrite("choose", "(vote.joined, vote.length)", "(vote.joined, -vote.length)")
 class ShortestState(PrimCast):
     """Line 67 turned round."""
 
-    def _choose(self, votes: dict[ProcessId, Any]) -> Any:
-        latest = max(vote.joined for vote in votes.values())
-        return min((vote for vote in votes.values() if vote.joined == latest), key=lambda vote: vote.length)
 
-
+@rewrite("_on_vote", "key = (group, vote.epoch, vote.ts)", "key = (group, Ballot(0, 0), 0)")
+@rewrite("_place", "(self.group, vote.epoch, vote.ts)", "(self.group, Ballot(0, 0), 0)")
 class EpochsMixed(PrimCast):
     """Line 10 without "one epoch": acknowledgements of a stamp in different epochs count together, and it is the first
     that counts."""
 
-    def _ack_key(self, group: GroupId, epoch: Ballot, ts: int) -> tuple[GroupId, Ballot, int]:
-        return group, Ballot(0, 0), 0
 
-
+@rewrite("advance", "if to > self.value:", "if False:", part="clock")
 class ClockNotRaised(PrimCast):
     """Lines 44 and 49 left out: clocks count only what their own process has stamped."""
 
-    def _advance_clock(self, to: int) -> None:
-        pass
 
-
+@rewrite("report", "if length <= self.length:", "if True:", part="clocks")
 class LengthIgnored(PrimCast):
     """A primary's clock counts though a part of its T was lost on the way."""
 
-    def _on_report(self, sender: ProcessId, epoch: Ballot, clock: int, length: int) -> None:
-        super()._on_report(sender, epoch, clock, 0)
 
-
+@rewrite("_save", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
 class PromisesNotSaved(PrimCast):
     """A promise is given, and forgotten at a crash."""
 
-    def _save_epochs(self, out: Outbox) -> None:
-        pass
 
-
+@rewrite("_save_entry", "out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))", "pass")
 class EntriesNotSaved(PrimCast):
     """T is only in memory."""
 
-    def _save_entry(self, entry: Any, out: Outbox) -> None:
-        pass
 
-
+@rewrite("_deliver_ready", "or self.log.position < self.reach", "")
 class ReachIgnored(PrimCast):
     """A process delivers on its own though its T lacks what others have settled."""
 
-    def _deliver_ready(self, now: int, out: Outbox) -> None:
-        reach, self.reach = self.reach, 0
-        super()._deliver_ready(now, out)
-        self.reach = reach
 
-
+@rewrite("_limit", "created_us(message_id) + window if window else _NEVER - 1", "1 << 62")
 class CopiesMixed(PrimCast):
     """Stamps of a forgotten copy of a message and of a late one make one final timestamp (deviation 9)."""
-
-    def _limit(self, message_id: MessageId) -> int:
-        return 1 << 62
 
 
 class AmnesiacVotes(PrimCast):
@@ -187,17 +164,13 @@ class AmnesiacVotes(PrimCast):
         super().on_start(msgspec.structs.replace(saved, lost=False, first=saved.first or saved.lost), now, out)
 
 
+@rewrite("adopt", "self.reach = max(self.reach, state.reach)", "pass")
+@rewrite("choose", "reach = max(vote.reach for vote in votes.values())", "reach = 0")
+@rewrite(
+    "_return_if_caught_up", "or self._deliveries.position < max(state.reach, self.rejoin.reach)", "", part="leadership"
+)
 class AmnesiacBehind(PrimCast):
     """Who lost its disk joins without the history that the new state leaves out, and delivers on its own."""
-
-    def _join(self, state: Any, now: int, out: Outbox) -> None:
-        state.reach = 0
-        super()._join(state, now, out)
-
-    def _rejoin_if_caught_up(self, now: int, out: Outbox) -> None:
-        if self._held_state is not None:
-            self.rejoin.reach = self._held_state.reach = 0
-        super()._rejoin_if_caught_up(now, out)
 
 
 PLANTED = (

@@ -12,28 +12,28 @@ class BumpBeforeSync(PrimCast):
     """A bump leaves before the clock that it tells is on disk."""
 
 
-@rewrite("_run_timers", "out.send_durable(tuple(self._peers), beat)", "out.send(tuple(self._peers), beat)")
+@rewrite("beat", "out.send_durable(", "out.send(")
 class HeartbeatBeforeSync(PrimCast):
     """A heartbeat leaves before the clock that it tells is on disk."""
 
 
-@rewrite("_run_timers", "Heartbeat(self.joined, self._told_clock,", "Heartbeat(self.joined, self.clock.value,")
-@rewrite("_run_timers", "out.send_durable(tuple(self._peers), beat)", "out.send(tuple(self._peers), beat)")
+@rewrite("beat", "self._told_clock", "self.clock.value")
+@rewrite("beat", "out.send_durable(", "out.send(")
 class HeartbeatTellsUnsavedClock(PrimCast):
     """A heartbeat tells the clock as it is, saved or not, and does not wait for the disk."""
 
 
-@rewrite("_send_accept", "out.send_durable(", "out.send(")
+@rewrite("_tell_joined", "out.send_durable(", "out.send(", part="leadership")
 class AcceptBeforeSync(PrimCast):
     """A process says that it has joined an epoch before that is on disk."""
 
 
-@rewrite("_promise", "out.send_durable((epoch.leader,), promise)", "out.send((epoch.leader,), promise)")
+@rewrite("_promise", "out.send_durable(", "out.send(", part="leadership")
 class PromiseBeforeSync(PrimCast):
     """A promise leaves before it is on disk."""
 
 
-@rewrite("_stand", "out.send_durable(", "out.send(")
+@rewrite("stand", "out.send_durable(", "out.send(", part="leadership")
 class StandsBeforeSync(PrimCast):
     """A candidate asks for promises before its own is on disk."""
 
@@ -43,48 +43,48 @@ class ClockNotSaved(PrimCast):
     """Clock, length of T and reach are only in memory."""
 
 
-@rewrite("_adopt", "self._save_epochs(out)", "pass")
+@rewrite("_take_over", "self._save(out)", "pass", part="leadership")
 class JoinedNotSaved(PrimCast):
     """The epoch that a process has joined is only in memory."""
 
 
-@rewrite("_adopt", "out.delete(_ENTRY_PREFIX + entry.id)", "pass")
+@rewrite("adopt", "out.delete(_ENTRY_PREFIX + entry.id)", "pass")
 class DroppedNotDeleted(PrimCast):
     """What a new state leaves out is there again after a restart."""
 
 
-@rewrite("_promise", "self._proposals.clear()", "pass")
-@rewrite("_adopt", "self._proposals.clear()", "pass")
+@rewrite("ended", "self._proposals.clear()", "pass")
+@rewrite("adopt", "self._proposals.clear()", "pass")
 class ProposalsKept(PrimCast):
     """Proposals of an earlier primary that could not be appended are kept after a promise."""
 
 
-@rewrite("_promise", "self._proposable.clear()", "pass")
+@rewrite("ended", "self._proposable.clear()", "pass")
 class ProposableKept(PrimCast):
     """What a primary was to propose is kept after a promise."""
 
 
-@rewrite("_on_ack", "ack.epoch == self.joined == self.promised", "ack.epoch == self.joined")
+@rewrite("_on_ack", "self.leadership.is_current(ack.epoch)", "ack.epoch == self.leadership.joined")
 class ProposalsTakenAfterPromise(PrimCast):
     """Who has promised an epoch goes on appending what the primary of the one before proposes."""
 
 
-@rewrite("_join", "self._advance_clock(state.clock)", "pass")
+@rewrite("adopt", "self.clock.advance(state.clock)", "pass")
 class JoinersClock(PrimCast):
     """A process joins an epoch with its own clock, and says so."""
 
 
-@rewrite("_join", "self.reach = max(self.reach, state.reach)", "pass")
+@rewrite("adopt", "self.reach = max(self.reach, state.reach)", "pass")
 class JoinersReach(PrimCast):
     """A process joins an epoch and delivers on its own though its T lacks what is settled."""
 
 
-@rewrite("_rejoin_if_caught_up", "max(self.rejoin.reach, state.reach)", "state.reach")
+@rewrite("_return_if_caught_up", "max(state.reach, self.rejoin.reach)", "state.reach", part="leadership")
 class RejoinersReach(PrimCast):
     """Who lost its disk joins without what others had reached."""
 
 
-@rewrite("_rejoin_if_caught_up", "max(self.rejoin.reach, state.reach)", "self.rejoin.reach")
+@rewrite("_return_if_caught_up", "max(state.reach, self.rejoin.reach)", "self.rejoin.reach", part="leadership")
 class RejoinersStatesReach(PrimCast):
     """Who lost its disk joins without what the new state leaves out."""
 
@@ -104,47 +104,47 @@ class ToldAlone(PrimCast):
     """A process tells other groups its own watermark, before a quorum of its group has reached it."""
 
 
-@rewrite("_compute_state", "self._advance_clock(max(vote.clock for vote in votes.values()))", "pass")
+@rewrite("choose", "max(vote.clock for vote in votes.values())", "self.clock.value")
 class PromisersClocksIgnored(PrimCast):
     """A new primary begins with its own clock."""
 
 
-@rewrite("_compute_state", "self.reach = max(self.reach, *(vote.reach for vote in votes.values()))", "pass")
+@rewrite("choose", "max(vote.reach for vote in votes.values())", "self.reach")
 class PromisersReachIgnored(PrimCast):
     """A new primary does not know what is settled among its voters."""
 
 
-@rewrite("_compute_state", "if votes[ahead].position > self.log.position:", "if False:")
+@rewrite("_choose", "if votes[ahead].position > self._deliveries.position:", "if False:", part="leadership")
 class CandidateBehind(PrimCast):
     """A candidate does not deliver first what its voters have."""
 
 
-@rewrite("_compute_state", "len(votes) < self.quorum", "len(votes) < self.quorum - 1")
+@rewrite("_choose", "len(votes) < self.quorum", "len(votes) < self.quorum - 1", part="leadership")
 class OnePromiseLess(PrimCast):
     """A candidate needs one promise less than a quorum."""
 
 
-@rewrite("_on_promise", "promise.epoch != self.promised or", "")
+@rewrite("_on_vote", "vote.ballot != self.promised or", "", part="leadership")
 class OldPromisesCount(PrimCast):
     """Promises for a candidate's earlier epochs count."""
 
 
-@rewrite("_on_new_epoch", "if epoch <= self.promised:", "if epoch < self.promised:")
+@rewrite("_on_new_leader", "if asked.ballot <= self.promised:", "if asked.ballot < self.promised:", part="leadership")
 class PromisesTwice(PrimCast):
     """A process promises an epoch again."""
 
 
-@rewrite("_promise", "self._assembly.clear()", "pass")
+@rewrite("_promise", "self._assembly.clear()", "pass", part="leadership")
 class PortionsMixed(PrimCast):
     """Portions of promises for two epochs make one."""
 
 
-@rewrite("_confirm_by_quorum", ">= self.quorum:", ">= self.quorum - 1:")
+@rewrite("_confirm_by_quorum", ">= self.quorum", ">= self.quorum - 1", part="leadership")
 class OneAcceptLess(PrimCast):
     """An epoch begins when one process less than a quorum has accepted it."""
 
 
-@rewrite("_on_accept", "self._accepted = set()", "pass")
+@rewrite("on_joined", "self._joiners = set()", "pass", part="leadership")
 class AcceptsOfAnyEpoch(PrimCast):
     """Who has accepted an earlier epoch counts as one who has accepted this one."""
 
@@ -161,12 +161,12 @@ class NotItsOwnStamp(PrimCast):
     """A quorum's stamp counts as the own group's though T has another."""
 
 
-@rewrite("_on_ack", "if not own: self._advance_clock(vote.ts)", "if not own: pass")
+@rewrite("_on_ack", "if not own: self.clock.advance(vote.ts)", "if not own: pass")
 class OthersStampsMoveNoClock(PrimCast):
     """Line 49 left out."""
 
 
-@rewrite("_append_proposals", "self._advance_clock(vote.ts)", "pass")
+@rewrite("_append_proposals", "self.clock.advance(vote.ts)", "pass")
 class ProposalsMoveNoClock(PrimCast):
     """Line 44 left out."""
 
@@ -193,21 +193,17 @@ class DroppedOutOfReach(PrimCast):
     """What is settled and dropped does not count for the reach that states carry."""
 
 
-@rewrite(
-    "_on_heartbeat",
-    "self._on_report(sender, epoch, heartbeat.clock, heartbeat.length)",
-    "self._on_report(sender, epoch, heartbeat.clock, self.length)",
-)
+@rewrite("heard", "heartbeat.clock, heartbeat.length)", "heartbeat.clock, self.length)")
 class HeartbeatsLengthIgnored(PrimCast):
     """A heartbeat's clock counts though a part of T was lost on the way."""
 
 
-@rewrite("_on_heartbeat", "if length > self.length:", "if False:")
+@rewrite("heard", "if length > self.length:", "if False:")
 class NothingFetched(PrimCast):
     """Nobody asks for a part of T that was lost on the way."""
 
 
-@rewrite("_on_fetch", "self.reach, entries, part", "0, entries, part")
+@rewrite("_on_fetch", "self.reach, states", "0, states")
 class RefillWithoutReach(PrimCast):
     """A refill does not say that something is settled."""
 
@@ -228,9 +224,10 @@ class ClockForgotten(PrimCast):
 
 
 @rewrite(
-    "on_start",
-    "if self.joined.leader == self.self_id: self._timer.restart(now, 0.1)",
-    "if self.joined.leader == self.self_id: self.status = PRIMARY",
+    "start",
+    "self._wait(now, _RESTARTED)",
+    "self.state, self.takes_part = (LEADER, True) if self.joined == self.promised else (PROMISED, False)",
+    part="leadership",
 )
 class LeadsAgain(PrimCast):
     """A restarted primary goes on in its epoch."""
@@ -241,7 +238,7 @@ class DeliveredIsPending(PrimCast):
     """After a restart what was delivered at the own group's stamp is pending again."""
 
 
-@rewrite("_deliver_ready", "self.status not in (PRIMARY, FOLLOWER) or", "")
+@rewrite("_deliver_ready", "not self.leadership.takes_part or", "")
 class DeliversAfterPromise(PrimCast):
     """Who has promised an epoch goes on delivering."""
 
@@ -261,13 +258,13 @@ class DeliveredAppended(PrimCast):
     """What was delivered is appended to T again."""
 
 
-@rewrite("_confirm", "if self.self_id not in entry.acks.get((self.group, entry.epoch, entry.ts), ()):", "if False:")
-@rewrite("_retry_due", "asked.setdefault(missing, []).append(self._vote(entry))", "pass")
+@rewrite("confirmed", "if self.self_id not in entry.acks.get((self.group, entry.epoch, entry.ts), ()):", "if False:")
+@rewrite("_retry", "asked.setdefault(missing, []).append(self._vote(entry))", "pass")
 class NotToldAgain(PrimCast):
     """Acknowledgements are told once."""
 
 
-@rewrite("_adopt", "self.clocks.begin(self.joined, self.length, clock)", "pass")
+@rewrite("adopt", "self.clocks.begin(state.ballot, self.length, state.clock)", "pass")
 class ClocksNotBegun(PrimCast):
     """Clocks that are told in an epoch are not counted from its beginning."""
 
