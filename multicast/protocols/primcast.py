@@ -85,8 +85,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -103,25 +102,15 @@ from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import Assembly, Portion, split
 from multicast.parts.rejoin import Highest, Returned
 from multicast.parts.retries import Retries, chunks, resendable
+from multicast.parts.sequence import Sequence
+from multicast.parts.stamps import Entry, EntryState, Stamp, Window
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _ENTRY_PREFIX = b"m"
 _STATE_KEY = b"c"
 _ABANDONED_RETRIES = 20
-_NEVER = 1 << 63
-
-
-class Stamp(NamedTuple):
-    """The sender's T holds message `id` at `place` (-1: delivered, place unknown), stamped `ts` in `epoch`. digest: of
-    the payload, from a primary; empty otherwise."""
-
-    id: MessageId
-    place: int
-    ts: int
-    epoch: Ballot
-    digest: bytes = b""
 
 
 class Start(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -131,14 +120,14 @@ class Start(msgspec.Struct, array_like=True, tag=1, gc=False):
 
 
 class Ack(msgspec.Struct, array_like=True, tag=2, gc=False):
-    """ACKs of lines 39, 45 and 81. epoch: promised by the sender, its current one whenever it votes. clock: told to
+    """ACKs of lines 39, 45 and 81. epoch: promised by the sender, its current one if there are stamps. clock: told to
     the own group. length: of the sender's T. position: its last delivery. again: tell me yours, and your clock."""
 
     epoch: Ballot
     clock: int
     length: int
     position: int
-    votes: list[Stamp]
+    stamps: list[Stamp]
     again: bool = False
 
 
@@ -154,15 +143,6 @@ class Want(msgspec.Struct, array_like=True, tag=4, gc=False):
     """I lack the payloads of these messages, which you have acknowledged."""
 
     ids: list[MessageId]
-
-
-class EntryState(msgspec.Struct, array_like=True, gc=False):
-    """A message in somebody's T; also its saved form. See `Stamp`."""
-
-    message: AppMessage
-    place: int
-    epoch: Ballot
-    ts: int
 
 
 class Promise(Vote, array_like=True, tag=6, gc=False):
@@ -221,46 +201,6 @@ class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
 _FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest)
 
 
-class _Entry:
-    """A message that is not settled.
-
-    epoch, place, ts: as in T; None, -1 and 0 if it is not there. acks: (group, epoch, stamp) -> who acknowledged it.
-    locals: group -> lowest decided stamp; of the own group that in T. final: once all that it needs are decided.
-    heard: who acknowledged it last, to be asked for the payload. position: of its delivery here, 0 before.
-    """
-
-    __slots__ = (
-        "acks", "digest", "epoch", "final", "heard", "id", "locals", "message", "place", "position", "seen_at", "ts",
-    )  # fmt: skip
-
-    def __init__(self, message_id: MessageId, now: int):
-        self.id = message_id
-        self.message: AppMessage | None = None
-        self.digest = b""
-        self.epoch: Ballot | None = None
-        self.place = -1
-        self.ts = 0
-        self.acks: dict[tuple[GroupId, Ballot, int], set[ProcessId]] = {}
-        self.locals: dict[GroupId, int] = {}
-        self.final: Timestamp | None = None
-        self.heard: ProcessId | None = None
-        self.position = 0
-        self.seen_at = now
-
-    def take(self, message: AppMessage) -> None:
-        self.message = message
-        self.digest = _digest(message)
-
-    def state(self) -> EntryState:
-        assert self.message is not None and self.epoch is not None
-        return EntryState(self.message, self.place, self.epoch, self.ts)
-
-
-def _digest(message: AppMessage) -> bytes:
-    groups = b"".join(g.to_bytes(2, "big") for g in message.destinations)
-    return blake2b(message.payload + groups, digest_size=8).digest()
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryState).decode
 _decode_state = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
@@ -293,18 +233,16 @@ class PrimCast(MulticastProtocol):
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.clock = Clock(self.options.clock)
-        self.entries: dict[MessageId, _Entry] = {}
+        self.entries: dict[MessageId, Entry] = {}
         self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
         self.leadership: Leadership[Promise, NewState] = Leadership(
             self, self.log, self_id, topology, self.options, rng, to_all=True
         )
         self.members = self.leadership.members
         self.quorum = self.leadership.quorum
-        self.length = 0
-        self.reach = 0
-        self._t: dict[int, _Entry] = {}
+        self.window = Window(self.options.dedup_window_us)
+        self.t = Sequence(self.options.early_max)
         self._queue = PendingQueue()
-        self._proposals: dict[int, Stamp] = {}
         self._proposable: list[MessageId] = []
         self._acks: dict[tuple[GroupId, ...], list[Stamp]] = {}
         self._replies: dict[ProcessId, list[Stamp]] = {}
@@ -342,23 +280,22 @@ class PrimCast(MulticastProtocol):
         self.log.restore(values, saved.position, self._destinations)
         if _STATE_KEY in values:
             self._saved_state = _decode_state(values[_STATE_KEY])
-            clock, self.length, self.reach = self._saved_state
+            clock, self.t.length, self.t.reach = self._saved_state
             self.clock.advance(clock)
         self.clock.advance(self.log.timestamp.time)
         self._deadlines.by("sweep", now)
         self.leadership.start(saved, now, out)
-        self.clocks.begin(self.leadership.joined, self.length, 0)
+        self.clocks.begin(self.leadership.joined, self.t.length, 0)
         for entry in self.entries.values():
             self._restore(entry, now)
 
     def _load(self, state: EntryState, now: int) -> None:
-        entry = self.entries[state.message.id] = _Entry(state.message.id, now)
+        entry = self.entries[state.message.id] = Entry(state.message.id, self.group, now)
         entry.take(state.message)
         entry.place, entry.epoch, entry.ts = state.place, state.epoch, state.ts
-        if entry.place >= 0:
-            self._t[entry.place] = entry
+        self.t.put(entry)
 
-    def _restore(self, entry: _Entry, now: int) -> None:
+    def _restore(self, entry: Entry, now: int) -> None:
         known = self.log.known(entry.id)
         if known is not None and entry.ts <= known[0].time:
             entry.final, entry.position = known
@@ -369,14 +306,14 @@ class PrimCast(MulticastProtocol):
         entry = self.entries.get(message_id)
         if entry is None or entry.message is None or entry.ts > delivered_at.time:
             return None
-        return self._needs(entry.message, delivered_at.time)
+        return self.window.needs(entry.message, delivered_at.time, self.group)
 
-    def _save_entry(self, entry: _Entry, out: Outbox) -> None:
+    def _save_entry(self, entry: Entry, out: Outbox) -> None:
         out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))
 
     def _save_state(self, out: Outbox) -> None:
         """Clock, T's length and reach, before anything of this batch is told."""
-        state = (self.clock.value, self.length, self.reach)
+        state = (self.clock.value, self.t.length, self.t.reach)
         if state != self._saved_state:
             self._saved_state = state
             out.put(_STATE_KEY, _encode(state))
@@ -463,39 +400,37 @@ class PrimCast(MulticastProtocol):
                 continue
             if self.log.known(message_id) is not None:
                 continue  # what is known as delivered is never stamped (deviation 9)
-            vote = Stamp(message_id, self.length, self.clock.stamp(self.real_clock(now)), self.leadership.joined)
-            self._place(entry, vote, now, out)
-            self._extend(self.length + 1, vote.ts)
-            self._acknowledge(entry)
+            ts = self.clock.stamp(self.real_clock(now))
+            self._append(entry, Stamp(message_id, self.t.length, ts, self.leadership.joined), now, out)
 
-    def _place(self, entry: _Entry, vote: Stamp, now: int, out: Outbox) -> None:
-        """Put a message into T: lines 38 and 43. What T had of it before is settled, and will be installed."""
+    def _append(self, entry: Entry, stamp: Stamp, now: int, out: Outbox) -> None:
+        """Lines 38, 39 and 43 to 45."""
+        self._place(entry, stamp, now, out)
+        self.clock.advance(stamp.ts)
+        self._extend(stamp.place + 1, stamp.ts)
+        self._acknowledge(entry)
+
+    def _place(self, entry: Entry, stamp: Stamp, now: int, out: Outbox) -> None:
+        """Put a message into T. What T had of it before is settled, and will be installed."""
         if entry.epoch is not None:
             self._queue.remove(entry.id)
-            self._t.pop(entry.place, None)
-            entry.final = None
-        entry.place, entry.epoch, entry.ts = vote.place, vote.epoch, vote.ts
-        entry.locals.pop(self.group, None)
-        if len(entry.acks.get((self.group, vote.epoch, vote.ts), ())) >= self.quorum:
-            entry.locals[self.group] = vote.ts
-        if vote.place >= 0:
-            self._t[vote.place] = entry
+            self.t.remove(entry)
+        entry.put(stamp, self.quorum)
+        self.t.put(entry)
         self._save_entry(entry, out)
         self._refresh(entry, now)
 
     def _extend(self, length: int, ts: int) -> None:
         """T has become longer; its last stamp is a clock of the leader's."""
-        self.length = max(self.length, length)
-        self.clocks.extend(self.length, ts)
+        self.t.extend(length)
+        self.clocks.extend(self.t.length, ts)
 
-    def _acknowledge(self, entry: _Entry) -> None:
+    def _acknowledge(self, entry: Entry) -> None:
         assert entry.message is not None
-        self._acks.setdefault(entry.message.destinations, []).append(self._vote(entry))
+        self._acks.setdefault(entry.message.destinations, []).append(self._stamp(entry))
 
-    def _vote(self, entry: _Entry) -> Stamp:
-        assert entry.epoch is not None
-        digest = entry.digest if self.leadership.state is LEADER else b""
-        return Stamp(entry.id, entry.place, entry.ts, entry.epoch, digest)
+    def _stamp(self, entry: Entry) -> Stamp:
+        return entry.stamp(with_digest=self.leadership.state is LEADER)
 
     def _on_ack(self, sender: ProcessId, ack: Ack, now: int, out: Outbox) -> None:
         """Lines 40-50."""
@@ -504,99 +439,80 @@ class PrimCast(MulticastProtocol):
         if not own and ack.epoch > self.leadership.leaders[group]:
             self.leadership.learn(group, ack.epoch)
         proposing = own and sender == ack.epoch.leader and self.leadership.is_current(ack.epoch)
-        full = len(self._proposals) >= self.options.early_max
-        for vote in ack.votes:
-            if proposing and vote.digest and vote.place >= self.length and not full:
-                self._proposals[vote.place] = vote
+        for stamp in ack.stamps:
+            if proposing and stamp.digest:
+                self.t.expect(stamp)
             if not own:
-                self.clock.advance(vote.ts)
-            self._on_vote(sender, group, vote, now)
+                self.clock.advance(stamp.ts)
+            self._on_stamp(sender, group, stamp, now)
         if own:
             self.clocks.report(sender, ack.epoch, ack.clock, ack.length)
             if self._stuck and ack.position > self.log.position:
                 out.catch_up(sender)
         if ack.again:
-            self._reply(sender, ack.votes, out)
+            self._reply(sender, ack.stamps, out)
 
-    def _on_vote(self, sender: ProcessId, group: GroupId, vote: Stamp, now: int) -> None:
+    def _on_stamp(self, sender: ProcessId, group: GroupId, stamp: Stamp, now: int) -> None:
         """Line 9, incrementally."""
         own = group == self.group
-        if self._is_past(vote.id, vote.ts) or (not own and self.log.known(vote.id) is not None):
+        if self._is_past(stamp.id, stamp.ts) or (not own and self.log.known(stamp.id) is not None):
             return
-        entry = self._pending(vote.id, now)
+        entry = self._pending(stamp.id, now)
         if entry.message is None:
             entry.heard = sender
             self._want_later(entry, now)
         elif group not in entry.message.destinations:
             return
-        if entry.locals.get(group, _NEVER) <= vote.ts:
+        if entry.is_decided(group, stamp.ts):
             return
-        self._retries.answered(vote.id)
-        key = (group, vote.epoch, vote.ts)  # line 10: of one epoch
-        held = entry.acks.get(key)
-        if held is None:
-            held = entry.acks[key] = set()
-        held.add(sender)
-        if len(held) >= self.topology.quorum(group) and (not own or entry.ts == vote.ts):
-            entry.locals[group] = vote.ts
+        self._retries.answered(stamp.id)
+        if entry.acknowledge(sender, group, stamp, self.topology.quorum(group)):
             self._refresh(entry, now)
 
-    def _refresh(self, entry: _Entry, now: int) -> None:
-        """Lines 12 and 19: what is known of m's final timestamp has changed."""
+    def _refresh(self, entry: Entry, now: int) -> None:
+        """What is known of m's final timestamp has changed."""
         if entry.position or entry.message is None or entry.epoch is None:
             return
-        needs = self._needs(entry.message, entry.ts)
-        limit = self._limit(entry.id) if len(needs) > 1 else _NEVER - 1
-        known = [Timestamp(entry.locals[g], g) for g in needs if entry.locals.get(g, _NEVER) <= limit]
-        if len(known) == len(needs):
-            entry.final = max(known)
-            self._queue.commit(entry.id, entry.final)
+        timestamp = entry.decide(self.window)
+        if entry.final is not None:
+            self._queue.commit(entry.id, timestamp)
         else:
-            self._queue.propose(entry.id, max([Timestamp(entry.ts, self.group), *known]))
+            self._queue.propose(entry.id, timestamp)
             self._retry_later(entry, now)
 
-    def _reply(self, sender: ProcessId, votes: list[Stamp], out: Outbox) -> None:
+    def _reply(self, sender: ProcessId, stamps: list[Stamp], out: Outbox) -> None:
         """Deviation 11: what this process has acknowledged, once more."""
         replies = self._replies.setdefault(sender, [])
         confirmed = self.leadership.takes_part
-        for vote in votes:
-            entry = self.entries.get(vote.id)
+        for stamp in stamps:
+            entry = self.entries.get(stamp.id)
             if entry is None:
-                known = self.log.known(vote.id)
+                known = self.log.known(stamp.id)
                 if known is not None:
-                    out.send((sender,), Known(vote.id, known[0]))
+                    out.send((sender,), Known(stamp.id, known[0]))
             elif entry.epoch is not None and (confirmed or entry.position):
-                replies.append(self._vote(entry))
+                replies.append(self._stamp(entry))
 
     def _append_proposals(self, now: int, out: Outbox) -> None:
         """Lines 42-45, in the order of T."""
-        while (vote := self._proposals.get(self.length)) is not None:
-            if self._is_past(vote.id, vote.ts):
-                self._skip_delivered(vote)
+        while (proposal := self.t.next()) is not None:
+            if self._is_past(proposal.id, proposal.ts):
+                self._replace(proposal.id, proposal.place)
+                self.clock.advance(proposal.ts)
+                self._extend(proposal.place + 1, proposal.ts)
                 continue
-            entry = self._pending(vote.id, now)
+            entry = self._pending(proposal.id, now)
             if entry.epoch is not None:
                 out.catch_up(self.leadership.joined.leader)
                 return
-            if entry.message is not None and entry.digest != vote.digest:
+            if entry.message is not None and entry.digest != proposal.digest:
                 entry.message = None
             if entry.message is None:
                 entry.heard = self.leadership.joined.leader
                 self._want_later(entry, now)
                 return
             self.leadership.confirm(now, out)
-            del self._proposals[vote.place]
-            self._place(entry, vote, now, out)
-            self.clock.advance(vote.ts)
-            self._extend(vote.place + 1, vote.ts)
-            self._acknowledge(entry)
-
-    def _skip_delivered(self, vote: Stamp) -> None:
-        """The next place of T holds what this process has delivered already."""
-        del self._proposals[vote.place]
-        self._replace(vote.id, vote.place)
-        self.clock.advance(vote.ts)
-        self._extend(vote.place + 1, vote.ts)
+            self._append(entry, proposal, now, out)
 
     def _on_bump(self, sender: ProcessId, bump: Bump, now: int, out: Outbox) -> None:
         self.clocks.report(sender, bump.epoch, bump.clock, bump.length)
@@ -606,7 +522,7 @@ class PrimCast(MulticastProtocol):
     def end_batch(self, now: int, out: Outbox) -> None:
         """Propose, append, and send the batch's acknowledgements and at most one bump; then deliver."""
         self._submissions.end_batch(Start, out)
-        if self._proposals:
+        if self.t.waiting:
             self._append_proposals(now, out)
         if self._proposable and self.leadership.state is LEADER:
             self._propose(now, out)
@@ -617,23 +533,23 @@ class PrimCast(MulticastProtocol):
             return
         raised = self.clock.value > self._told_clock
         self._told_clock = self.clock.value
-        for groups, votes in self._acks.items():
-            out.send_durable(self.topology.members(groups), self._ack(votes))
+        for groups, stamps in self._acks.items():
+            out.send_durable(self.topology.members(groups), self._ack(stamps))
         if raised and not self._acks:
-            out.send_durable(self.members, Bump(self.leadership.promised, self._told_clock, self.length))
+            out.send_durable(self.members, Bump(self.leadership.promised, self._told_clock, self.t.length))
         self._acks.clear()
-        for peer, votes in self._replies.items():
-            if votes or self.topology.group_of[peer] == self.group:
-                out.send_durable((peer,), self._ack(votes))
+        for peer, stamps in self._replies.items():
+            if stamps or self.topology.group_of[peer] == self.group:
+                out.send_durable((peer,), self._ack(stamps))
         self._replies.clear()
 
-    def _ack(self, votes: list[Stamp], again: bool = False) -> Ack:
-        return Ack(self.leadership.promised, self._told_clock, self.length, self.log.position, votes, again)
+    def _ack(self, stamps: list[Stamp], again: bool = False) -> Ack:
+        return Ack(self.leadership.promised, self._told_clock, self.t.length, self.log.position, stamps, again)
 
     # -- delivery (lines 26-30, 53-56) --------------------------------------------------------------------------------
 
     def _deliver_ready(self, now: int, out: Outbox) -> None:
-        if not self.leadership.takes_part or self.log.position < self.reach:
+        if not self.leadership.takes_part or self.log.position < self.t.reach:
             return
         horizon = self.clocks.horizon  # lines 28 and 29: nothing new will be stamped up to here
         while (due := self._queue.pop_up_to(horizon)) is not None:
@@ -649,12 +565,10 @@ class PrimCast(MulticastProtocol):
             out.deliver(message, final, note=_encode((entry.epoch, entry.ts)))
             self._delivered(entry, message, final, out)
 
-    def _delivered(self, entry: _Entry, message: AppMessage, final: Timestamp, out: Outbox) -> None:
+    def _delivered(self, entry: Entry, message: AppMessage, final: Timestamp, out: Outbox) -> None:
         """Common to a delivery and an installation."""
-        entry.final = final
-        entry.position = self.log.add(entry.id, self._needs(message, final.time), final, out)
-        entry.acks.clear()
-        entry.locals.clear()
+        groups = self.window.needs(message, final.time, self.group)
+        entry.delivered(final, self.log.add(entry.id, groups, final, out))
         self._stuck = False
         self._submissions.remove(entry.id)
         self._retries.discard(entry.id)
@@ -667,9 +581,10 @@ class PrimCast(MulticastProtocol):
     ) -> None:
         entry = self.entries.get(message.id)
         self.clock.advance(timestamp.time)
-        if entry is not None and not entry.position and self._is_new_copy(entry.ts, timestamp):
-            self.log.add(message.id, self._needs(message, timestamp.time), timestamp, out)  # T has a later copy
-            self.reach = max(self.reach, position)
+        if entry is not None and not entry.position and self.window.is_new_copy(entry.ts, timestamp):
+            groups = self.window.needs(message, timestamp.time, self.group)
+            self.log.add(message.id, groups, timestamp, out)  # T has a later copy
+            self.t.reach = max(self.t.reach, position)
         else:
             entry = self._pending(message.id, now)
             self._queue.remove(message.id)
@@ -683,50 +598,32 @@ class PrimCast(MulticastProtocol):
 
     # -- late copies, what is lost (deviation 9) ----------------------------------------------------------------------
 
-    def _limit(self, message_id: MessageId) -> int:
-        """The last stamp of this message that is not late."""
-        window: int = self.options.dedup_window_us
-        return created_us(message_id) + window if window else _NEVER - 1
-
-    def _needs(self, message: AppMessage, ts: int) -> tuple[GroupId, ...]:
-        """The groups whose stamps make the final timestamp where the own one is `ts`."""
-        return message.destinations if ts <= self._limit(message.id) else (self.group,)
-
     def _is_void(self, message_id: MessageId, ts: int) -> bool:
         """Whether another group has decided the message late, while the own stamp was in time."""
         entry = self.entries.get(message_id)
-        if entry is None or not self.options.dedup_window_us:
-            return False
-        limit = self._limit(message_id)
-        return ts <= limit and any(other > limit for group, other in entry.locals.items() if group != self.group)
-
-    def _is_new_copy(self, ts: int, final: Timestamp) -> bool:
-        """Whether a stamp of the own group is from after it forgot the delivery at `final`."""
-        window: int = self.options.dedup_window_us
-        return window > 0 and ts > final.time + 2 * window
+        return entry is not None and entry.is_void(ts, self.window)
 
     def _is_past(self, message_id: MessageId, ts: int) -> bool:
         """Whether the message of this stamp was delivered here, as far as this process can still know."""
         known = self.log.known(message_id)
-        return known is not None and not self._is_new_copy(ts, known[0])
+        return known is not None and not self.window.is_new_copy(ts, known[0])
 
     def _replace(self, message_id: MessageId, place: int) -> None:
         """A delivered message has this place in T."""
         entry = self.entries.get(message_id)
         if entry is not None and entry.position and place >= 0:
             entry.place = place
-            self._t[place] = entry
+            self.t.put(entry)
 
-    def _pending(self, message_id: MessageId, now: int) -> _Entry:
+    def _pending(self, message_id: MessageId, now: int) -> Entry:
         """The entry of a message that is not delivered; a new one also if an earlier copy of it was. (Then that one is
         settled: the group stamps again only what it has forgotten.)"""
         old = self.entries.get(message_id)
         if old is not None and not old.position:
             return old
-        entry = self.entries[message_id] = _Entry(message_id, now)
+        entry = self.entries[message_id] = Entry(message_id, self.group, now)
         if old is not None:
-            self.reach = max(self.reach, old.position)
-            self._t.pop(old.place, None)
+            self.t.drop(old)
             if old.message is not None:
                 entry.take(old.message)
         return entry
@@ -737,12 +634,13 @@ class PrimCast(MulticastProtocol):
         self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
         group = self.topology.group_of[sender]
-        if entry is None or entry.position or self._is_new_copy(entry.ts, known.final):
+        if entry is None or entry.position or self.window.is_new_copy(entry.ts, known.final):
             return
         if group != self.group and entry.message is not None and known.final > self.log.timestamp:
-            self._learn_final(entry, group, known.final)
+            self.clock.advance(known.final.time)
+            entry.learn_final(group, known.final, self.window)
             self._refresh(entry, now)
-        if known.final.time > self._limit(known.id) and group != self.group:
+        if known.final.time > self.window.limit(known.id) and group != self.group:
             return
         if entry.epoch is None or known.final <= self.log.timestamp:
             self._forget(entry, out)
@@ -752,30 +650,18 @@ class PrimCast(MulticastProtocol):
             self._peers.rotate(-1)  # one of them has delivered it, too
             out.catch_up(self._peers[0])
 
-    def _learn_final(self, entry: _Entry, group: GroupId, final: Timestamp) -> None:
-        """Another group has delivered this message: late, for itself, or at what all have decided."""
-        assert entry.message is not None
-        limit = self._limit(entry.id)
-        self.clock.advance(final.time)
-        if final.time > limit:
-            entry.locals.setdefault(group, final.time)
-            return
-        for other in entry.message.destinations:
-            if other != self.group and entry.locals.get(other, _NEVER) > limit:
-                entry.locals[other] = final.time if other == final.tiebreak else 0
-
-    def _forget(self, entry: _Entry, out: Outbox) -> None:
+    def _forget(self, entry: Entry, out: Outbox) -> None:
         """Whatever this undelivered message was, nobody needs it here."""
         self._queue.remove(entry.id)
-        self._t.pop(entry.place, None)
+        self.t.remove(entry)
         del self.entries[entry.id]
         out.delete(_ENTRY_PREFIX + entry.id)
 
-    def _want_later(self, entry: _Entry, now: int) -> None:
+    def _want_later(self, entry: Entry, now: int) -> None:
         if self._wanted.add(entry.id, now):
             self._deadlines.by("want", now + self.options.heartbeat_us)
 
-    def _retry_later(self, entry: _Entry, now: int) -> None:
+    def _retry_later(self, entry: Entry, now: int) -> None:
         if self._retries.add(entry.id, now):
             self._deadlines.by("retry", now + self.options.retry_us)
 
@@ -784,17 +670,17 @@ class PrimCast(MulticastProtocol):
     def ended(self, now: int, out: Outbox) -> None:
         """Line 62: nothing is proposed or appended in the epoch before any more."""
         self._proposable.clear()
-        self._proposals.clear()
+        self.t.forget_proposals()
         self._save_state(out)
 
     def vote(self) -> Promise:
         """Line 64."""
         epochs = self.leadership.promised, self.leadership.joined
-        return Promise(*epochs, self.log.position, self._states(), self.clock.value, self.length, self.reach)
+        return Promise(*epochs, self.log.position, self._states(), self.clock.value, self.t.length, self.t.reach)
 
     def state(self) -> NewState:
         """Line 69; and for those who promise late."""
-        return NewState(self.leadership.joined, self.reach, self._states(), self.clock.value, self.length)
+        return NewState(self.leadership.joined, self.t.reach, self._states(), self.clock.value, self.t.length)
 
     def _states(self) -> list[EntryState]:
         return [e.state() for e in self.entries.values() if e.epoch is not None and e.message is not None]
@@ -810,22 +696,18 @@ class PrimCast(MulticastProtocol):
     def adopt(self, state: NewState, now: int, out: Outbox) -> None:
         """Lines 71 to 73: this T, but what was delivered here stays."""
         self.clock.advance(state.clock)
-        self.reach = max(self.reach, state.reach)
-        self.length = state.length
-        self._t.clear()
+        self.t.begin(state.length, state.reach)
         self._queue = PendingQueue()
-        self._proposals.clear()
         given = {s.message.id for s in state.entries}
         for entry in list(self.entries.values()):
             entry.place = -1
             if not entry.position and entry.epoch is not None:
-                entry.epoch, entry.ts, entry.final = None, 0, None
-                entry.locals.pop(self.group, None)
+                entry.take_out()
                 if entry.id not in given:
                     out.delete(_ENTRY_PREFIX + entry.id)
         for taken in state.entries:
             self._take(taken, now, out)
-        self.clocks.begin(state.ballot, self.length, state.clock)
+        self.clocks.begin(state.ballot, self.t.length, state.clock)
         self._leader_before = (0, 0)
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
@@ -842,7 +724,7 @@ class PrimCast(MulticastProtocol):
         """Line 74, and the clock of line 73 (deviation 2)."""
         self._save_state(out)
         self._told_clock = self.clock.value
-        return Accept(self.leadership.joined, self._told_clock, self.length)
+        return Accept(self.leadership.joined, self._told_clock, self.t.length)
 
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Lines 75 and 76."""
@@ -856,7 +738,7 @@ class PrimCast(MulticastProtocol):
         for entry in self.entries.values():
             if entry.epoch is None or entry.position:
                 continue
-            if self.self_id not in entry.acks.get((self.group, entry.epoch, entry.ts), ()):
+            if not entry.is_acknowledged_by(self.self_id):
                 self._acknowledge(entry)
         self._told_clock = 0
         self._retries.hurry()
@@ -864,7 +746,7 @@ class PrimCast(MulticastProtocol):
 
     def beat(self, out: Outbox) -> None:
         leadership, position = self.leadership, self.log.position
-        beat = Beat(leadership.joined, position, leadership.resigning, self._told_clock, self.length)
+        beat = Beat(leadership.joined, position, leadership.resigning, self._told_clock, self.t.length)
         out.send_durable(leadership.others, beat)
 
     def heard(self, heartbeat: Beat, out: Outbox) -> None:
@@ -872,9 +754,9 @@ class PrimCast(MulticastProtocol):
         leader = heartbeat.ballot.leader
         self.clocks.report(leader, heartbeat.ballot, heartbeat.clock, heartbeat.length)
         length, position = self._leader_before
-        if length > self.length:
-            out.send((leader,), Fetch(heartbeat.ballot, self.length))
-        if max(position, self.reach) > self.log.position:
+        if length > self.t.length:
+            out.send((leader,), Fetch(heartbeat.ballot, self.t.length))
+        if max(position, self.t.reach) > self.log.position:
             out.catch_up(leader)
         self._leader_before = (heartbeat.length, heartbeat.position)
 
@@ -888,12 +770,8 @@ class PrimCast(MulticastProtocol):
         """Deviation 4."""
         if self.leadership.state is not LEADER or fetch.epoch != self.leadership.joined:
             return
-        if self.length - fetch.length > len(self._t):
-            chosen = sorted((e for i, e in self._t.items() if i >= fetch.length), key=lambda e: e.place)
-        else:
-            chosen = [self._t[i] for i in range(fetch.length, self.length) if i in self._t]
-        states = [e.state() for e in chosen if e.epoch is not None and e.message is not None]
-        refill = Refill(self.leadership.joined, fetch.length, self._told_clock, self.length, self.reach, states)
+        states = [e.state() for e in self.t.since(fetch.length) if e.epoch is not None and e.message is not None]
+        refill = Refill(self.leadership.joined, fetch.length, self._told_clock, self.t.length, self.t.reach, states)
         for portion in split(refill, lambda state: len(state.message.payload), self.options.portion_bytes):
             out.send_durable((sender,), portion)
 
@@ -902,20 +780,18 @@ class PrimCast(MulticastProtocol):
         if not self.leadership.is_current(refill.epoch) or sender != refill.epoch.leader:
             return
         entries = self._assembly.add(sender, refill.part, refill.parts, refill.entries)
-        if entries is None or refill.first > self.length or refill.length <= self.length:
+        if entries is None or refill.first > self.t.length or refill.length <= self.t.length:
             return
         self.leadership.confirm(now, out)
         for state in entries:
-            if state.place >= self.length:
+            if state.place >= self.t.length:
                 self._take(state, now, out)
                 entry = self.entries.get(state.message.id)
                 if entry is not None and not entry.position:
                     self._acknowledge(entry)
                 self.clock.advance(state.ts)
-        self.reach = max(self.reach, refill.reach)
+        self.t.reach = max(self.t.reach, refill.reach)
         self._extend(refill.length, refill.clock)
-        for index in [i for i in self._proposals if i < self.length]:
-            del self._proposals[index]
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
@@ -933,14 +809,14 @@ class PrimCast(MulticastProtocol):
             if entry is None:
                 continue
             if entry.position and self._is_settled(entry):
-                self.reach = max(self.reach, entry.position)
-                self._t.pop(entry.place, None)
+                self.t.drop(entry)
                 del self.entries[message_id]
                 out.delete(_ENTRY_PREFIX + message_id)
 
-    def _is_settled(self, entry: _Entry) -> bool:
+    def _is_settled(self, entry: Entry) -> bool:
         assert entry.message is not None and entry.final is not None
-        return self.log.is_settled(self._needs(entry.message, entry.final.time), entry.final)
+        groups = self.window.needs(entry.message, entry.final.time, self.group)
+        return self.log.is_settled(groups, entry.final)
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
@@ -982,14 +858,14 @@ class PrimCast(MulticastProtocol):
             void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
             missing = self._missing(entry) if entry.epoch is not None and self.leadership.takes_part else ()
             if missing:
-                asked.setdefault(missing, []).append(self._vote(entry))
+                asked.setdefault(missing, []).append(self._stamp(entry))
             elif entry.epoch is None and self.leadership.state is FOLLOWER:
                 unproposed.append(message_id)
             else:
                 self._retries.answered(message_id)
         self._stuck = self._stuck or bool(asked)
-        for to, votes in asked.items():
-            for some in chunks(votes):
+        for to, stamps in asked.items():
+            for some in chunks(stamps):
                 out.send_durable(to, self._ack(some, again=True))
         for ids in chunks(unproposed):
             out.send((self.leadership.joined.leader,), Asked(ids))
@@ -997,16 +873,14 @@ class PrimCast(MulticastProtocol):
             self.leadership.stand(now, out)
         return self._retries.wake(now)
 
-    def _missing(self, entry: _Entry) -> tuple[ProcessId, ...]:
+    def _missing(self, entry: Entry) -> tuple[ProcessId, ...]:
         """Whose acknowledgements, or clocks, this process lacks to deliver it; none if it waits for another message."""
         assert entry.message is not None
         missing: list[ProcessId] = []
-        for group in self._needs(entry.message, entry.ts):
-            if group not in entry.locals:
-                has = {p for (g, *_), processes in entry.acks.items() if g == group for p in processes}
-                missing += [p for p in self.topology.groups[group] if p not in has]
+        for group in self.window.needs(entry.message, entry.ts, self.group):
+            missing += entry.silent(group, self.topology.groups[group])
         if entry.final is not None and entry.final.time > self.clocks.horizon:
-            missing += [p for p in self.members if p != self.self_id]
+            missing += self.leadership.others
         return tuple(missing)
 
     def _sweep(self, now: int, out: Outbox) -> int:
@@ -1049,4 +923,4 @@ class PrimCast(MulticastProtocol):
             phase, local = ("started", "proposed", "decided", "delivered")[known], Timestamp(e.ts, self.group)
             messages[i.hex()] = seen(phase, local if known else None, e.final, why.get(i, ()), e.locals, place=e.place)
         promised = list(self.leadership.promised)
-        return {**super().inspect(), "promised": promised, "length": self.length, "messages": messages}
+        return {**super().inspect(), "promised": promised, "length": self.t.length, "messages": messages}

@@ -233,7 +233,7 @@ def test_line_42_a_promised_process_that_has_joined_takes_the_primarys_proposals
     while world.step(leader, 4):
         pass
     assert world.protocol(4).role() == "follower"
-    assert world.protocol(4).length == world.protocol(leader).length == 1
+    assert world.protocol(4).t.length == world.protocol(leader).t.length == 1
     assert world.protocol(4).entries[m].ts == world.protocol(leader).entries[m].ts
 
 
@@ -270,7 +270,7 @@ def test_lines_66_and_67_a_candidate_takes_the_longest_t_of_the_highest_epoch() 
     world.cut = {(0, 1), (1, 0), (2, 0)}
     ids = [world.submit(0, 0) for _ in range(3)]
     world.settle()
-    assert (world.protocol(1).length, world.protocol(2).length) == (0, 3)
+    assert (world.protocol(1).t.length, world.protocol(2).t.length) == (0, 3)
     world.crash(0)
     world.cut = set()
     world.advance(5 * SECOND)
@@ -341,10 +341,10 @@ def test_a_proposal_lost_with_its_link_is_fetched() -> None:
     world.cut = set()
     m = world.submit(1, 0)
     world.settle()
-    assert (world.protocol(2).length, world.protocol(1).length) == (0, 2)
+    assert (world.protocol(2).t.length, world.protocol(1).t.length) == (0, 2)
     assert world.delivered(2) == []
     world.advance(SECOND)
-    assert world.protocol(2).length == 2
+    assert world.protocol(2).t.length == 2
     assert world.protocol(2).entries == {} or world.protocol(2).entries[m].place == 1
     assert world.delivered(1) == [lost, m]
 
@@ -418,7 +418,7 @@ def test_what_a_process_told_others_is_restored() -> None:
     kept[1][b"b"] = msgspec.msgpack.encode((before.leadership.promised, before.leadership.joined))
     again = PrimCast(1, world.topology, PrimCast.specification.options(), world.rng)
     again.on_start(Saved(kept[1], first=False), world.now, Outbox())
-    assert (again.clock.value, again.length, again.entries[m].ts) == (before.clock.value, 1, before.entries[m].ts)
+    assert (again.clock.value, again.t.length, again.entries[m].ts) == (before.clock.value, 1, before.entries[m].ts)
     assert again.role() == "recovering"
 
 
@@ -431,7 +431,7 @@ def test_entries_go_once_a_quorum_of_each_destination_has_delivered() -> None:
     assert all(world.protocol(p).describe()["entries"] == 100 for p in range(3))
     world.advance(SECOND)
     assert [world.protocol(p).describe()["entries"] for p in range(6)] == [0] * 6
-    assert all(not world.protocol(p)._t and not world.protocol(p)._proposals for p in range(6))
+    assert all(not len(world.protocol(p).t) and not world.protocol(p).t.waiting for p in range(6))
 
 
 def test_a_settled_message_is_recognised_and_not_delivered_again() -> None:

@@ -38,8 +38,8 @@ class PrintedLine42(PrimCast):
         if self.leadership.takes_part:
             super()._append_proposals(now, out)
             return
-        while (vote := self._proposals.pop(self.length, None)) is not None:
-            self._extend(self.length + 1, vote.ts)
+        while (proposal := self.t.next()) is not None:
+            self._extend(self.t.length + 1, proposal.ts)
 
 
 @rewrite("end_batch", "self.clock.value > self._told_clock", "self.clock.value > max(self._told_clock, self.quiet)")
@@ -62,11 +62,11 @@ class PrintedLine73(PrimCast):
 
     def adopt(self, state: Any, now: int, out: Outbox) -> None:
         super().adopt(state, now, out)
-        self.clocks.leader_clock = max((entry.ts for entry in self._t.values()), default=0)
+        self.clocks.leader_clock = max((entry.ts for entry in self.t.since(0)), default=0)
 
-    def _ack(self, votes: list[Any], again: bool = False) -> Ack:
-        ack = super()._ack(votes, again)
-        ack.clock = max(ack.clock, *(vote.ts for vote in votes)) if votes else ack.clock
+    def _ack(self, stamps: list[Any], again: bool = False) -> Ack:
+        ack = super()._ack(stamps, again)
+        ack.clock = max(ack.clock, *(stamp.ts for stamp in stamps)) if stamps else ack.clock
         return ack
 
 
@@ -74,26 +74,26 @@ class AcknowledgedWithoutPayload(PrimCast):
     """A process acknowledges what it holds no payload of, and takes it for appended."""
 
     def _append_proposals(self, now: int, out: Outbox) -> None:
-        while (vote := self._proposals.get(self.length)) is not None:
-            entry = self.entries.get(vote.id)
+        while (proposal := self.t.next()) is not None:
+            entry = self.entries.get(proposal.id)
             if entry is not None and entry.message is None and entry.epoch is None:
-                del self._proposals[vote.place]
-                self._extend(vote.place + 1, vote.ts)
-                group = self.topology.groups[self.group]
-                out.send_durable(group, Ack(self.leadership.promised, vote.ts, self.length, self.log.position, [vote]))
+                self._extend(proposal.place + 1, proposal.ts)
+                clock, length = proposal.ts, self.t.length
+                ack = Ack(self.leadership.promised, clock, length, self.log.position, [proposal])
+                out.send_durable(self.members, ack)
                 continue
-            before = self.length
+            before = self.t.length
             super()._append_proposals(now, out)
-            if self.length == before:
+            if self.t.length == before:
                 return
 
 
 @rewrite(
     "end_batch",
-    "out.send_durable(self.topology.members(groups), self._ack(votes))",
-    "out.send(self.topology.members(groups), self._ack(votes))",
+    "out.send_durable(self.topology.members(groups), self._ack(stamps))",
+    "out.send(self.topology.members(groups), self._ack(stamps))",
 )
-@rewrite("end_batch", "out.send_durable((peer,), self._ack(votes))", "out.send((peer,), self._ack(votes))")
+@rewrite("end_batch", "out.send_durable((peer,), self._ack(stamps))", "out.send((peer,), self._ack(stamps))")
 @rewrite("_retry", "out.send_durable(to, self._ack(some, again=True))", "out.send(to, self._ack(some, again=True))")
 class AcknowledgedBeforeSync(PrimCast):
     """An ACK leaves before what it vouches for is on disk."""
@@ -120,8 +120,8 @@ class ShortestState(PrimCast):
     """Line 67 turned round."""
 
 
-@rewrite("_on_vote", "key = (group, vote.epoch, vote.ts)", "key = (group, Ballot(0, 0), 0)")
-@rewrite("_place", "(self.group, vote.epoch, vote.ts)", "(self.group, Ballot(0, 0), 0)")
+@rewrite("acknowledge", "(group, stamp.epoch, stamp.ts)", "(group, Ballot(0, 0), 0)", part="return", after="_pending")
+@rewrite("put", "(self.group, stamp.epoch, stamp.ts)", "(self.group, Ballot(0, 0), 0)", part="return", after="_pending")
 class EpochsMixed(PrimCast):
     """Line 10 without "one epoch": acknowledgements of a stamp in different epochs count together, and it is the first
     that counts."""
@@ -147,12 +147,12 @@ class EntriesNotSaved(PrimCast):
     """T is only in memory."""
 
 
-@rewrite("_deliver_ready", "or self.log.position < self.reach", "")
+@rewrite("_deliver_ready", "or self.log.position < self.t.reach", "")
 class ReachIgnored(PrimCast):
     """A process delivers on its own though its T lacks what others have settled."""
 
 
-@rewrite("_limit", "created_us(message_id) + window if window else _NEVER - 1", "1 << 62")
+@rewrite("limit", "created_us(message_id) + self.us if self.us else _NEVER - 1", "1 << 62", part="window")
 class CopiesMixed(PrimCast):
     """Stamps of a forgotten copy of a message and of a late one make one final timestamp (deviation 9)."""
 
@@ -164,7 +164,7 @@ class AmnesiacVotes(PrimCast):
         super().on_start(msgspec.structs.replace(saved, lost=False, first=saved.first or saved.lost), now, out)
 
 
-@rewrite("adopt", "self.reach = max(self.reach, state.reach)", "pass")
+@rewrite("begin", "self.reach = max(self.reach, reach)", "pass", part="t")
 @rewrite("choose", "reach = max(vote.reach for vote in votes.values())", "reach = 0")
 @rewrite(
     "_return_if_caught_up", "or self._deliveries.position < max(state.reach, self.rejoin.reach)", "", part="leadership"

@@ -53,8 +53,8 @@ class DroppedNotDeleted(PrimCast):
     """What a new state leaves out is there again after a restart."""
 
 
-@rewrite("ended", "self._proposals.clear()", "pass")
-@rewrite("adopt", "self._proposals.clear()", "pass")
+@rewrite("ended", "self.t.forget_proposals()", "pass")
+@rewrite("begin", "self._expected.clear()", "pass", part="t")
 class ProposalsKept(PrimCast):
     """Proposals of an earlier primary that could not be appended are kept after a promise."""
 
@@ -74,7 +74,7 @@ class JoinersClock(PrimCast):
     """A process joins an epoch with its own clock, and says so."""
 
 
-@rewrite("adopt", "self.reach = max(self.reach, state.reach)", "pass")
+@rewrite("begin", "self.reach = max(self.reach, reach)", "pass", part="t")
 class JoinersReach(PrimCast):
     """A process joins an epoch and delivers on its own though its T lacks what is settled."""
 
@@ -109,7 +109,7 @@ class PromisersClocksIgnored(PrimCast):
     """A new primary begins with its own clock."""
 
 
-@rewrite("choose", "max(vote.reach for vote in votes.values())", "self.reach")
+@rewrite("choose", "max(vote.reach for vote in votes.values())", "self.t.reach")
 class PromisersReachIgnored(PrimCast):
     """A new primary does not know what is settled among its voters."""
 
@@ -149,71 +149,75 @@ class AcceptsOfAnyEpoch(PrimCast):
     """Who has accepted an earlier epoch counts as one who has accepted this one."""
 
 
-@rewrite(
-    "_on_vote", "if len(held) >= self.topology.quorum(group) and", "if len(held) >= self.topology.quorum(group) - 1 and"
-)
+@rewrite("_on_stamp", "self.topology.quorum(group))", "self.topology.quorum(group) - 1)")
 class OneAcknowledgementLess(PrimCast):
     """A stamp is decided with one acknowledgement less than a quorum."""
 
 
-@rewrite("_on_vote", "and (not own or entry.ts == vote.ts)", "")
+@rewrite("acknowledge", "or (group == self.group and self.ts != stamp.ts)", "", part="return", after="_pending")
 class NotItsOwnStamp(PrimCast):
     """A quorum's stamp counts as the own group's though T has another."""
 
 
-@rewrite("_on_ack", "if not own: self.clock.advance(vote.ts)", "if not own: pass")
+@rewrite("_on_ack", "if not own: self.clock.advance(stamp.ts)", "if not own: pass")
 class OthersStampsMoveNoClock(PrimCast):
     """Line 49 left out."""
 
 
-@rewrite("_append_proposals", "self.clock.advance(vote.ts)", "pass")
+@rewrite("_append", "self.clock.advance(stamp.ts)", "pass")
 class ProposalsMoveNoClock(PrimCast):
     """Line 44 left out."""
 
 
-@rewrite("_append_proposals", "if entry.message is not None and entry.digest != vote.digest:", "if False:")
+@rewrite("_append_proposals", "if entry.message is not None and entry.digest != proposal.digest:", "if False:")
 class OtherPayloadTaken(PrimCast):
     """A follower appends its own copy of a message, whatever the primary's is."""
 
 
-@rewrite("_on_refill", "self.reach = max(self.reach, refill.reach)", "pass")
+@rewrite("_on_refill", "self.t.reach = max(self.t.reach, refill.reach)", "pass")
 class RefillsReach(PrimCast):
     """After a refill a process delivers on its own though its T lacks what is settled."""
 
 
 @rewrite(
-    "_on_refill", "self._extend(refill.length, refill.clock)", "self._extend(self.length + len(entries), refill.clock)"
+    "_on_refill",
+    "self._extend(refill.length, refill.clock)",
+    "self._extend(self.t.length + len(entries), refill.clock)",
 )
 class RefillsLength(PrimCast):
     """After a refill T is as long as what it brought, without what is settled."""
 
 
-@rewrite("_drop", "self.reach = max(self.reach, entry.position)", "pass")
+@rewrite("drop", "self.reach = max(self.reach, entry.position)", "pass", part="t")
 class DroppedOutOfReach(PrimCast):
     """What is settled and dropped does not count for the reach that states carry."""
 
 
-@rewrite("heard", "heartbeat.clock, heartbeat.length)", "heartbeat.clock, self.length)")
+@rewrite("heard", "heartbeat.clock, heartbeat.length)", "heartbeat.clock, self.t.length)")
 class HeartbeatsLengthIgnored(PrimCast):
     """A heartbeat's clock counts though a part of T was lost on the way."""
 
 
-@rewrite("heard", "if length > self.length:", "if False:")
+@rewrite("heard", "if length > self.t.length:", "if False:")
 class NothingFetched(PrimCast):
     """Nobody asks for a part of T that was lost on the way."""
 
 
-@rewrite("_on_fetch", "self.reach, states", "0, states")
+@rewrite("_on_fetch", "self.t.reach, states", "0, states")
 class RefillWithoutReach(PrimCast):
     """A refill does not say that something is settled."""
 
 
-@rewrite("on_start", "clock, self.length, self.reach = self._saved_state", "clock, self.length, _ = self._saved_state")
+@rewrite(
+    "on_start", "clock, self.t.length, self.t.reach = self._saved_state", "clock, self.t.length, _ = self._saved_state"
+)
 class ReachForgotten(PrimCast):
     """After a restart a process delivers on its own though its T lacks what is settled."""
 
 
-@rewrite("on_start", "clock, self.length, self.reach = self._saved_state", "clock, _, self.reach = self._saved_state")
+@rewrite(
+    "on_start", "clock, self.t.length, self.t.reach = self._saved_state", "clock, _, self.t.reach = self._saved_state"
+)
 class LengthForgotten(PrimCast):
     """After a restart T begins at its first place."""
 
@@ -253,18 +257,18 @@ class InstalledStaysPending(PrimCast):
     """What is installed from a peer's journal still is in the queue."""
 
 
-@rewrite("_append_proposals", "if self._is_past(vote.id, vote.ts):", "if False:")
+@rewrite("_append_proposals", "if self._is_past(proposal.id, proposal.ts):", "if False:")
 class DeliveredAppended(PrimCast):
     """What was delivered is appended to T again."""
 
 
-@rewrite("confirmed", "if self.self_id not in entry.acks.get((self.group, entry.epoch, entry.ts), ()):", "if False:")
-@rewrite("_retry", "asked.setdefault(missing, []).append(self._vote(entry))", "pass")
+@rewrite("confirmed", "if not entry.is_acknowledged_by(self.self_id):", "if False:")
+@rewrite("_retry", "asked.setdefault(missing, []).append(self._stamp(entry))", "pass")
 class NotToldAgain(PrimCast):
     """Acknowledgements are told once."""
 
 
-@rewrite("adopt", "self.clocks.begin(state.ballot, self.length, state.clock)", "pass")
+@rewrite("adopt", "self.clocks.begin(state.ballot, self.t.length, state.clock)", "pass")
 class ClocksNotBegun(PrimCast):
     """Clocks that are told in an epoch are not counted from its beginning."""
 

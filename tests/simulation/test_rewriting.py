@@ -47,17 +47,29 @@ def test_words_that_are_not_there_once_fail_the_bugs_own_run_only(words: str) ->
 
 
 def test_a_part_is_rewritten_in_the_planted_protocol_only() -> None:
-    @rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="rejoin")
+    @rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
     class Bug(PrimCast):
         """The lowest of all."""
 
     arguments = (0, Topology.grid(1, 3), PrimCast.specification.options(), random.Random(1))
-    assert type(Bug(*arguments).rejoin).__name__ == "Bug"
-    assert type(PrimCast(*arguments).rejoin).__name__ == "Rejoin"
+    assert type(Bug(*arguments).leadership.rejoin).__name__ == "Bug"
+    assert type(PrimCast(*arguments).leadership.rejoin).__name__ == "Rejoin"
+
+
+def test_what_a_method_returns_is_rewritten_once() -> None:
+    @rewrite("take", "self.message = message", "pass", part="return", after="_pending")
+    @rewrite("delivered", "self.acks.clear()", "pass", part="return", after="_pending")
+    class Bug(PrimCast):
+        """Two bugs in each entry."""
+
+    protocol = Bug(0, Topology.grid(1, 3), PrimCast.specification.options(), random.Random(1))
+    entry = protocol._pending(b"m" * 16, 0)
+    assert protocol._pending(b"m" * 16, 1) is entry
+    assert [type(entry).__name__, *(kind.__name__ for kind in type(entry).__mro__[1:3])] == ["Bug", "Bug", "Entry"]
 
 
 def test_a_part_without_the_words_is_no_violation() -> None:
-    @rewrite("on_highest", "nowhere", "pass", part="rejoin")
+    @rewrite("on_highest", "nowhere", "pass", part="leadership.rejoin")
     class Bug(PrimCast):
         """Words that are not there."""
 

@@ -1,0 +1,191 @@
+"""What a process knows of a message's stamps, and so of its final timestamp (PrimCast, Algorithm 1, lines 9 to 12).
+
+Theory of operation. A group's stamp of m is *decided* (`local-ts`) once a quorum of the group has acknowledged it in
+one epoch. m's final timestamp is the highest stamp decided in its destinations, with the group that gave it as
+tie-break: unique, since a group decides one message per stamp, and rising in every group.
+
+Late copies. After m's id was forgotten (parts.delivered) a copy of it is stamped anew; stamps of different copies must
+not make one timestamp. A stamp later than m's creation plus the deduplication window is *late*: whatever the others
+say, m will have no effect. So a group delivers what it has stamped late at its own stamp, alone, and what it has
+stamped in time only with stamps in time.
+(a) A group decides m in time at most once, and never after it decided it late: it stamps nothing that it knows as
+delivered, forgets m when its deliveries (so its clock) are beyond "in time", and a later primary keeps what was
+decided. So stamps in time are all of one copy, and old acknowledgements do no harm.
+(b) Where one group stamped in time and another decided late, m is *void*: the group begins a new epoch, whose
+candidate, having caught up, leaves m out of T if it was not delivered, to be stamped anew, late. This is safe: were m
+decided in time in all groups, the first group that decided it late did so after it had forgotten it, so m was settled,
+and the candidate, who has all that a quorum delivered, has it. Until then a void stamp blocks what is above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, created_us
+
+_NEVER = 1 << 63
+
+
+class Stamp(NamedTuple):
+    """The sender's T holds message `id` at `place` (-1: delivered, place unknown), stamped `ts` in `epoch`. digest: of
+    the payload, from a primary; empty otherwise."""
+
+    id: MessageId
+    place: int
+    ts: int
+    epoch: Ballot
+    digest: bytes = b""
+
+
+class EntryState(msgspec.Struct, array_like=True, gc=False):
+    """A message in somebody's T; also its saved form. See `Stamp`."""
+
+    message: AppMessage
+    place: int
+    epoch: Ballot
+    ts: int
+
+
+class Window:
+    """Which stamps of a message are late. us: the deduplication window, microseconds; 0: none ever is."""
+
+    __slots__ = ("us",)
+
+    def __init__(self, us: int):
+        self.us = us
+
+    def limit(self, message_id: MessageId) -> int:
+        """The last stamp of this message that is in time."""
+        return created_us(message_id) + self.us if self.us else _NEVER - 1
+
+    def needs(self, message: AppMessage, ts: int, group: GroupId) -> tuple[GroupId, ...]:
+        """The groups whose stamps make the final timestamp where that of `group`, one's own, is `ts`."""
+        return message.destinations if ts <= self.limit(message.id) else (group,)
+
+    def is_new_copy(self, ts: int, final: Timestamp) -> bool:
+        """Whether a stamp of the own group is from after it forgot the delivery at `final`."""
+        return self.us > 0 and ts > final.time + 2 * self.us
+
+
+class Entry:
+    """A message that is not settled, at a process of `group`.
+
+    epoch, place, ts: as in T; None, -1 and 0 if it is not there. acks: (group, epoch, stamp) -> who acknowledged it.
+    locals: group -> lowest decided stamp; of the own group that in T. final: once all that it needs are decided.
+    heard: who acknowledged it last, to be asked for the payload. position: of its delivery here, 0 before.
+    """
+
+    __slots__ = (
+        "acks", "digest", "epoch", "final", "group", "heard", "id", "locals", "message", "place", "position", "seen_at",
+        "ts",
+    )  # fmt: skip
+
+    def __init__(self, message_id: MessageId, group: GroupId, now: int):
+        self.id = message_id
+        self.group = group
+        self.message: AppMessage | None = None
+        self.digest = b""
+        self.epoch: Ballot | None = None
+        self.place = -1
+        self.ts = 0
+        self.acks: dict[tuple[GroupId, Ballot, int], set[ProcessId]] = {}
+        self.locals: dict[GroupId, int] = {}
+        self.final: Timestamp | None = None
+        self.heard: ProcessId | None = None
+        self.position = 0
+        self.seen_at = now
+
+    def take(self, message: AppMessage) -> None:
+        """Its payload is here."""
+        groups = b"".join(g.to_bytes(2, "big") for g in message.destinations)
+        self.message = message
+        self.digest = blake2b(message.payload + groups, digest_size=8).digest()
+
+    def state(self) -> EntryState:
+        """Of a message in T."""
+        assert self.message is not None and self.epoch is not None
+        return EntryState(self.message, self.place, self.epoch, self.ts)
+
+    def stamp(self, with_digest: bool) -> Stamp:
+        """Of a message in T."""
+        assert self.epoch is not None
+        return Stamp(self.id, self.place, self.ts, self.epoch, self.digest if with_digest else b"")
+
+    def put(self, stamp: Stamp, quorum: int) -> None:
+        """T has it so from now on; the quorum is that of the own group."""
+        self.place, self.epoch, self.ts = stamp.place, stamp.epoch, stamp.ts
+        self.final = None
+        self.locals.pop(self.group, None)
+        if len(self.acks.get((self.group, stamp.epoch, stamp.ts), ())) >= quorum:
+            self.locals[self.group] = stamp.ts
+
+    def take_out(self) -> None:
+        """T does not have it any more."""
+        self.place, self.epoch, self.ts, self.final = -1, None, 0, None
+        self.locals.pop(self.group, None)
+
+    def is_decided(self, group: GroupId, ts: int) -> bool:
+        """Whether this group has decided this stamp or a lower one."""
+        return self.locals.get(group, _NEVER) <= ts
+
+    def acknowledge(self, sender: ProcessId, group: GroupId, stamp: Stamp, quorum: int) -> bool:
+        """Line 10: a process of the group, which has such a quorum, has acknowledged this stamp. Whether that decides
+        it; of the own group's only the one that T has."""
+        key = (group, stamp.epoch, stamp.ts)
+        held = self.acks.get(key)
+        if held is None:
+            held = self.acks[key] = set()
+        held.add(sender)
+        if len(held) < quorum or (group == self.group and self.ts != stamp.ts):
+            return False
+        self.locals[group] = stamp.ts
+        return True
+
+    def is_acknowledged_by(self, process: ProcessId) -> bool:
+        """Whether that process of the own group has acknowledged what T has."""
+        return self.epoch is not None and process in self.acks.get((self.group, self.epoch, self.ts), ())
+
+    def silent(self, group: GroupId, members: Sequence[ProcessId]) -> list[ProcessId]:
+        """Of these members of the group those of whom no acknowledgement is here; none if its stamp is decided."""
+        if group in self.locals:
+            return []
+        heard = {p for (of, *_), processes in self.acks.items() if of == group for p in processes}
+        return [p for p in members if p not in heard]
+
+    def decide(self, window: Window) -> Timestamp:
+        """Lines 12 and 19, of a message in T: the final timestamp, then it is `final`, too; or one that it will not be
+        below."""
+        assert self.message is not None
+        needs = window.needs(self.message, self.ts, self.group)
+        limit = window.limit(self.id) if len(needs) > 1 else _NEVER - 1
+        known = [Timestamp(self.locals[g], g) for g in needs if self.locals.get(g, _NEVER) <= limit]
+        if len(known) == len(needs):
+            self.final = max(known)
+            return self.final
+        return max([Timestamp(self.ts, self.group), *known])
+
+    def is_void(self, ts: int, window: Window) -> bool:
+        """Whether another group has decided it late, and the own stamp `ts` was in time."""
+        limit = window.limit(self.id)
+        return ts <= limit and any(other > limit for group, other in self.locals.items() if group != self.group)
+
+    def learn_final(self, group: GroupId, final: Timestamp, window: Window) -> None:
+        """Another group has delivered it: late, for itself, or at what all have decided."""
+        assert self.message is not None
+        limit = window.limit(self.id)
+        if final.time > limit:
+            self.locals.setdefault(group, final.time)
+            return
+        for other in self.message.destinations:
+            if other != self.group and self.locals.get(other, _NEVER) > limit:
+                self.locals[other] = final.time if other == final.tiebreak else 0
+
+    def delivered(self, final: Timestamp, position: int) -> None:
+        """Here; nothing is counted any more."""
+        self.final, self.position = final, position
+        self.acks.clear()
+        self.locals.clear()
