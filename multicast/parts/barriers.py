@@ -1,20 +1,25 @@
-"""What a destination keeps in a barrier protocol: channels from the groups that may send to it, and waiting messages.
+"""Barriers: the vocabulary of groups that promise one another to say nothing earlier any more.
 
-A message waits, in the order of (rtc, seq, source group), for the barriers of all channels. Who may send to whom comes
-from the configuration (`senders_to`).
+A group's decided messages have rising stamps (parts.stream); "my last stamp is b" is a promise, a *barrier*: nothing up
+to b will follow. A destination delivers a message once the barriers of all groups that may send to it have reached the
+message's stamp (parts.channels). Who may send to whom comes from the configuration (`senders_to`).
+
+    message    from -> to                                 says
+    Ordered    leader -> members of a destination         these are decided, and with them my barrier is this
+    Barrier    leader -> members of a destination         my barrier is this
+    Want       leader, or who is blocked -> leader        somebody waits for your barrier
+    Ask        member -> a member of a source group       what do I lack? I wait for your barrier
+    Repair     member -> who asked                        this, and this is my barrier
+    Ack        member -> members of a source group        I durably have your messages
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
-from heapq import heappop, heappush
 
 import msgspec
 
-from multicast.parts.delivered import DeliveredLog
-from multicast.protocol import Outbox
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import AppMessage, GroupId, Timestamp, Topology
 
 Stamp = tuple[int, int]
 """(rtc, seq): a wall-clock time in microseconds, and the place among those that share it."""
@@ -77,51 +82,57 @@ class Item(msgspec.Struct, array_like=True, gc=False):
     message: AppMessage
 
 
-class Base(msgspec.Struct, array_like=True):
-    """What a group's log amounts to after `instance`; also the saved form. numbers: how many messages were decided for
-    each group. casts: sender -> (epoch, number) of its last one."""
+class Ordered(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """The sender's group has decided these, numbers `first`, `first` + 1, ... of those for the receiver's group.
+    barrier: it decides nothing up to here any more. wants: (group, stamp): that group waits for the receivers' group's
+    barrier."""
 
-    instance: int = 0
-    last: Stamp = NEVER
-    numbers: dict[GroupId, int] = {}
-    casts: dict[ProcessId, tuple[int, int]] = {}
-
-    def copy(self) -> Base:
-        return Base(self.instance, self.last, dict(self.numbers), dict(self.casts))
+    first: int
+    items: list[Item]
+    barrier: Stamp
+    wants: list[tuple[GroupId, Stamp]]
 
 
-class CopiesLog(DeliveredLog):
-    """Deliveries of which two may be of one id: a copy that is stamped very late is delivered again, expired, maybe
-    before the first delivery is settled. Whichever is settled first lets the id be forgotten."""
+class Barrier(msgspec.Struct, array_like=True, tag=4, gc=False):
+    """The sender's group decides nothing up to `stamp` any more; `upto` messages for the receiver's group precede
+    it."""
 
-    def is_repeated(self, message_id: MessageId, timestamp: Timestamp) -> bool:
-        """Whether a copy of this message was delivered not long before: everybody who delivered that one knows it for
-        two windows. Later copies are delivered, expired."""
-        known = self.known(message_id)
-        if known is None or not self._window_us:
-            return known is not None
-        return timestamp.time <= max(known[0].time, created_us(message_id)) + 2 * self._window_us
-
-    def _forget(self, message_id: MessageId, out: Outbox) -> None:
-        if self.known(message_id) is not None:
-            super()._forget(message_id, out)
+    stamp: Stamp
+    upto: int
 
 
-class Channel:
-    """What came from one group. received: messages without a gap. barrier: in force. acked: durably received, and told.
-    unsaved: (number, timestamp) of what was received since. low: the source keeps nothing below this number. asked_at:
-    when a repair was asked for; turn: of whom."""
+class Want(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """As in `Ordered`."""
 
-    __slots__ = ("acked", "asked_at", "barrier", "low", "received", "turn", "unsaved")
+    wants: list[tuple[GroupId, Stamp]]
 
-    def __init__(self) -> None:
-        self.received = 0
-        self.barrier = NEVER
-        self.acked = 0
-        self.low = 0
-        self.asked_at = 0
-        self.turn = 0
-        self.unsaved: deque[tuple[int, Timestamp]] = deque()
+
+class Ask(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """I have your group's messages for mine up to number `received`, and wait for its barrier to reach `stamp`."""
+
+    received: int
+    stamp: Stamp
+
+
+class Repair(msgspec.Struct, array_like=True, tag=7, gc=False):
+    """Messages as in `Ordered`, `upto` as in `Barrier`. low: the lowest number that is still kept. more: there are more
+    than fit; ask again."""
+
+    first: int
+    items: list[Item]
+    barrier: Stamp
+    upto: int
+    low: int
+    more: bool
+
+
+class Ack(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """I durably have your group's messages for mine up to this number (to the own group: its instances)."""
+
+    number: int
+
+
+MESSAGES = (Ordered, Barrier, Want, Ask, Repair, Ack)
 
 
 class Wants:
@@ -166,58 +177,3 @@ class Wants:
 
     def clear(self) -> None:
         self._stamps.clear()
-
-
-class Pending:
-    """A message that waits. saved: it is on disk on its own."""
-
-    __slots__ = ("message", "number", "saved", "source")
-
-    def __init__(self, source: GroupId, number: int, message: AppMessage, saved: bool):
-        self.source = source
-        self.number = number
-        self.message = message
-        self.saved = saved
-
-
-class WaitingMessages:
-    """The messages that wait, lowest first. Adding and removing the first one cost O(log n)."""
-
-    __slots__ = ("_copies", "_heap", "items")
-
-    def __init__(self) -> None:
-        self.items: dict[Timestamp, Pending] = {}
-        self._heap: list[Timestamp] = []
-        self._copies: dict[MessageId, int] = {}
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __contains__(self, message_id: MessageId) -> bool:
-        """Whether a copy of this message waits."""
-        return message_id in self._copies
-
-    @property
-    def head(self) -> Timestamp | None:
-        return self._heap[0] if self._heap else None
-
-    def add(self, timestamp: Timestamp, pending: Pending) -> bool:
-        """False if it waits already."""
-        if timestamp in self.items:
-            return False
-        self.items[timestamp] = pending
-        heappush(self._heap, timestamp)
-        message_id = pending.message.id
-        self._copies[message_id] = self._copies.get(message_id, 0) + 1
-        return True
-
-    def pop(self) -> tuple[Timestamp, Pending]:
-        """Take the first one."""
-        timestamp = heappop(self._heap)
-        pending = self.items.pop(timestamp)
-        message_id = pending.message.id
-        if self._copies[message_id] == 1:
-            del self._copies[message_id]
-        else:
-            self._copies[message_id] -= 1
-        return timestamp, pending

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from multicast.parts.clock import Clock
-from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
+from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 
@@ -65,6 +65,10 @@ class Sequencer(MulticastProtocol):
         if len(topology.processes) != len(topology.groups):
             raise ValueError("sequencer needs groups of one process")
         self._sequencer = min(topology.processes)
+        self.handlers = {
+            Please: Handler(self._on_please), Placed: Handler(self._on_placed),
+            Ordered: Handler(self._on_ordered), Missing: Handler(self._on_missing),
+        }  # fmt: skip
         self._unplaced: dict[MessageId, AppMessage] = {}  # submitted here, and not known to be placed
         self._delivered = 0
         self._clock = Clock(options.clock)  # from here on: only the sequencer's
@@ -84,27 +88,18 @@ class Sequencer(MulticastProtocol):
             out.send((peer,), Missing(self._delivered))
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        if len(self._unplaced) >= self.options.pending_max:
-            raise Overloaded(f"{len(self._unplaced)} messages are not placed, the limit is {self.options.pending_max}")
+        self.refuse_beyond_limit(len(self._unplaced))
         self._unplaced[message.id] = message
         out.send((self._sequencer,), Please(message))
 
-    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        if (self.self_id if isinstance(message, Please | Missing) else sender) != self._sequencer:
-            raise PeerError(f"process {sender} mistakes who is the sequencer")
-        if isinstance(message, Please):
-            self._on_please(message.message, now, out)
-            out.send_durable((sender,), Placed(message.message.id))
-        elif isinstance(message, Missing):
-            for ordered in self._logs[self.topology.group_of[sender]][message.number :]:
-                out.send_durable((sender,), ordered)
-        elif isinstance(message, Placed):
-            self._unplaced.pop(message.id, None)
-        elif message.number == self._delivered + 1:  # any other was delivered, or comes again
-            self._delivered += 1
-            out.deliver(message.message, message.timestamp)
+    def _check(self, process: ProcessId) -> None:
+        """Whoever sends what only the sequencer says, or to it what only the sequencer is told, is mistaken."""
+        if process != self._sequencer:
+            raise PeerError(f"process {process} is not the sequencer")
 
-    def _on_please(self, message: AppMessage, now: int, out: Outbox) -> None:
+    def _on_please(self, sender: ProcessId, please: Please, now: int, out: Outbox) -> None:
+        self._check(self.self_id)
+        message = please.message
         if any(group not in self._logs for group in message.destinations):
             raise PeerError(f"a message for groups {message.destinations}")
         if message.id not in self._known:
@@ -113,6 +108,22 @@ class Sequencer(MulticastProtocol):
             self._append(message, timestamp)
             for group in message.destinations:
                 out.send_durable(self.topology.groups[group], self._logs[group][-1])
+        out.send_durable((sender,), Placed(message.id))
+
+    def _on_placed(self, sender: ProcessId, placed: Placed, now: int, out: Outbox) -> None:
+        self._check(sender)
+        self._unplaced.pop(placed.id, None)
+
+    def _on_ordered(self, sender: ProcessId, ordered: Ordered, now: int, out: Outbox) -> None:
+        self._check(sender)
+        if ordered.number == self._delivered + 1:  # any other was delivered, or comes again
+            self._delivered += 1
+            out.deliver(ordered.message, ordered.timestamp)
+
+    def _on_missing(self, sender: ProcessId, missing: Missing, now: int, out: Outbox) -> None:
+        self._check(self.self_id)
+        for ordered in self._logs[self.topology.group_of[sender]][missing.number :]:
+            out.send_durable((sender,), ordered)
 
     def inspect(self) -> dict[str, Any]:
         messages = {message_id.hex(): {"phase": "submitted"} for message_id in self._unplaced}

@@ -72,9 +72,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from multicast.parts import paxos
-from multicast.parts.barriers import CopiesLog
 from multicast.parts.causal import RULES, EarlyDelivery, phi_range
 from multicast.parts.causal_view import CausalView
+from multicast.parts.copies import CopiesLog
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import Stable
 from multicast.parts.inspection import SUBMITTED, seen
@@ -85,7 +85,7 @@ from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Sa
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _VIEW_KEY, _ORDER_KEY = b"v", b"o"
-_CAST_PREFIX, _DELIVERED_PREFIX = b"c", b"m"
+_CAST_PREFIX = b"c"
 _UNSTABLE_MAX = 64
 _CAST_BYTES = 256 * 1024
 _SPAN_MAX = 1_000
@@ -195,7 +195,6 @@ _decode_cast = msgspec.msgpack.Decoder(Cast).decode
 _decode_new_view = msgspec.msgpack.Decoder(NewView).decode
 _decode_view = msgspec.msgpack.Decoder(ViewRecord).decode
 _decode_order = msgspec.msgpack.Decoder(OrderRecord).decode
-_decode_groups = msgspec.msgpack.Decoder(tuple[GroupId, ...]).decode
 
 
 def _cast_key(cast: Cast) -> bytes:
@@ -265,10 +264,7 @@ class Toto(MulticastProtocol):
 
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
         values = saved.values
-        destinations = {
-            k[1:]: _decode_groups(v) for k, v in values.items() if k[:1] == _DELIVERED_PREFIX and len(k) == 17
-        }
-        self.log.restore(values, saved.position, lambda message_id, _: destinations.get(message_id))
+        self.log.recover(values, saved.position)
         if _VIEW_KEY in values:
             self.record = _decode_view(values[_VIEW_KEY])
             self._begin_view()
@@ -312,7 +308,7 @@ class Toto(MulticastProtocol):
             self.paxos.on_message(sender, message, now, out)
             self._after_paxos(now, out)
         elif kind is Stable:
-            self._forget(self.log.on_stable_message(sender, message, out), out)
+            self.log.on_stable_message(sender, message, out)
         elif kind is Alive:
             if message.view == self.record.number:
                 self._heard[sender] = now
@@ -472,22 +468,17 @@ class Toto(MulticastProtocol):
         if self.group not in message.destinations or timestamp <= self.log.timestamp:
             return
         if not self._is_repeated(message, timestamp):
-            self._delivered(message, timestamp, out)
+            self.log.delivered(message, timestamp, out)
             out.deliver(message, timestamp)
 
     def _is_repeated(self, message: AppMessage, timestamp: Timestamp) -> bool:
         """Whether it is a copy that is dropped (deviation 5)."""
         return self.log.is_repeated(message.id, timestamp)
 
-    def _delivered(self, message: AppMessage, timestamp: Timestamp, out: Outbox) -> None:
-        """Common to a delivery and an installation."""
-        self.log.add(message.id, message.destinations, timestamp, out)
-        out.put(_DELIVERED_PREFIX + message.id, _encode(message.destinations))
-
     def on_install(
         self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
     ) -> None:
-        self._delivered(message, timestamp, out)
+        self.log.delivered(message, timestamp, out)
         self._mine.pop(message.id, None)
         if self.log.position != position:
             raise AssertionError(f"installed delivery {position} as {self.log.position}")
@@ -575,11 +566,7 @@ class Toto(MulticastProtocol):
                 out.put(_ORDER_KEY, _encode(saved))
 
     def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self._forget(self.log.stable(position, out), out)
-
-    def _forget(self, settled: list[MessageId], out: Outbox) -> None:
-        for message_id in settled:
-            out.delete(_DELIVERED_PREFIX + message_id)
+        self.log.stable(position, out)
 
     # -- the end of a view --------------------------------------------------------------------------------------------
 

@@ -7,9 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.parts.barriers import (
-    CopiesLog,
-    Pending,
-    WaitingMessages,
     Wants,
     all_promise,
     parse_senders,
@@ -17,6 +14,8 @@ from multicast.parts.barriers import (
     stamp_of,
     timestamp_of,
 )
+from multicast.parts.channels import Pending, WaitingMessages
+from multicast.parts.copies import CopiesLog
 from multicast.parts.portions import Assembly, portions
 from multicast.protocol import Outbox
 from multicast.types import AppMessage, Timestamp, Topology, new_message_id

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from multicast.checkpoint import Checkpoints
-from multicast.parts.barriers import NEVER, Base, Channel, Stamp
+from multicast.parts.barriers import Barrier, Ordered, Repair, Stamp
 from multicast.parts.delivered import LAST_KEY
+from multicast.parts.stream import Base, Cast, Null, Stream
 from multicast.protocol import Application, MulticastProtocol, Outbox, Overloaded
-from multicast.protocols.quasi_genuine import Barrier, Cast, Null, Ordered, QuasiGenuine, QuasiGenuineOptions, Repair
+from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Run, Settings
@@ -29,6 +30,8 @@ from multicast.types import (
     new_message_id,
 )
 from tests.multicast.lockstep import Lockstep
+from tests.planted.quasi_genuine import NoOwnBarrier
+from tests.planted.rewriting import rewrite
 
 SECOND = 1_000_000
 
@@ -42,37 +45,31 @@ def cluster(groups: int = 2, protocol: type[MulticastProtocol] = QuasiGenuine, *
     return world
 
 
-class NoOwnBarrier(QuasiGenuine):
-    """Line 40 as printed."""
-
-    def _lowest_barrier(self) -> Stamp:
-        return min(channel.barrier for group, channel in self.channels.items() if group != self.group)
+class FirstOfEqual(Stream):
+    def apply(self, base: Base, values: list[bytes]) -> Any:
+        casts = [value for value in map(decode_value, values) if isinstance(value, Cast)]
+        stamps = [cast.rtc for cast in casts]
+        kept = [encode(c) for c in casts if all(stamps.count(rtc) == 1 for rtc in stamps if rtc <= c.rtc)]
+        nulls = [value for value in values if isinstance(decode_value(value), Null)]
+        return super().apply(base, kept + nulls)
 
 
 class FirstOfEqualStamps(QuasiGenuine):
     """The loop of lines 27 and 28 as printed: it ends when no stamp is below all others, and drops the rest."""
 
-    def _apply(self, base: Base, values: list[bytes]) -> Any:
-        casts = [value for value in map(decode_value, values) if isinstance(value, Cast)]
-        stamps = [cast.rtc for cast in casts]
-        kept = [encode(c) for c in casts if all(stamps.count(rtc) == 1 for rtc in stamps if rtc <= c.rtc)]
-        nulls = [value for value in values if isinstance(decode_value(value), Null)]
-        return super()._apply(base, kept + nulls)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.stream.__class__ = FirstOfEqual
 
 
+@rewrite("want", "if stamp > max(self._stream.base.last, self._null) and", "if", part="leader", after="_new_leader")
 class NullPerRequest(QuasiGenuine):
     """Lines 15-20 as printed: each copy of a request makes a null message of its own."""
 
-    def _want(self, group: int, stamp: Stamp) -> None:
-        self._null = NEVER
-        super()._want(group, stamp)
 
-
+@rewrite("take", "channel.raise_barrier(stamp)", "channel.barrier = stamp", part="channels")
 class LatestBarrier(QuasiGenuine):
     """Line 12 as printed: a barrier is whatever came last."""
-
-    def _raise_barrier(self, channel: Channel, stamp: Stamp) -> None:
-        channel.barrier = stamp
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -90,7 +87,7 @@ def test_the_senders_group_decides_although_it_is_no_destination() -> None:
     m = world.submit(8, 0, 1)
     world.settle()
     assert [world.delivered(p) for p in range(9)] == [[m]] * 6 + [[]] * 3
-    assert world.protocol(6).base.numbers == {0: 1, 1: 1}
+    assert world.protocol(6).stream.base.numbers == {0: 1, 1: 1}
     assert world.protocol(8).describe()["submitted"] == 0
 
 
@@ -155,7 +152,7 @@ def equal_stamps(protocol: type[MulticastProtocol]) -> tuple[Lockstep, list[Mess
 def test_equal_stamps_are_all_taken() -> None:
     world, ids = equal_stamps(QuasiGenuine)
     assert world.delivered(0) == world.delivered(2) == ids
-    assert world.protocol(0).base.last == (world.now, 1)
+    assert world.protocol(0).stream.base.last == (world.now, 1)
     assert world.protocol(0).paxos.decided == 3
 
 
@@ -210,9 +207,9 @@ def test_a_request_is_answered_by_one_null_message_and_repeated_ones_by_none() -
     world.submit(0, 0, 1)
     world.settle()
     assert [world.protocol(p).paxos.decided for p in (0, 3)] == [1, 1]
-    stamp = world.protocol(0).base.last
+    stamp = world.protocol(0).stream.base.last
     for p in (3, 4, 5):
-        world.protocol(p)._on_wants([(0, stamp), (1, stamp)], world.now, world.engines[p]._out)
+        world.protocol(p)._take_wants([(0, stamp), (1, stamp)], world.engines[p]._out)
         world.engines[p].request(1, None)
         world._run(p)
     world.settle()
@@ -222,8 +219,8 @@ def test_a_request_is_answered_by_one_null_message_and_repeated_ones_by_none() -
 def test_the_printed_rule_makes_a_null_message_per_request() -> None:
     world = cluster(protocol=NullPerRequest)
     world.cut = {(3, 4), (3, 5)}
-    world.protocol(3)._on_wants([(0, (world.now, 0)), (1, (world.now, 0))], world.now, world.engines[3]._out)
-    world.protocol(3)._on_wants([(0, (world.now, 0))], world.now, world.engines[3]._out)
+    world.protocol(3)._take_wants([(0, (world.now, 0)), (1, (world.now, 0))], world.engines[3]._out)
+    world.protocol(3)._take_wants([(0, (world.now, 0))], world.engines[3]._out)
     assert world.protocol(3).paxos.describe()["queued"] == 3
 
 
@@ -231,7 +228,7 @@ def test_copies_of_a_request_make_one_null_message() -> None:
     world = cluster()
     world.cut = {(3, 4), (3, 5)}
     for _ in range(3):
-        world.protocol(3)._on_wants([(0, (world.now, 0))], world.now, world.engines[3]._out)
+        world.protocol(3)._take_wants([(0, (world.now, 0))], world.engines[3]._out)
     assert world.protocol(3).paxos.describe()["queued"] == 1
 
 
@@ -241,9 +238,9 @@ def test_a_blocking_group_that_is_no_destination_stores_nothing() -> None:
         world.submit(0, 0, 1)
     world.settle()
     for p in (6, 7, 8):
-        assert len(world.protocol(p).waiting) == 0
-        assert world.protocol(p).base.numbers == {}
-    assert world.protocol(6).base.last == world.protocol(0).base.last
+        assert len(world.protocol(p).channels.waiting) == 0
+        assert world.protocol(p).stream.base.numbers == {}
+    assert world.protocol(6).stream.base.last == world.protocol(0).stream.base.last
 
 
 def old_barrier(protocol: type[MulticastProtocol]) -> tuple[Stamp, Stamp]:
@@ -251,10 +248,10 @@ def old_barrier(protocol: type[MulticastProtocol]) -> tuple[Stamp, Stamp]:
     world = cluster(protocol=protocol)
     world.submit(0, 0, 1)
     world.settle()
-    before = world.protocol(3).channels[0].barrier
+    before = world.protocol(3).channels.of[0].barrier
     world.links[0, 3].append(world.engines[0].codec.encode(0, Barrier((1, 0), 0)))
     world.settle()
-    return before, world.protocol(3).channels[0].barrier
+    return before, world.protocol(3).channels.of[0].barrier
 
 
 def test_a_barrier_never_goes_back() -> None:
@@ -289,7 +286,7 @@ def test_what_a_dead_leader_decided_and_did_not_forward_is_asked_for() -> None:
     world.cut = {(0, p) for p in (3, 4, 5)}
     m = world.submit(0, 0, 1)
     world.settle()
-    assert world.protocol(1).base.numbers == {0: 1, 1: 1}
+    assert world.protocol(1).stream.base.numbers == {0: 1, 1: 1}
     world.crash(0)
     world.cut = set()
     world.advance(10 * SECOND)
@@ -318,7 +315,7 @@ def test_the_next_part_of_a_repair_comes_after_the_last() -> None:
     world.lose_link(0, 3)
     world.cut = set()
     world.advance(SECOND)
-    assert world.protocol(3).channels[0].received == 10
+    assert world.protocol(3).channels.of[0].received == 10
     assert world.protocol(0).parts == 10
 
 
@@ -359,7 +356,7 @@ def test_after_a_pause_one_null_message_suffices() -> None:
     for p in range(6):
         world._run(p)
     world.advance(30_000)  # first it asks what the others' clocks show, after such a lapse
-    assert world.protocol(0).base.last[0] >= world.now - 40_000
+    assert world.protocol(0).stream.base.last[0] >= world.now - 40_000
     assert world.protocol(0).paxos.decided <= 3
 
 
@@ -590,7 +587,7 @@ def test_a_leaders_word_without_acceptors_is_not_learned() -> None:
     world.settle()
     assert [world.delivered(p) for p in range(6)] == [[]] * 6
     assert len(world.protocol(3).learners[0]._told) == 1
-    assert world.protocol(3).channels[0].received == 0
+    assert world.protocol(3).channels.of[0].received == 0
 
 
 # -- copies and garbage ------------------------------------------------------------------------------------------------
@@ -604,7 +601,7 @@ def test_a_message_that_two_groups_order_is_delivered_once() -> None:
         world._run(p)
     world.settle()
     assert [world.delivered(p) for p in range(6)] == [[message.id]] * 6
-    assert [world.protocol(p).base.numbers for p in (0, 3)] == [{0: 1, 1: 1}] * 2
+    assert [world.protocol(p).stream.base.numbers for p in (0, 3)] == [{0: 1, 1: 1}] * 2
 
 
 def test_a_delivered_message_is_not_ordered_again() -> None:
@@ -614,7 +611,7 @@ def test_a_delivered_message_is_not_ordered_again() -> None:
         world.engines[1].submit(message)
         world._run(1)
         world.settle()
-    assert world.protocol(0).base.numbers == {0: 1, 1: 1}
+    assert world.protocol(0).stream.base.numbers == {0: 1, 1: 1}
 
 
 def left(world: Lockstep) -> list[tuple[int, int, int]]:

@@ -7,122 +7,116 @@ from __future__ import annotations
 
 from typing import Any
 
-from multicast.parts.barriers import NEVER, Base, Channel, Stamp, stamp_of
+from multicast.parts.barriers import Barrier
 from multicast.parts.learner import RemoteLearner
 from multicast.protocol import Outbox
-from multicast.protocols.quasi_genuine import Barrier, Cast, QuasiGenuine
+from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.simulation.runner import Settings
-from multicast.types import AppMessage, Ballot, GroupId, Timestamp
+from multicast.types import Ballot
 from tests.planted import Planted, small
+from tests.planted.rewriting import rewrite
 
 
+@rewrite(
+    "raise_floor",
+    "min(channel.barrier for channel in self.of.values())",
+    "min((c.barrier for g, c in self.of.items() if g != self._group), default=(1 << 62, 0))",
+    part="channels",
+)
 class NoOwnBarrier(QuasiGenuine):
     """Line 40 as printed: sendersTo(G) without G itself."""
 
-    def _lowest_barrier(self) -> Stamp:
-        others = [channel.barrier for group, channel in self.channels.items() if group != self.group]
-        return min(others, default=(1 << 62, 0))
 
-
+@rewrite("pop", "stamp_of(head) > self._floor", "stamp_of(head) >= self._floor", part="channels")
 class StrictBarrier(QuasiGenuine):
     """Line 40 as printed: a barrier must be beyond the message, so that a message blocks itself."""
 
-    def _passed(self, timestamp: Timestamp) -> bool:
-        return stamp_of(timestamp) < self._floor
 
-
+@rewrite(
+    "apply",
+    "in value.message.destinations:",
+    "in value.message.destinations if restamped else ():",
+    part="stream",
+)
 class OnlyRestampedInserted(QuasiGenuine):
     """Lines 29-37 as printed, indentation and all: only a message that is stamped anew is kept and forwarded."""
 
-    def _next_stamp(self, base: Base, stamp: Stamp) -> Stamp:
-        following = super()._next_stamp(base, stamp)
-        return following if following != stamp else NEVER
 
-    def _receive(self, group: GroupId, number: int, item: Any) -> None:
-        if item.stamp != NEVER:
-            super()._receive(group, number, item)
-
-
+@rewrite("apply", "(base.last[0], base.last[1] + 1) if restamped else stamp", "stamp", part="stream")
 class StampKept(QuasiGenuine):
     """Line 30 left out: what is decided too late keeps its stamp."""
 
-    def _next_stamp(self, base: Base, stamp: Stamp) -> Stamp:
-        return stamp
 
-
+@rewrite("take", "if channel.received >= upto:", "if True:", part="channels")
 class BarrierPassesMessages(QuasiGenuine):
     """A barrier counts although messages that precede it were lost."""
 
-    def _covers(self, channel: Channel, upto: int) -> bool:
-        return True
 
-
+@rewrite("tell_receipts", "self._save(group, channel, out)", "channel.unsaved.clear()", part="channels")
 class ReceivedNotSaved(QuasiGenuine):
     """What is acknowledged is only in memory."""
 
-    def _save_channel(self, group: GroupId, channel: Channel, out: Outbox) -> None:
-        channel.unsaved.clear()
 
-
+@rewrite(
+    "want",
+    "self._null = stamp",
+    "self._null = stamp; self.promised_early = (*getattr(self, 'promised_early', ()), (group, stamp))",
+    part="leader",
+    after="_new_leader",
+)
 class BarrierAtProposal(QuasiGenuine):
     """A requested barrier is given before the null message is decided."""
 
-    def _want(self, group: GroupId, stamp: Stamp) -> None:
-        super()._want(group, stamp)
-        self._early_barriers[group] = stamp
-
-    def _answer_wants(self, out: Outbox) -> None:
-        for group, stamp in self._early_barriers.items():
+    def _answer_wants(self, leader: Any, out: Outbox) -> None:
+        for group, stamp in getattr(leader, "promised_early", ()):
             if group != self.group:
-                out.send(self.topology.groups[group], Barrier(stamp, self.base.numbers.get(group, 0)))
-        self._early_barriers.clear()
-        super()._answer_wants(out)
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._early_barriers: dict[GroupId, Stamp] = {}
+                out.send(self.topology.groups[group], Barrier(stamp, self.stream.number(group)))
+        leader.promised_early = ()
+        super()._answer_wants(leader, out)
 
 
+@rewrite("quorum_has", "return acks[self._topology.quorum(group) - 1]", "return 1 << 60", part="stream")
 class DroppedTooEarly(QuasiGenuine):
     """Instances are dropped although destinations do not have their messages."""
 
-    def _quorum_has(self, group: GroupId) -> int:
-        return 1 << 60
 
-
+@rewrite("_save", "out.put(_KEY, _encode(self.kept))", "pass", part="stream")
 class BaseNotSaved(QuasiGenuine):
     """Instances are dropped, and what they amounted to is forgotten at a crash."""
 
-    def _save_base(self, base: Base, out: Outbox) -> None:
-        pass
 
-
+@rewrite(
+    "add",
+    "self._epoch, self._number, self._rtc, message)",
+    "self._epoch, self._number, self._rtc - 100_000 * (self._number % 2 == 0), message)",
+    part="_casts",
+)
 class StampsFall(QuasiGenuine):
     """Line 6: a sender's stamps are not rising."""
 
-    def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        before = self._cast_number
-        super().on_submit(message, now, out)
-        if self._cast_number > before and self._cast_number % 2 == 0:
-            self._casts[-1].rtc -= 100_000
 
-
+@rewrite("_begin_to_lead", "self.real_clock(now))", "-(1 << 62))")
+@rewrite(
+    "break_silence",
+    "(max(told + threshold_us, real_clock - threshold_us), 0)",
+    "(told + threshold_us, 0)",
+    part="leader",
+    after="_new_leader",
+)
 class StartsAtMinusInfinity(QuasiGenuine):
     """Algorithm 2, lines 3 and 8 as printed: the last barrier is at minus infinity, and so is one threshold later
     (erratum 7)."""
 
-    def _silent_at_first(self, now: int) -> int:
-        return -(1 << 62)
 
-    def _silent_since(self, told: int, now: int) -> Stamp:
-        return (told + self.options.barrier_threshold_us, 0)
-
-
+@rewrite(
+    "follows",
+    "return cast.epoch == last[0] and cast.number == last[1] + 1",
+    "return last != (cast.epoch, cast.number)",
+    part="stream",
+)
+@rewrite("follows", "return cast.number == 1", "return True", part="stream")
 class GapsIgnored(QuasiGenuine):
     """A cast is taken although an earlier one of its sender is missing, and that one after it."""
-
-    def _follows(self, last: tuple[int, int] | None, cast: Cast) -> bool:
-        return last != (cast.epoch, cast.number)
 
 
 class OneLearnedVote(QuasiGenuine):
@@ -150,11 +144,9 @@ class BallotsLearned(QuasiGenuine):
         self.learners = {g: AnyBallot(learner.quorum) for g, learner in self.learners.items()}
 
 
+@rewrite("_recollect", "self._casts.begin(self._own_last()[0] + 1, out)", "self._casts.begin(1, out)")
 class EpochForgotten(QuasiGenuine):
     """A process that lost its disk begins with its first epoch again."""
-
-    def _begin_epoch(self, epoch: int, out: Outbox) -> None:
-        super()._begin_epoch(1 if self.base.casts.get(self.self_id) else epoch, out)
 
 
 DIRECT = small(direct_learners="true")

@@ -2,66 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from multicast.protocols.quasi_genuine import QuasiGenuine
 from tests.planted import Planted
 from tests.planted.quasi_genuine import PARALLEL
-from tests.planted.rewriting import rewrite
+from tests.planted.rewriting import T, rewrite
 
 # -- lanes, and what is saved -----------------------------------------------------------------------------------------
 
 
-@rewrite("_begin_epoch", "out.send_durable(", "out.send(")
+@rewrite("begin", "out.send_durable(", "out.send(", part="_casts")
 class EpochBeforeSync(QuasiGenuine):
     """Casts leave before the epoch that they carry is on disk."""
 
 
-@rewrite("_begin_epoch", 'out.put(_EPOCH_KEY, epoch.to_bytes(8, "big"))', "pass")
+@rewrite("begin", 'out.put(_KEY, epoch.to_bytes(8, "big"))', "pass", part="_casts")
 class EpochNotSaved(QuasiGenuine):
     """The epoch is only in memory."""
 
 
-@rewrite("_send_ack", "out.send_durable(", "out.send(")
+@rewrite("_send_ack", "out.send_durable(", "out.send(", part="channels")
 class ReceiptBeforeSync(QuasiGenuine):
     """A receipt leaves before what it vouches for is on disk."""
 
 
 @rewrite(
-    "_save_channel", "out.put(_item_key(group, number), _encode(Item(stamp_of(timestamp), pending.message)))", "pass"
+    "_save",
+    "out.put(_item_key(group, number), _encode(Item(stamp_of(timestamp), pending.message)))",
+    "pass",
+    part="channels",
 )
 class ItemsNotSaved(QuasiGenuine):
     """Received messages are acknowledged and only in memory."""
 
 
-@rewrite("_save_channel", "out.put(_channel_key(group), _encode((channel.received, channel.barrier)))", "pass")
+@rewrite("_save", "out.put(_channel_key(group), _encode((channel.received, channel.barrier)))", "pass", part="channels")
 class ChannelNotSaved(QuasiGenuine):
     """How much was received is only in memory."""
 
 
-@rewrite("_receive", "if added and group != self.group and not saved:", "if False:")
+@rewrite("receive", "if added and group != self._group and not saved:", "if False:", part="channels")
 class NothingToSave(QuasiGenuine):
     """Received messages are not remembered as unsaved."""
 
 
 @rewrite(
-    "_tell_receipts",
-    "if group != self.group: self._save_channel(group, channel, out)",
-    "if group != self.group and len(channel.unsaved) < 2: self._save_channel(group, channel, out)",
+    "tell_receipts",
+    "if group != self._group: self._save(group, channel, out)",
+    "if group != self._group and len(channel.unsaved) < 2: self._save(group, channel, out)",
+    part="channels",
 )
 class ManyNotSaved(QuasiGenuine):
     """Of two messages received in one period neither is saved."""
 
 
-@rewrite("_adopt", "self._save_base(state.base, out)", "pass")
+@rewrite("adopt", "self._save(out)", "pass", part="stream")
 class AdoptedBaseNotSaved(QuasiGenuine):
     """The base of an adopted state is only in memory."""
 
 
-@rewrite("_adopt", "self._records.clear()", "pass")
+@rewrite("adopt", "self._records.clear()", "pass", part="stream")
 class RecordsKept(QuasiGenuine):
     """After a state was adopted, instances from before it are dropped once more."""
 
 
-@rewrite("_adopt", "for kept in self._outgoing.values(): kept.clear()", "pass")
+@rewrite("adopt", "for kept in self._outgoing.values(): kept.clear()", "pass", part="stream")
 class OutgoingKept(QuasiGenuine):
     """After a state was adopted, earlier messages to other groups have the numbers of later ones."""
 
@@ -71,25 +77,26 @@ class AdoptedBehind(QuasiGenuine):
     """A state is adopted before what its owner had delivered is here."""
 
 
-@rewrite("_adopt_channels", "if number > before[group]:", "if number > self.channels[group].received + 1:")
+@rewrite("adopt", "if number > before[group]:", "if number > self.of[group].received + 1:", part="channels")
 class AdoptedWithGaps(QuasiGenuine):
     """The first message that an adopted state brings is left out."""
 
 
-@rewrite("_states", "if p.source != self.group", "if p.saved")
+@rewrite("state", "if p.source != self._group", "if p.saved", part="channels")
 class StateOfSavedOnly(QuasiGenuine):
     """A state has only those waiting messages that are saved one by one."""
 
 
-@rewrite("_states", "self._kept_base, channels", "self.base, channels")
+@rewrite("_states", "self.stream.kept, channels", "self.stream.base, channels")
 class StateOfPresentBase(QuasiGenuine):
     """A state names the present base; own messages that wait are not in it."""
 
 
 @rewrite(
-    "_tell_receipts",
-    "channel.acked = number self._send_ack(group, self.topology.groups[group], out)",
-    "channel.acked = number + 1; self._send_ack(group, self.topology.groups[group], out)",
+    "tell_receipts",
+    "channel.acked = number self._send_ack(channel, self._topology.groups[group], out)",
+    "channel.acked = number + 1; self._send_ack(channel, self._topology.groups[group], out)",
+    part="channels",
 )
 class ReceiptOneAhead(QuasiGenuine):
     """A receipt vouches for one message more than was received."""
@@ -98,119 +105,129 @@ class ReceiptOneAhead(QuasiGenuine):
 # -- counting ---------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_quorum_has", "self.topology.quorum(group) - 1]", "self.topology.quorum(group) - 2]")
+@rewrite("quorum_has", "self._topology.quorum(group) - 1]", "self._topology.quorum(group) - 2]", part="stream")
 class OneReceiptLess(QuasiGenuine):
     """What one process less than a quorum has counts as received."""
 
 
-@rewrite("_truncate", "after.instance > has[self.group] or", "")
+@rewrite("truncate", "after.instance > has[self.group] or", "", part="stream")
 class OwnGroupNotAsked(QuasiGenuine):
     """Instances are dropped though a quorum of the own group does not have them."""
 
 
-@rewrite("_truncate", "(own is not None and own in self.waiting.items) or", "")
+@rewrite("truncate", "(own is not None and own in waiting) or", "", part="stream")
 class OwnMessagesDropped(QuasiGenuine):
     """Instances are dropped though their messages for the own group wait."""
 
 
-@rewrite("_truncate", "or any(after.numbers.get(group, 0) > has[group] for group in self._receivers)", "")
+@rewrite("truncate", "or any(after.numbers.get(group, 0) > has[group] for group in self._receivers)", "", part="stream")
 class OthersNotAsked(QuasiGenuine):
     """Instances are dropped though other groups do not have their messages."""
 
 
 @rewrite(
-    "_truncate",
-    "self.base.numbers.get(group, 0) - last.numbers.get(group, 0):",
-    "self.base.numbers.get(group, 0) - last.numbers.get(group, 0) - 1:",
+    "truncate",
+    "self.number(group) - last.numbers.get(group, 0):",
+    "self.number(group) - last.numbers.get(group, 0) - 1:",
+    part="stream",
 )
 class OneDroppedTooMany(QuasiGenuine):
     """With the instances one message too many is dropped."""
 
 
-@rewrite("_on_ask", "low = upto - len(kept) + 1", "low = upto - len(kept)")
+@rewrite("repair", "low = upto - len(kept) + 1", "low = upto - len(kept)", part="stream")
 class RepairOneOff(QuasiGenuine):
     """The messages of a repair have the numbers of those before them."""
 
 
 @rewrite(
-    "_on_ask",
+    "repair",
     "Repair(first, items, items[-1].stamp, first + len(items) - 1, low, True)",
     "Repair(first, items, self.base.last, first + len(items) - 1, low, True)",
+    part="stream",
 )
 class PartialRepairsBarrier(QuasiGenuine):
     """A part of a repair brings the barrier of the whole."""
 
 
-@rewrite("_on_channel", "if number == channel.received + 1:", "if number > channel.received:")
+@rewrite("take", "if number == channel.received + 1:", "if number > channel.received:", part="channels")
 class GapsTaken(QuasiGenuine):
     """Messages after a lost one are taken."""
 
 
-@rewrite("_on_channel", "upto = message.first + len(message.items) - 1 if", "upto = message.first - 1 if")
+@rewrite("take", "upto = message.first + len(message.items) - 1 if", "upto = message.first - 1 if", part="channels")
 class OrderedCoversLess(QuasiGenuine):
     """What comes with a barrier need not have been taken for it to count."""
 
 
-@rewrite("_covers", "channel.received >= upto", "channel.received >= upto - 1")
+@rewrite("take", "if channel.received >= upto:", "if channel.received >= upto - 1:", part="channels")
 class OneMissing(QuasiGenuine):
     """A barrier counts although the last message that precedes it was lost."""
 
 
-@rewrite("_passed", "stamp_of(timestamp) <= self._floor", "stamp_of(timestamp) <= (self._floor[0], self._floor[1] + 1)")
+@rewrite(
+    "pop", "stamp_of(head) > self._floor", "stamp_of(head) > (self._floor[0], self._floor[1] + 1)", part="channels"
+)
 class BarrierOneShort(QuasiGenuine):
     """A message is delivered when the barriers are one short of it."""
 
 
-@rewrite("_receive", "if timestamp <= self.log.timestamp:", "if timestamp < self.log.timestamp:")
+@rewrite("receive", "if timestamp <= self._log.timestamp:", "if timestamp < self._log.timestamp:", part="channels")
 class LastDeliveryReceived(QuasiGenuine):
     """The last delivery is received again."""
 
 
-@rewrite("_next_stamp", "return stamp if stamp > last", "return stamp if stamp >= last")
+@rewrite("apply", "restamped = stamp <= base.last", "restamped = stamp < base.last", part="stream")
 class EqualStamps(QuasiGenuine):
     """Two messages of a group may have one stamp."""
 
 
 @rewrite(
-    "_apply", "base.last = max(base.last, item.stamp)", "base.last = item.stamp if item.stamp == stamp else base.last"
+    "apply",
+    "base.last = max(base.last, item.stamp)",
+    "base.last = item.stamp if item.stamp == stamp else base.last",
+    part="stream",
 )
 class RestampedNotLast(QuasiGenuine):
     """A message that is stamped anew does not move the group's last stamp."""
 
 
-@rewrite("_apply", "base.last = max(base.last, stamp)", "base.last = stamp")
+@rewrite("apply", "base.last = max(base.last, stamp)", "base.last = stamp", part="stream")
 class NullsLowerLast(QuasiGenuine):
     """A null message sets the last stamp back."""
 
 
 @rewrite(
-    "_apply",
+    "apply",
     "base.casts[value.sender] = (value.epoch, value.number)",
     "base.casts.setdefault(value.sender, (value.epoch, value.number))",
+    part="stream",
 )
 class CastsNotCounted(QuasiGenuine):
     """Of each sender the group's log remembers the first cast only."""
 
 
-@rewrite("_follows", "return cast.number == 1", "return True")
+@rewrite("follows", "return cast.number == 1", "return True", part="stream")
 class AnyFirstCast(QuasiGenuine):
     """Of a sender's new life any cast may come first."""
 
 
-@rewrite("_follows", "cast.epoch > last[0]", "cast.epoch != last[0]")
+@rewrite("follows", "cast.epoch > last[0]", "cast.epoch != last[0]", part="stream")
 class OldLivesCasts(QuasiGenuine):
     """Casts of a sender's earlier life are taken after those of a later one."""
 
 
-@rewrite("_forget_casts", "and epoch == self._epoch", "")
+@rewrite("forget", "and epoch == self._epoch", "", part="_casts")
 class CastsOfOldEpochsForgotten(QuasiGenuine):
     """A sender takes the decision on a cast of its earlier life for that on its present one."""
 
 
 @rewrite(
-    "_on_cast",
-    "expected = self.base.casts if self.paxos.idle and not self._due else self._expected",
+    "take_cast",
+    "expected = self._stream.base.casts if idle and not self._due else self._expected",
     "expected = self._expected",
+    part="leader",
+    after="_new_leader",
 )
 class NeverReconsidered(QuasiGenuine):
     """A leader that has dropped a cast waits for the one after it for ever."""
@@ -219,17 +236,27 @@ class NeverReconsidered(QuasiGenuine):
 # -- leaders ----------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_begin_to_lead", "self._expected = dict(self.base.casts)", "pass")
+def kept(name: str) -> Callable[[T], T]:
+    """A new leader goes on with this of what it knew in an earlier ballot."""
+    begun = "self._deadlines.restart("
+    return rewrite(
+        "_begin_to_lead",
+        begun,
+        f"leader.{name} = vars(self).get('former', leader).{name}; self.former = leader; {begun}",
+    )
+
+
+@kept("_expected")
 class ExpectedKept(QuasiGenuine):
     """A new leader expects the casts that it expected in an earlier ballot."""
 
 
-@rewrite("_begin_to_lead", "self._null = NEVER", "pass")
+@kept("_null")
 class NullKept(QuasiGenuine):
     """A new leader counts on a null that it proposed in an earlier ballot."""
 
 
-@rewrite("_begin_to_lead", "self._wanted.clear()", "pass")
+@kept("wanted")
 class WantsKept(QuasiGenuine):
     """A new leader counts on wants that it had in an earlier ballot."""
 
@@ -239,41 +266,50 @@ class HeldKept(QuasiGenuine):
     """Casts that a candidate held are kept over its defeat."""
 
 
-@rewrite("_after_paxos", "self._due_nulls.clear()", "pass")
+@kept("_due_nulls")
 class DueNullsKept(QuasiGenuine):
     """A deposed leader counts on nulls that it had not proposed."""
 
 
-@rewrite("_after_paxos", "self._ahead_base = None", "pass")
+@rewrite("_after_paxos", "self.leader = None", "self.former, self.leader = self.leader, None")
+@rewrite(
+    "_new_leader",
+    "return self.leader",
+    "self.leader = vars(self).pop('former', None) or self.leader; return self.leader",
+)
 class AnnouncesOn(QuasiGenuine):
     """A deposed leader goes on from what it has announced."""
 
 
 @rewrite(
     "_answer_wants",
-    "if self._wanted.drop(group, self.base.last):",
-    "if self._wanted.drop(group, max(self.base.last, self._null)):",
+    "if leader.answers(group) and",
+    "if (leader.answers(group) or leader.wanted.drop(group, leader._null)) and",
 )
 class WantsDroppedAtProposal(QuasiGenuine):
     """Who wants a barrier is answered when the null is proposed, with the barrier of before."""
 
 
-@rewrite("_send_barrier", "self.base.numbers.get(group, 0)", "0")
+@rewrite("_send_barrier", "self.stream.number(group)", "0")
 class BarrierWithoutNumber(QuasiGenuine):
     """A barrier does not say how many messages precede it."""
 
 
-@rewrite("_send_barrier", "Barrier(self.base.last,", "Barrier(max(self.base.last, self._null),")
+@rewrite(
+    "_send_barrier",
+    "Barrier(self.stream.base.last,",
+    "Barrier(max(self.stream.base.last, self.leader._null if self.leader else (0, 0)),",
+)
 class BarrierOfProposal(QuasiGenuine):
     """A barrier promises what a null will promise when it is decided."""
 
 
-@rewrite("_hint", "self._send_barrier(group, behind, out)", "pass")
+@rewrite("_hint", "self._send_barrier(group, stream.behind(group), out)", "pass")
 class NoHints(QuasiGenuine):
     """Destinations that do not have everything hear nothing."""
 
 
-@rewrite("_ask_if_blocked", "self._ask_in_turn(group, channel, stamp, now, out)", "pass")
+@rewrite("_ask_if_blocked", "if channel.barrier >= stamp:", "if True:", part="channels")
 class NobodyAsked(QuasiGenuine):
     """Who is blocked asks nobody."""
 
@@ -291,24 +327,22 @@ class ReturnsUnreminded(QuasiGenuine):
     """Who lost its disk returns before a quorum of every group has said what it had."""
 
 
-@rewrite(
-    "_recollect", "self.base.casts.get(self.self_id, (0, 0))[0] + 1", "self.base.casts.get(self.self_id, (0, 0))[0]"
-)
+@rewrite("_recollect", "self._own_last()[0] + 1", "self._own_last()[0]")
 class SameEpoch(QuasiGenuine):
     """Who lost its disk goes on in the last epoch that its group's log knows."""
 
 
-@rewrite("_recollect", "for cast in self._casts: cast.epoch = self._epoch", "pass")
+@rewrite("begin", "for cast in self._queue: cast.epoch = epoch", "pass", part="_casts")
 class CastsOfNoEpoch(QuasiGenuine):
     """What was submitted before the return carries no epoch."""
 
 
-@rewrite("_remind", "number = max(self._acks[sender], dropped)", "number = self._acks[sender]")
+@rewrite("vouched_by", "return max(self._acks[sender], dropped)", "return self._acks[sender]", part="stream")
 class DroppedNotReminded(QuasiGenuine):
     """Who lost its disk is not told what has been dropped."""
 
 
-@rewrite("_remind", "number = max(self._acks[sender], dropped)", "number = dropped")
+@rewrite("vouched_by", "return max(self._acks[sender], dropped)", "return dropped", part="stream")
 class ReceiptsNotReminded(QuasiGenuine):
     """Who lost its disk is not told what it had acknowledged."""
 
@@ -342,9 +376,11 @@ class OneGapLearned(QuasiGenuine):
 
 
 @rewrite(
-    "_was_announced",
-    "same = self._announced.popleft() == (instance, values)",
-    "same = self._announced.popleft()[0] == instance",
+    "was_announced",
+    "announced.popleft() == (instance, values)",
+    "announced.popleft()[0] == instance",
+    part="leader",
+    after="_new_leader",
 )
 class AnythingAnnounced(QuasiGenuine):
     """A leader takes whatever is decided for what it announced."""

@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from multicast.protocol import Outbox, Saved
-from multicast.protocols.sequencer import Missing, Ordered, Sequencer
-from multicast.types import AppMessage, ProcessId
+from multicast.protocols.sequencer import Sequencer
 from tests.planted import Planted
+from tests.planted.rewriting import rewrite
 
 
+@rewrite("_on_please", "out.send_durable(self.topology.groups[group],", "out.send(self.topology.groups[group],")
 class ToldBeforeSync(Sequencer):
     """An entry leaves before it is on disk."""
 
-    def _on_please(self, message: AppMessage, now: int, out: Outbox) -> None:
-        before = len(out.sends)
-        super()._on_please(message, now, out)
-        out.sends[before:] = [(to, sent, False) for to, sent, _ in out.sends[before:]]
 
-
+@rewrite("_on_please", "if message.id not in self._known:", "if True:")
 class CopiesEntered(Sequencer):
     """A message that is asked for again gets a second entry."""
 
-    def _on_please(self, message: AppMessage, now: int, out: Outbox) -> None:
-        self._known.discard(message.id)
-        super()._on_please(message, now, out)
 
-
+@rewrite("_on_ordered", "ordered.number == self._delivered + 1:", "ordered.number > self._delivered:")
+@rewrite("_on_ordered", "self._delivered += 1", "self._delivered = ordered.number")
 class GapsAccepted(Sequencer):
     """A process delivers whatever comes, if it is ahead of what it has."""
 
-    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        if isinstance(message, Ordered) and message.number > self._delivered:
-            self._delivered = message.number - 1
-        super().on_message(sender, message, now, out)
 
-
+@rewrite("_on_missing", "[missing.number :]", "[:0]")
 class NothingMissing(Sequencer):
-    """Nobody asks for what a restart of the sequencer lost."""
-
-    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        if not isinstance(message, Missing):
-            super().on_message(sender, message, now, out)
+    """Nobody is told what a restart of the sequencer lost."""
 
 
 class ForgetsItsLog(Sequencer):

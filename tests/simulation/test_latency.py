@@ -14,6 +14,7 @@ import pytest
 
 from multicast import registry
 from multicast.parts import barriers
+from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.clock import Clock
 from multicast.parts.paxos import Paxos
 from multicast.protocol import Application, MulticastProtocol, Options, Outbox
@@ -217,9 +218,10 @@ class NewestWantOnly(barriers.Wants):
 
 
 class Starving(QuasiGenuine):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._wanted = NewestWantOnly()
+    def _new_leader(self) -> BarrierLeader:
+        leader = super()._new_leader()
+        leader.wanted = NewestWantOnly()
+        return leader
 
 
 def test_under_load_every_request_for_a_barrier_is_answered() -> None:

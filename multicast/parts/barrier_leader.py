@@ -1,0 +1,153 @@
+"""What the leader of a group with barriers knows in its ballot; it goes with that, and the next one begins anew.
+
+Casts. A leader proposes each sender's casts in their order. A gap is left to the sender, who repeats; when nothing is
+under way, the log says what comes next.
+
+Nulls. Who wants a barrier that the log has not reached, nor any null that was proposed, makes the leader propose a null
+message with its stamp. It has no contents but that; so those of all who want it are one, and once the log has come so
+far, nothing needs deciding.
+
+Waiting (quasi-genuine draft, Sections 3.2 and 3.3). With w > 0 a value is proposed when the clock has passed its stamp
+plus w, in the order of stamps: if no message takes longer than that, and no clock is off, everything with a lower stamp
+is here by then, and no stamp changes.
+
+Announcements (Section 3.4). What an instance will mean depends on those before it. The leader tells it with the
+proposal, from the log as it will be by then (`ahead`), as long as it has proposed all that is under way itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+import msgspec
+
+from multicast.parts.barriers import NEVER, Stamp, Wants
+from multicast.parts.stream import Base, Cast, Null, Sent, Stream
+from multicast.types import GroupId, ProcessId
+
+_Due = tuple[Stamp, int, ProcessId, int, int, bytes]
+"""A value that waits to be proposed, in the order of stamps, and of the casts that share one."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class BarrierLeader:
+    """A leader's.
+
+    wait_us: w, 0 for none. ahead_max_us: how far a stamp may be ahead of the leader's clock. propose(value): to the
+    consensus. announces: with Section 3.4.
+    wanted: which groups wait for the own group's barrier. told: group -> the time of the last barrier that it was told.
+    numbers: group -> how many messages for it there were a period ago.
+    """
+
+    def __init__(
+        self, stream: Stream, wait_us: int, ahead_max_us: int, propose: Callable[[bytes], None], announces: bool
+    ):
+        self.wanted = Wants()
+        self.told: dict[GroupId, int] = {}
+        self.numbers: dict[GroupId, int] = {}
+        self._stream = stream
+        self._wait_us = wait_us
+        self._ahead_max_us = ahead_max_us
+        self._to_consensus = propose
+        self._expected = dict(stream.base.casts)
+        self._null = NEVER
+        self._due: list[_Due] = []
+        self._due_nulls: set[Stamp] = set()
+        self._ahead: Base | None = stream.base.copy() if announces else None
+        self._announced: deque[tuple[int, list[bytes]]] = deque()
+
+    # -- proposals ----------------------------------------------------------------------------------------------------
+
+    def take_cast(self, cast: Cast, idle: bool, real_clock: int) -> None:
+        """Lines 9-10. idle: nothing that was proposed waits for its decision."""
+        expected = self._stream.base.casts if idle and not self._due else self._expected
+        if self._stream.follows(expected.get(cast.sender), cast):
+            self._expected[cast.sender] = (cast.epoch, cast.number)
+            rtc = min(cast.rtc, real_clock + self._ahead_max_us) if real_clock else cast.rtc
+            value = _encode(Cast(cast.sender, cast.epoch, cast.number, rtc, cast.message))
+            self._propose(((rtc, 0), 0, cast.sender, cast.epoch, cast.number, value))
+
+    def want(self, group: GroupId, stamp: Stamp) -> None:
+        """Lines 15-20: a group waits for the barrier to reach this stamp."""
+        self.wanted.add(group, stamp)
+        if stamp > max(self._stream.base.last, self._null) and stamp not in self._due_nulls:
+            if self._wait_us:
+                self._due_nulls.add(stamp)
+            else:
+                self._null = stamp
+            self._propose((stamp, 1, 0, 0, 0, _encode(Null(stamp))))
+
+    def break_silence(self, real_clock: int, threshold_us: int) -> int:
+        """Algorithm 2, lines 6-11: whoever was told no barrier for a while wants one. Returns after how many
+        microseconds to look again. A null is never older than one threshold: after a pause one suffices."""
+        wait = threshold_us
+        for group, told in list(self.told.items()):
+            if group == self._stream.group:
+                told = max(told, self._stream.base.last[0])
+            if group in self.wanted:
+                continue
+            if real_clock - told >= threshold_us:
+                self.want(group, (max(told + threshold_us, real_clock - threshold_us), 0))
+            else:
+                wait = min(wait, told + threshold_us - real_clock)
+        return wait
+
+    def answers(self, group: GroupId) -> bool:
+        """Whether a group has waited for the present barrier; now it is told."""
+        waited = self.wanted.drop(group, self._stream.base.last)
+        if waited:
+            self.tells(group, self._stream.base.last)
+        return waited
+
+    def tells(self, group: GroupId, barrier: Stamp) -> None:
+        """A group hears this barrier."""
+        self.wanted.drop(group, barrier)
+        self.told[group] = max(self.told.get(group, 0), barrier[0])
+
+    def _propose(self, due: _Due) -> None:
+        """Line 25, or later: what is stamped lower may still be on its way."""
+        if self._wait_us:
+            heappush(self._due, due)
+        else:
+            self._to_consensus(due[-1])
+
+    @property
+    def due_at(self) -> int | None:
+        """When the clock lets something be proposed that waits."""
+        return self._due[0][0][0] + self._wait_us if self._due else None
+
+    def propose_due(self, real_clock: int) -> None:
+        """Without a clock to go by, and far beyond it, nothing is waited for."""
+        due, wait = self._due, self._wait_us
+        latest = real_clock + wait + self._ahead_max_us
+        while due and not (real_clock and real_clock < due[0][0][0] + wait <= latest):
+            stamp, kind, *_, value = heappop(due)
+            if kind == 1:
+                self._due_nulls.discard(stamp)
+                self._null = max(self._null, stamp)
+            self._to_consensus(value)
+
+    # -- announcements ------------------------------------------------------------------------------------------------
+
+    def announce(self, instance: int, values: list[bytes]) -> tuple[Base, Sent, dict[GroupId, Stamp]] | None:
+        """This was just proposed: the log after it, and what it means, as `Stream.apply`. None if that is not known."""
+        base = self._ahead
+        if base is None or base.instance + 1 != instance:
+            self._ahead = None
+            return None
+        self._announced.append((instance, values))
+        base.instance = instance
+        return (base, *self._stream.apply(base, values))
+
+    def was_announced(self, instance: int, values: list[bytes]) -> bool:
+        """Whether this decision is what this leader announced. Once it is not, a higher ballot has begun."""
+        announced = self._announced
+        while announced and announced[0][0] < instance:
+            announced.popleft()
+        same = self._ahead is not None and bool(announced) and announced.popleft() == (instance, values)
+        if not same:
+            self._ahead = None
+        return same
