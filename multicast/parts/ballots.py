@@ -22,6 +22,8 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "promise": dict.fromkeys(_MEMBERS, PROMISED),
     "stand": dict.fromkeys(_MEMBERS, CANDIDATE),
     "choose": {CANDIDATE: ELECT},
+    "lead": {CANDIDATE: LEADER},
+    "return": {REJOINING: PROMISED},
     "join": {PROMISED: JOINED, REJOINING: JOINED},
     "confirm": {ELECT: LEADER, JOINED: FOLLOWER},
     "step down": {LEADER: PROMISED},
@@ -52,9 +54,10 @@ class State(Portion, array_like=True, gc=False):
 
 
 class NewLeader(msgspec.Struct, array_like=True, tag=120, gc=False):
-    """Promise me this ballot."""
+    """Promise me this ballot. position: what I have of the group's history."""
 
     ballot: Ballot
+    position: int
 
 
 class Nack(msgspec.Struct, array_like=True, tag=121, gc=False):

@@ -547,7 +547,7 @@ def test_what_no_correct_peer_sends_is_refused() -> None:
     with pytest.raises(PeerError, match="Bump from group 1"):
         world.protocol(0).on_message(3, Bump(Ballot(1, 3), 5, 0), world.now, out)
     with pytest.raises(PeerError, match="somebody else's ballot"):
-        world.protocol(0).on_message(1, NewLeader(Ballot(7, 2)), world.now, out)
+        world.protocol(0).on_message(1, NewLeader(Ballot(7, 2), 0), world.now, out)
 
 
 def test_a_primary_that_hears_from_another_group_that_its_message_is_settled_catches_up() -> None:

@@ -137,7 +137,7 @@ class LengthIgnored(PrimCast):
     """A primary's clock counts though a part of its T was lost on the way."""
 
 
-@rewrite("_save", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
+@rewrite("keep", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
 class PromisesNotSaved(PrimCast):
     """A promise is given, and forgotten at a crash."""
 

@@ -28,7 +28,7 @@ class AcceptBeforeSync(PrimCast):
     """A process says that it has joined an epoch before that is on disk."""
 
 
-@rewrite("_promise", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("send_vote", "out.send_durable(", "out.send(", part="leadership")
 class PromiseBeforeSync(PrimCast):
     """A promise leaves before it is on disk."""
 
@@ -43,7 +43,7 @@ class ClockNotSaved(PrimCast):
     """Clock, length of T and reach are only in memory."""
 
 
-@rewrite("_take_over", "self._save(out)", "pass", part="leadership")
+@rewrite("_take_over", "self.keep(out)", "pass", part="leadership")
 class JoinedNotSaved(PrimCast):
     """The epoch that a process has joined is only in memory."""
 
@@ -114,12 +114,12 @@ class PromisersReachIgnored(PrimCast):
     """A new primary does not know what is settled among its voters."""
 
 
-@rewrite("_choose", "if votes[ahead].position > self._deliveries.position:", "if False:", part="leadership")
+@rewrite("choose", "if votes[ahead].position > self._position():", "if False:", part="leadership")
 class CandidateBehind(PrimCast):
     """A candidate does not deliver first what its voters have."""
 
 
-@rewrite("_choose", "len(votes) < self.quorum", "len(votes) < self.quorum - 1", part="leadership")
+@rewrite("choose", "len(votes) < enough", "len(votes) < enough - 1", part="leadership")
 class OnePromiseLess(PrimCast):
     """A candidate needs one promise less than a quorum."""
 
@@ -134,7 +134,7 @@ class PromisesTwice(PrimCast):
     """A process promises an epoch again."""
 
 
-@rewrite("_promise", "self._assembly.clear()", "pass", part="leadership")
+@rewrite("promise", "self._assembly.clear()", "pass", part="leadership")
 class PortionsMixed(PrimCast):
     """Portions of promises for two epochs make one."""
 
@@ -229,8 +229,10 @@ class ClockForgotten(PrimCast):
 
 @rewrite(
     "start",
-    "self._wait(now, _RESTARTED)",
-    "self.state, self.takes_part = (LEADER, True) if self.joined == self.promised else (PROMISED, False)",
+    "self.restore(promised, promised, now, self.joined.leader == self._self_id)",
+    "self.restore(promised, promised, now, self.joined.leader == self._self_id); "
+    "led = self.joined.leader == self._self_id and self.joined == self.promised; "
+    "self.state, self.takes_part = (LEADER, True) if led else (PROMISED, False)",
     part="leadership",
 )
 class LeadsAgain(PrimCast):

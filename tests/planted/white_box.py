@@ -85,7 +85,7 @@ class EveryBallotCounts(WhiteBox):
     """Line 45 left out: ACCEPTED states of lower ballots contribute too."""
 
 
-@rewrite("_save", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
+@rewrite("keep", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
 class BallotsNotSaved(WhiteBox):
     """A promise is given, and forgotten at a crash."""
 
@@ -122,8 +122,8 @@ class AmnesiacWaitsForOne(WhiteBox):
 
 
 @rewrite("on_returned", "if bound is None:", "if False:", part="leadership")
-@rewrite("on_returned", "self._highest = max(self._highest, bound)", "pass", part="leadership")
-@rewrite("on_returned", "if self.joined > bound:", "if True:", part="leadership")
+@rewrite("on_returned", "self.highest = max(self.highest, bound)", "pass", part="leadership")
+@rewrite("on_returned", "if self.promised > bound:", "if True:", part="leadership")
 @rewrite("may_join", "(self.bound is not None and ballot > self.bound)", "True", part="leadership.rejoin")
 class AmnesiacJoinsAnyBallot(WhiteBox):
     """An amnesiac takes the present state of its leader at once, in the ballot in which it may have voted before."""
@@ -151,9 +151,9 @@ class MarksKept(WhiteBox):
     """What a process told its group before it lost its disk counts for the group's watermark. (Staged.)"""
 
 
-@rewrite("_choose", "self._votes = {}", "pass", part="leadership")
+@rewrite("choose", "self._votes = {}", "pass", part="leadership")
 @rewrite("_on_vote", "if self.state is CANDIDATE:", "if self._votes:", part="leadership")
-@rewrite("_choose", 'self._go("choose")', 'self.state = "elect"', part="leadership")
+@rewrite("won", 'self.go("choose")', 'self.state = "elect"', part="leadership")
 class StateActedOnTwice(WhiteBox):
     """Line 42 as printed: the condition holds again with every later NEWLEADER_ACK, and the state is computed anew."""
 
@@ -240,7 +240,7 @@ class DuplicateFiltered(WhiteBox):
 @rewrite(
     "_stand_if_due",
     "self.stand(now, out)",
-    "self._wait(now) if self.state is PROMISED else self.stand(now, out)",
+    "self.wait(now) if self.state is PROMISED else self.stand(now, out)",
     part="leadership",
 )
 class WaitsForItsCandidate(WhiteBox):
@@ -248,7 +248,7 @@ class WaitsForItsCandidate(WhiteBox):
     (With ours, it stands itself when it has waited too long, and the next bug only costs time.)"""
 
 
-@rewrite("_on_nack", "if nack.ballot > self._highest:", "if False:", part="leadership")
+@rewrite("_on_nack", "if nack.ballot > self.highest:", "if False:", part="leadership")
 class NoNegativeAnswer(WaitsForItsCandidate):
     """Lines 37 and 11 as printed: who asks in a low ballot hears nothing. (Staged.)"""
 

@@ -11,7 +11,7 @@ from tests.planted.rewriting import rewrite
 # -- lanes ------------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_promise", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("send_vote", "out.send_durable(", "out.send(", part="leadership")
 class VoteBeforeSync(WhiteBox):
     """A vote leaves before the promise is on disk."""
 
@@ -78,12 +78,12 @@ class CommittedNotSaved(WhiteBox):
     """The place of a committed message is only in memory."""
 
 
-@rewrite("_take_over", "self._save(out)", "pass", part="leadership")
+@rewrite("_take_over", "self.keep(out)", "pass", part="leadership")
 class JoinedNotSaved(WhiteBox):
     """The ballot that a process has joined is only in memory."""
 
 
-@rewrite("_promise", "self._save(out)", "pass", part="leadership")
+@rewrite("promise", "self._voter.keep(out)", "pass", part="leadership")
 class PromiseNotSaved(WhiteBox):
     """The ballot that a process has promised is only in memory."""
 
@@ -108,15 +108,15 @@ class AcceptedOverCommitted(WhiteBox):
     by quorums: it is committed once more at the same timestamp.)"""
 
 
-@rewrite("_choose", "len(votes) < self.quorum", "len(votes) < self.quorum - 1", part="leadership")
+@rewrite("choose", "len(votes) < enough", "len(votes) < enough - 1", part="leadership")
 class OneVoteLess(WhiteBox):
     """A candidate needs one vote less than a quorum."""
 
 
 @rewrite(
-    "_choose",
-    "if votes[ahead].position > self._deliveries.position:",
-    "if votes[ahead].position > self._deliveries.position + 1:",
+    "choose",
+    "if votes[ahead].position > self._position():",
+    "if votes[ahead].position > self._position() + 1:",
     part="leadership",
 )
 class OneDeliveryBehind(WhiteBox):
@@ -164,13 +164,13 @@ class StateAcksKept(WhiteBox):
     """Who has joined an earlier ballot of this leader is counted in the next one. (As `JoinedBeforeSync`.)"""
 
 
-@rewrite("_promise", "self._assembly.clear()", "pass", part="leadership")
+@rewrite("promise", "self._assembly.clear()", "pass", part="leadership")
 class PortionsMixed(WhiteBox):
     """Portions of votes for two ballots make one state. (They do not: the first portion of the next vote clears what is
     there, and nothing of a link comes after a loss before the loss is told.)"""
 
 
-@rewrite("on_peer_reset", "self._assembly.forget(peer)", "pass", part="leadership")
+@rewrite("forget", "self._lists.pop(sender, None)", "pass", part="leadership._assembly")
 class LostPortionForgotten(WhiteBox):
     """A state is complete though a portion of it was lost with the link."""
 
@@ -337,8 +337,10 @@ class RetriesAtHome(WhiteBox):
 
 @rewrite(
     "start",
-    "self._wait(now, _RESTARTED)",
-    "self.state, self.takes_part = (LEADER, True) if self.joined == self.promised else (PROMISED, False)",
+    "self.restore(promised, promised, now, self.joined.leader == self._self_id)",
+    "self.restore(promised, promised, now, self.joined.leader == self._self_id); "
+    "led = self.joined.leader == self._self_id and self.joined == self.promised; "
+    "self.state, self.takes_part = (LEADER, True) if led else (PROMISED, False)",
     part="leadership",
 )
 class LeadsAgain(WhiteBox):
@@ -348,7 +350,7 @@ class LeadsAgain(WhiteBox):
 @rewrite(
     "_on_heartbeat",
     "out.send((sender,), Nack(self.promised))",
-    "self._timer.heard(now)",
+    "self.heard(now)",
     part="leadership",
 )
 class ReassuredAfterPromise(WhiteBox):
@@ -451,7 +453,7 @@ class MemberByRestart(WhiteBox):
     """Who lost its disk and is restarted takes part as if it had never lost it."""
 
 
-@rewrite("on_returned", "highest = max(self.promised, self._highest)", "highest = self.joined", part="leadership")
+@rewrite("on_returned", "highest = max(self.promised, self.highest)", "highest = self.joined", part="leadership")
 class JoinedIsHighest(WhiteBox):
     """Who lost its disk hears of joined ballots only, not of promised ones."""
 

@@ -1,0 +1,334 @@
+"""Who may lead a group: ballots, elections, and how a process comes back that has lost its disk.
+
+Theory of operation. A ballot has one leader and one set of members; any two quorums of them have a member in common. A
+process that has not heard its leader for too long promises itself a higher ballot, and asks the others for theirs. Who
+promises takes no part any more in lower ballots, and says what it holds (its *vote*), in portions. With the votes of a
+quorum, its own among them, and having caught up with what any of these voters does not tell any more, the candidate
+has won. What follows from that is its user's: consensus (parts.paxos), or one state for all (parts.leadership).
+
+    message     from -> to                    durable before it leaves
+    NewLeader   candidate -> others           its own promise
+    (a vote)    member -> candidate           the promised ballot, and what the vote vouches for
+    Nack        member -> candidate, leader   -  (it has promised a higher ballot)
+    Returned    who lost its disk -> others   -  (parts.rejoin; answered by Highest)
+
+The first ballot belongs to the first member. A restarted process never leads in a ballot from before. A leader or
+candidate that hears of a higher ballot, and sees no new leader soon, stands again. The states of a process, and what
+may happen to it in each, are `TRANSITIONS` of parts.ballots.
+
+Lost disk. Who has no memory (`REJOINING`) promises nothing and votes for nothing. When all others have answered it,
+whoever leads a ballot for which it may have voted stands for a higher one, and who leads a higher one readmits it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from multicast.parts.ballots import (
+    CANDIDATE,
+    FIRST_NUMBER,
+    FOLLOWER,
+    LEADER,
+    PROMISED,
+    REJOINING,
+    TRANSITIONS,
+    Nack,
+    NewLeader,
+)
+from multicast.parts.deadlines import Deadlines
+from multicast.parts.options import GroupOptions
+from multicast.parts.portions import Assembly, split
+from multicast.parts.rejoin import Highest, Rejoin, Returned
+from multicast.parts.timer import LeaderTimer
+from multicast.protocol import Handler, Outbox, PeerError, Saved
+from multicast.types import Ballot, ProcessId, quorum_of
+
+_NACKED = 0.3
+"""Patience with a higher ballot that one has only heard of, as a share of the usual one."""
+_RESTARTED = 0.1
+"""Patience of a restarted leader, before it stands again."""
+
+
+class Vote(Protocol):
+    """A vote as the election sees it, a `Portion`. position: what the candidate must have before it may win."""
+
+    ballot: Ballot
+    position: int
+    entries: list[Any]
+    part: int
+    parts: int
+
+
+V = TypeVar("V", bound=Vote)
+
+
+class Voter(Protocol[V]):
+    """What the user of an election supplies."""
+
+    def vote(self, after: int) -> V:
+        """For `promised`: what this process holds, as a whole; the candidate has everything up to position `after`."""
+
+    def keep(self, out: Outbox) -> None:
+        """`promised` has changed: put it."""
+
+    def ended(self, now: int, out: Outbox) -> None:
+        """This process has just promised a higher ballot; keep what its vote will vouch for."""
+
+    def fetch(self, ahead: ProcessId, position: int, out: Outbox) -> None:
+        """This candidate lacks something up to there, and this voter has it."""
+
+    def won(self, votes: dict[ProcessId, V], now: int, out: Outbox) -> None:
+        """With the votes of a quorum, and nothing lacking: `go` on."""
+
+    def late(self, voter: ProcessId, out: Outbox) -> None:
+        """A vote for this process's ballot, which needs no more."""
+
+    def beat(self, now: int, out: Outbox) -> None:
+        """At the leader: send a heartbeat to the others."""
+
+    def readmit(self, returned: ProcessId, out: Outbox) -> None:
+        """At the leader of a ballot above all in which this member, whose disk was lost, may have voted: it may join
+        this ballot."""
+
+
+class Election(Generic[V]):
+    """One process's part in who leads its group.
+
+    members, others, quorum: of the present ballot, and of every other so far.
+    state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun.
+    promised: the highest ballot promised. highest: the highest heard of.
+    deadlines: the user's; this part adds its timers, the user one more: "return", for who has lost its disk.
+    position(): how much of the group's history is here. bytes_of(entry): of a vote.
+    """
+
+    def __init__(
+        self,
+        voter: Voter[V],
+        self_id: ProcessId,
+        members: tuple[ProcessId, ...],
+        options: GroupOptions,
+        rng: random.Random,
+        deadlines: Deadlines,
+        *,
+        position: Callable[[], int],
+        bytes_of: Callable[[Any], int],
+    ):
+        self.members = members
+        self.others = tuple(p for p in members if p != self_id)
+        self.quorum = quorum_of(len(members))
+        self.state = PROMISED
+        self.takes_part = False
+        self.promised = self.highest = Ballot(FIRST_NUMBER, members[0])
+        self.rejoin = Rejoin(self_id, members, options.retry_us, rng)
+        self._voter = voter
+        self._self_id = self_id
+        self._heartbeat_us = options.heartbeat_us
+        self._portion_bytes = options.portion_bytes
+        self._position = position
+        self._bytes_of = bytes_of
+        self._timer = LeaderTimer(options.election_timeout_us, rng)
+        self._votes: dict[ProcessId, V] = {}
+        self._assembly: Assembly[Any] = Assembly()
+        self._deadlines = deadlines
+        deadlines.add("beat", self._beat)
+        deadlines.add("stand", self._stand_if_due)
+        deadlines.add("choose", self.choose)
+
+    def ballot_handlers(self, vote: type[V]) -> dict[type, Handler]:
+        """For the user's table, given its type of vote."""
+        return {
+            NewLeader: Handler(self._on_new_leader, own_group=True), vote: Handler(self._on_vote, own_group=True),
+            Nack: Handler(self._on_nack, own_group=True), Returned: Handler(self.on_returned, own_group=True),
+            Highest: Handler(self.on_highest, own_group=True),
+        }  # fmt: skip
+
+    def go(self, what: str) -> None:
+        """See `TRANSITIONS`."""
+        after = TRANSITIONS[what].get(self.state)
+        if after is None:
+            raise AssertionError(f"process {self._self_id} is {self.state}: it cannot {what}")
+        self.state = after
+        self.takes_part = after is LEADER or after is FOLLOWER
+
+    @property
+    def resigning(self) -> bool:
+        """This process should not lead (`MulticastProtocol.on_clock`)."""
+        return self._timer.reluctant
+
+    def restore(self, promised: Ballot, highest: Ballot, now: int, led: bool) -> None:
+        """What was on disk. led: this process was the leader, perhaps: it need not wait for itself."""
+        self.promised, self.highest = promised, max(promised, highest)
+        self.wait(now, _RESTARTED if led else 1.0)
+
+    # -- candidates and voters ----------------------------------------------------------------------------------------
+
+    def stand(self, now: int, out: Outbox) -> None:
+        """Try to lead, whoever leads now. The own promise is on disk before anybody is asked, for those who lose their
+        disks (parts.rejoin)."""
+        number = max(self.promised.number, self.highest.number) + 1
+        position = self._position()
+        self.promise("stand", Ballot(number, self._self_id), now, out)
+        self.send_vote(self._voter.vote(position), out)
+        if self.others:
+            out.send_durable(self.others, NewLeader(self.promised, position))
+
+    def _on_new_leader(self, sender: ProcessId, asked: NewLeader, now: int, out: Outbox) -> None:
+        if asked.ballot.leader != sender:
+            raise PeerError("NewLeader of somebody else's ballot")
+        if self.state is REJOINING:
+            return
+        if asked.ballot <= self.promised:
+            out.send((sender,), Nack(self.promised))
+            return
+        self.promise("promise", asked.ballot, now, out)
+        self.send_vote(self._voter.vote(asked.position), out)
+
+    def promise(self, what: str, ballot: Ballot, now: int, out: Outbox) -> None:
+        """A higher ballot than any before. what: "promise" or "stand"."""
+        self.go(what)
+        self.promised = ballot
+        self.highest = max(self.highest, ballot)
+        self._votes = {}
+        self._assembly.clear()
+        self.wait(now)
+        self._voter.ended(now, out)
+        self._voter.keep(out)
+
+    def send_vote(self, vote: V, out: Outbox) -> None:
+        """To the leader of the promised ballot, once the promise is on disk."""
+        for portion in self.portions(vote):
+            out.send_durable((self.promised.leader,), portion)
+
+    def portions(self, whole: Any) -> list[Any]:
+        """A vote, or something like it, as it travels."""
+        return split(whole, self._bytes_of, self._portion_bytes)
+
+    def assemble(self, sender: ProcessId, portion: Any) -> bool:
+        """Whether this is the last portion; then it has all entries."""
+        entries = self._assembly.add(sender, portion.part, portion.parts, portion.entries)
+        if entries is not None:
+            portion.entries = entries
+        return entries is not None
+
+    def _on_vote(self, sender: ProcessId, vote: V, now: int, out: Outbox) -> None:
+        """A quorum of votes is acted on once."""
+        if vote.ballot != self.promised or vote.ballot.leader != self._self_id:
+            return
+        if not self.assemble(sender, vote):
+            return
+        if self.state is CANDIDATE:
+            self._votes[sender] = vote
+            self.choose(now, out)
+        elif sender != self._self_id:
+            self._voter.late(sender, out)
+
+    def choose(self, now: int, out: Outbox) -> None:
+        """Win, once there are enough votes and nothing lacks."""
+        votes = self._votes
+        enough = 1 if self.promised.number == FIRST_NUMBER else self.quorum
+        if self.state is not CANDIDATE or self._self_id not in votes or len(votes) < enough:
+            return
+        ahead = max(votes, key=lambda p: votes[p].position)
+        if votes[ahead].position > self._position():
+            self._voter.fetch(ahead, votes[ahead].position, out)
+            self._deadlines.by("choose", now + self._heartbeat_us)
+            return
+        self._votes = {}
+        self._voter.won(votes, now, out)
+
+    def _on_nack(self, sender: ProcessId, nack: Nack, now: int, out: Outbox) -> None:
+        """Wait a little for the process of that ballot to lead; then stand against it."""
+        if nack.ballot > self.highest:
+            self.highest = nack.ballot
+            self.wait(now, _NACKED)
+
+    def wait(self, now: int, share: float = 1.0) -> None:
+        """For a leader, from now on; share: of the usual patience."""
+        self._timer.restart(now, share)
+        self._deadlines.by("stand", self._timer.deadline)
+
+    def heard(self, now: int, resigning: bool = False) -> None:
+        """The leader lives. resigning: see `LeaderTimer.heard`."""
+        self._timer.heard(now, resigning)
+        if resigning:
+            self._deadlines.by("stand", self._timer.deadline)
+
+    def obey(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool = False) -> bool:
+        """A leader of this ballot speaks, to whom it is enough that no higher one is promised. Whether it is."""
+        if ballot < self.promised:
+            out.send((sender,), Nack(self.promised))
+            return False
+        if ballot > self.promised and self.state is REJOINING:
+            self.promised, self.highest = ballot, max(self.highest, ballot)
+            self._voter.keep(out)
+        elif ballot > self.promised:
+            self.promise("promise", ballot, now, out)
+        if sender != self._self_id:  # a leader that has heard of a higher ballot must not reassure itself
+            self.heard(now, resigning)
+        return True
+
+    # -- after the loss of a disk -------------------------------------------------------------------------------------
+
+    def lose_disk(self, saved: Saved, now: int, out: Outbox) -> bool:
+        """Whether this process has lost its disk, now or in an earlier life, and has not come back since."""
+        if not self.rejoin.restore(saved, now, out):
+            return False
+        self.go("lose the disk")
+        self._deadlines.by("return", now)
+        return True
+
+    def on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
+        """A member has lost its disk. The user has forgotten what that member had told."""
+        highest = max(self.promised, self.highest)
+        bound = self.rejoin.on_returned(sender, returned, highest, self._position(), out)
+        if bound is None:
+            return
+        self.highest = max(self.highest, bound)
+        if self.state is not LEADER:
+            return
+        if self.promised > bound:
+            self._voter.readmit(sender, out)
+        else:
+            self.stand(now, out)
+
+    def on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
+        if self.rejoin.on_highest(sender, answer, now):
+            self._deadlines.by("return", now)
+
+    def come_back(self, ballot: Ballot, out: Outbox) -> None:
+        """Nothing depends any more on what this member has forgotten, in this ballot and later ones. What the user puts
+        in this batch becomes durable with it."""
+        self.go("return")
+        self.promised = max(self.promised, ballot)
+        self.highest = max(self.highest, self.promised)
+        self.rejoin.finish(out)
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def on_peer_reset(self, peer: ProcessId, now: int) -> None:
+        """What was under way to or from this peer may be lost."""
+        self._assembly.forget(peer)
+        if peer in self.others:
+            self._deadlines.by("beat", now)
+
+    def on_clock(self, off: bool, now: int) -> None:
+        """See `MulticastProtocol.on_clock`."""
+        self._timer.reluctant = off
+        self._deadlines.by("beat", now)
+        self._deadlines.by("stand", now)
+
+    def _beat(self, now: int, out: Outbox) -> int | None:
+        if self.state is not LEADER or not self.others:
+            return None
+        self._voter.beat(now, out)
+        return now + self._heartbeat_us
+
+    def _stand_if_due(self, now: int, out: Outbox) -> int | None:
+        """A leader stands again if it has heard of a higher ballot, and still leads."""
+        if self.state is REJOINING or (self.state is LEADER and self.highest <= self.promised):
+            return None
+        if self._timer.due(now):
+            self.stand(now, out)
+        return self._timer.deadline
