@@ -160,8 +160,8 @@ def wrong_of_a_part(
         broken |= {name for name, violation in GUARANTEES.items() if violation in sessions_broken}
     for name, before in ORDERS:
         broken |= set() if brute_history.serializable(h, before) and not h.invented else {name}
-    linearizable = all(map(partial(brute_history.linearizable, h), brute_history.keys(h)))
-    broken |= set() if linearizable and not h.invented else {PER_KEY}
+    linearizable = not h.invented and all(map(partial(brute_history.linearizable, h), brute_history.keys(h)))
+    broken |= set() if linearizable else {PER_KEY}
     unequal = broken & {"agreement in a shard", "results complete and equal"}
     for name in (*brute.MULTICAST, *OF_SHARDS[2:]):
         unclear = not h.clear and name in OF_SHARDS[1:]
