@@ -142,9 +142,7 @@ class Engine:
             self.position = d.position
             if not self.application.completes:
                 self.completed = d.position
-            self.application.on_deliver(
-                d.position, d.message, d.timestamp, FINAL, d.expired, outcomes.get(d.position), now, self._app_out
-            )
+            self.application.on_deliver(d, outcomes.get(d.position), now, self._app_out)
             self._drain(now)
         first = not self.offset
         self._journal_record(
@@ -394,12 +392,9 @@ class Engine:
             expired = self._window > 0 and timestamp.time > created_us(message.id) + self._window
             if not self.application.completes:
                 self.completed = position
-        self._journal_record(
-            records.Delivered(position, timestamp, stage, expired, message, now, installed_from, note)
-        )
-        self.application.on_deliver(
-            position, message, timestamp, stage, expired, completion, now, self._app_out
-        )
+        delivery = records.Delivered(position, timestamp, stage, expired, message, now, installed_from, note)
+        self._journal_record(delivery)
+        self.application.on_deliver(delivery, completion, now, self._app_out)
 
     def _journal_record(self, record: Any) -> None:
         self._journal.append(encode_record(record))

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from multicast.discipline import Discipline
+from multicast.records import Delivered
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 
@@ -352,20 +353,9 @@ class Application:
     def on_start(self, now: int, out: ApplicationOutbox) -> None:
         """The first call of a life, but for `on_deliver` of what the journal holds after `position`."""
 
-    def on_deliver(
-        self,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        """A delivery. `position` counts final ones (0 for an optimistic one).
+    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        """A delivery, as it stands in the journal.
 
-        expired: its timestamp is later than its id's creation plus the deduplication window: it must have no effect.
         completion: None, or the record of its outcome from this process's journal or a peer's.
         """
 

@@ -111,8 +111,9 @@ class Submitted(msgspec.Struct, array_like=True, gc=False):
 
 
 class Delivered(msgspec.Struct, array_like=True, gc=False):
-    """A delivery. position: 0 for an optimistic one. installed_from: None, or the peer whose journal it came from.
-    note: what the protocol wants to know of it when it installs it elsewhere."""
+    """A delivery. position: counts final ones; 0 for an optimistic one. expired: its timestamp is later than its id's
+    creation plus the deduplication window: it must have no effect. installed_from: None, or the peer whose journal it
+    came from. note: what the protocol wants to know of it when it installs it elsewhere."""
 
     position: int
     timestamp: Timestamp

@@ -21,7 +21,7 @@ LIBRARY_DISK = ("multicast.journal", "multicast.checkpoint")
 ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
     ("multicast.types", ()),
-    ("multicast.protocol", ("multicast.discipline", "multicast.types")),
+    ("multicast.protocol", ("multicast.discipline", "multicast.records", "multicast.types")),
     ("multicast.records", ("multicast.types",)),
     ("multicast.session", ("multicast.protocol", "multicast.types")),
     ("multicast.discipline", ("multicast.types",)),

@@ -67,6 +67,7 @@ from kvstore.core.messages import (
 from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
 from kvstore.core.state import State
 from multicast.protocol import Application, ApplicationOutbox, PeerError
+from multicast.records import Delivered
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, is_uuid7
 
 __all__ = ["Answered", "Execute", "Refused", "Replica"]
@@ -287,28 +288,18 @@ class Replica(Application):
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def on_deliver(
-        self,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        if position == 0:
+    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        if delivery.position == 0:
             return
+        message = delivery.message
         if not self.log.entries:
-            self.log.completed = position - 1
+            self.log.completed = delivery.position - 1
         transaction = decode_payload(message.payload)
         shards = message.destinations
         plan = LocalPlan(transaction, self._owns if len(shards) > 1 else None)
-        digest = body_digest(message.payload, shards)
-        entry = Entry(
-            position, message, timestamp, expired, plan, digest, self._needed(transaction, shards), completion, now
-        )
+        digest, needed = body_digest(message.payload, shards), self._needed(transaction, shards)
+        at, expired = delivery.timestamp, delivery.expired
+        entry = Entry(delivery.position, message, at, expired, plan, digest, needed, completion, now)
         self._delivered.setdefault(message.id, entry)  # a repetition that expired may overtake the first's completion
         if message.id in self._settled_early:
             self._settled_early.discard(message.id)

@@ -11,6 +11,7 @@ from typing import Any
 from multicast import registry
 from multicast.journal import Journal
 from multicast.protocol import Application, ApplicationOutbox
+from multicast.records import Delivered
 from multicast.runtime.disk import DirectoryInUse, FileDisk
 from multicast.runtime.host import Host, HostStopped
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, Topology
@@ -25,19 +26,9 @@ class _Listener(Application):
         self._on_deliver = on_deliver
         self.position = position
 
-    def on_deliver(
-        self,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        if stage == FINAL and not expired:
-            self._on_deliver(position, message, timestamp)
+    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        if delivery.stage == FINAL and not delivery.expired:
+            self._on_deliver(delivery.position, delivery.message, delivery.timestamp)
 
 
 @asynccontextmanager

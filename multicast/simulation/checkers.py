@@ -23,6 +23,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from multicast.protocol import Specification
+from multicast.records import Delivered
 from multicast.simulation.observe import Observer
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 from multicast.wire import PROTOCOL
@@ -81,19 +82,10 @@ class Properties(Checker):
             self.submitters[message.id] = []
         self.submitters[message.id].append((node.pid, node.life))
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
-        group = self.topology.group_of[node.pid]
-        self._check_validity(node, group, message)
-        if stage != FINAL:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        position, group = delivery.position, self.topology.group_of[node.pid]
+        self._check_validity(node, group, delivery.message)
+        if delivery.stage != FINAL:
             return
         self.deliveries += 1
         before = self._position[node.pid]
@@ -103,14 +95,14 @@ class Properties(Checker):
             self.report("integrity", f"process {node.pid} delivers number {position} after number {before or 0}")
         self._position[node.pid] = position
         log = self.logs[group]
-        entry = (message.id, timestamp, expired)
+        entry = (delivery.message.id, delivery.timestamp, delivery.expired)
         if position <= len(log):
             if log[position - 1] != entry:
                 known = log[position - 1]
                 self.report(
                     "agreement",
                     f"delivery {position} of group {group} is {known[0].hex()} at {known[1]} for others,"
-                    f" {message.id.hex()} at {timestamp} for process {node.pid}",
+                    f" {delivery.message.id.hex()} at {delivery.timestamp} for process {node.pid}",
                 )
         elif position == len(log) + 1:
             self._extend(group, log, entry)

@@ -11,11 +11,12 @@ import random
 import msgspec
 
 from multicast.protocol import Application, MulticastProtocol
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.scene import EPOCH_US, Node
 from multicast.simulation.world import World
-from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Timestamp, Topology, created_us, new_message_id
+from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Topology, created_us, new_message_id
 
 _SECOND = 1_000_000
 _WINDOW_US = 120 * _SECOND
@@ -44,15 +45,13 @@ class _Watch(Checker):
         self.delivered: dict[MessageId, int] = {}
         self.ahead_us = self.slowest_us = 0
 
-    def on_deliver(
-        self, node: Node, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool,
-        replay: bool,
-    ) -> None:  # fmt: skip
-        if stage == FINAL:
-            if expired:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        message = delivery.message
+        if delivery.stage == FINAL:
+            if delivery.expired:
                 self.expired.add(message.id)
             self.delivered[message.id] = self.delivered.get(message.id, 0) + 1
-            self.ahead_us = max(self.ahead_us, timestamp.time - node.world.now)
+            self.ahead_us = max(self.ahead_us, delivery.timestamp.time - node.world.now)
             self.slowest_us = max(self.slowest_us, node.world.now - created_us(message.id))
 
 

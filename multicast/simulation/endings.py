@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from multicast.protocol import Options, Specification
+from multicast.records import Delivered
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
-from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp, Topology
+from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Topology
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -109,17 +110,8 @@ class _Probe(Observer):
     def on_submit(self, node: Node, message: AppMessage) -> None:
         self.sent = self.sent or message.destinations == self.destinations
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
-        if self.sent and stage == FINAL and not replay and message.destinations == self.destinations:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        if self.sent and delivery.stage == FINAL and not replay and delivery.message.destinations == self.destinations:
             self.delivered.setdefault(node.pid, node.world.now)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
@@ -107,19 +108,10 @@ class WhiteBoxInvariants(Checker):
     def on_submit(self, node: Node, message: AppMessage) -> None:
         self._destinations[message.id] = message.destinations
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
-        if stage == FINAL:
-            self._positions.setdefault((self.topology.group_of[node.pid], message.id), position)
-            self._note(node, message.id)
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        if delivery.stage == FINAL:
+            self._positions.setdefault((self.topology.group_of[node.pid], delivery.message.id), delivery.position)
+            self._note(node, delivery.message.id)
 
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]

@@ -22,6 +22,7 @@ from multicast import wire
 from multicast.engine import Batch, Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol, Options
+from multicast.records import Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, new_message_id
 
@@ -65,21 +66,11 @@ class _Log(Application):
     def __init__(self, log: list[tuple[MessageId, Timestamp]]):
         self.log = log
 
-    def on_deliver(
-        self,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        if stage != FINAL:
+    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        if delivery.stage != FINAL:
             return
-        del self.log[position - 1 :]
-        self.log.append((message.id, timestamp))
+        del self.log[delivery.position - 1 :]
+        self.log.append((delivery.message.id, delivery.timestamp))
 
 
 class Model:

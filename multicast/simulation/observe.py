@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from multicast.protocol import ApplicationOutbox, Outbox
+from multicast.records import Delivered
 from multicast.simulation.fault import Fault
 from multicast.simulation.scene import Node
-from multicast.types import FINAL, AppMessage, ProcessId, Timestamp
+from multicast.types import FINAL, AppMessage, ProcessId
 
 _HANDLERS = ("on_start", "on_submit", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install", "on_stable")
 
@@ -44,16 +45,7 @@ class Observer:
     def on_submit(self, node: Node, message: AppMessage) -> None:
         """The process multicast this."""
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         """The process delivered this; replay: it told its application again what it had in its journal."""
 
     def on_frame(self, sender: ProcessId, to: tuple[ProcessId, ...], frame: bytes) -> None:
@@ -74,21 +66,12 @@ def watch(node: Node, observers: Sequence[Observer], count: Callable[[], None]) 
 def _watch_application(node: Node, observers: Sequence[Observer], count: Callable[[], None]) -> None:
     inner = node.application.on_deliver
 
-    def on_deliver(
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        if stage == FINAL and not node.replaying:
+    def on_deliver(delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        if delivery.stage == FINAL and not node.replaying:
             count()
         for observer in observers:
-            observer.on_deliver(node, position, message, timestamp, stage, expired, node.replaying)
-        inner(position, message, timestamp, stage, expired, completion, now, out)
+            observer.on_deliver(node, delivery, node.replaying)
+        inner(delivery, completion, now, out)
 
     setattr(node.application, "on_deliver", on_deliver)  # noqa: B010 - a method of this one object
 

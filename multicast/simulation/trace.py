@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 
 from multicast.protocol import Outbox, PeerError
+from multicast.records import Delivered
 from multicast.simulation.drawing import changed_options
 from multicast.simulation.fault import Fault
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings
 from multicast.simulation.scene import EPOCH_US, Node
-from multicast.types import MESSAGE_ID_BYTES, AppMessage, ProcessId, Timestamp
+from multicast.types import MESSAGE_ID_BYTES, AppMessage, ProcessId
 from multicast.wire import APPLICATION, HOST
 
 VERSION = 1
@@ -178,19 +179,10 @@ class Trace(FrameTrace):
     def on_submit(self, node: Node, message: AppMessage) -> None:
         """The handler's line says it."""
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         self._event(
-            "delivery", node.pid, message=self._name(message.id), position=position, at=list(timestamp), stage=stage,
-            expired=expired or None, replay=replay or None,
+            "delivery", node.pid, message=self._name(delivery.message.id), position=delivery.position,
+            at=list(delivery.timestamp), stage=delivery.stage, expired=delivery.expired or None, replay=replay or None,
         )  # fmt: skip
 
     # -- handlers -----------------------------------------------------------------------------------------------------

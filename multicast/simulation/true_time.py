@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from multicast.protocol import Options
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
-from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
+from multicast.simulation.scene import Node
+from multicast.types import FINAL, ProcessId, created_us
 
 
 class TrueTime(Checker):
@@ -49,29 +51,21 @@ class TrueTime(Checker):
         for node in self.world.nodes.values() if self.world is not None else ():
             self._look(node)
 
-    def on_deliver(
-        self,
-        node: Any,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        message = delivery.message
         world = self.world
-        if world is None or stage != FINAL or replay or not node.protocol.reads_real_clock():
+        if world is None or delivery.stage != FINAL or replay or not node.protocol.reads_real_clock():
             return
         self._look(node)
         limit = world.now + self._ahead_us + self._allowed_us + world.events
-        if timestamp.time > limit:
+        if delivery.timestamp.time > limit:
             self.report(
                 "true time",
                 f"process {node.pid} delivers {message.id.hex()} at a timestamp that is"
-                f" {(timestamp.time - world.now) / 1e6:.3f} s ahead of the time; no more than"
+                f" {(delivery.timestamp.time - world.now) / 1e6:.3f} s ahead of the time; no more than"
                 f" {(limit - world.now) / 1e6:.3f} s can be right",
             )
-        if expired and limit <= created_us(message.id) + self._window_us:
+        if delivery.expired and limit <= created_us(message.id) + self._window_us:
             age_us = world.now - created_us(message.id)
             self.report("true time", f"{message.id.hex()} is expired {age_us / 1e6:.3f} s after it was made")
 

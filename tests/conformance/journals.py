@@ -88,6 +88,6 @@ def check(topology: Topology, histories: Mapping[ProcessId, History], submission
         node = cast(Any, nodes[process])
         properties.on_life(node)
         for d in histories[process].deliveries:
-            properties.on_deliver(node, d.position, d.message, d.timestamp, d.stage, d.expired, False)
+            properties.on_deliver(node, d, False)
     properties.finish()
     return world.violations

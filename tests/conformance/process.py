@@ -16,9 +16,10 @@ import structlog
 from multicast import registry
 from multicast.journal import Journal
 from multicast.protocol import Application, ApplicationOutbox
+from multicast.records import Delivered
 from multicast.runtime import FileDisk, Host
 from multicast.runtime.clock import wall_us
-from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Topology
 
 CLUSTER = b"conformance-run."
 
@@ -61,19 +62,9 @@ def tell(event: Event) -> None:
 class Teller(Application):
     """Tells of every final delivery, after a restart of all again."""
 
-    def on_deliver(
-        self,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        if stage == FINAL:
-            tell(Event(id=message.id, position=position))
+    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        if delivery.stage == FINAL:
+            tell(Event(id=delivery.message.id, position=delivery.position))
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
         tell(Event(refused=message.id))

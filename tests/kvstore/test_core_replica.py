@@ -28,6 +28,7 @@ from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US, WAIT_US_M
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox, PeerError
+from multicast.records import Delivered
 from multicast.types import FINAL, AppMessage, Timestamp, Topology, new_message_id
 
 NOW = 1_700_000_000_000_000
@@ -85,7 +86,7 @@ class Bench:
         self.position += 1
         message = AppMessage(message_id, SHARDS.shards_of(transaction), encode_payload(transaction), origin)
         stamp = Timestamp(self.now + self.position, 0)
-        self.delivered.append((self.position, message, stamp, FINAL, expired, completion))
+        self.delivered.append((Delivered(self.position, stamp, FINAL, expired, message, self.now), completion))
         self.replica.on_deliver(*self.delivered[-1], self.now, self.out)
         return message_id
 
@@ -656,4 +657,4 @@ def test_an_ordered_message_of_another_program_is_named(payload, text):
     bench = Bench()
     message = AppMessage(bench.new_id(), (0,), payload, 0)
     with pytest.raises(EnvelopeError, match=text):
-        bench.replica.on_deliver(1, message, Timestamp(NOW, 0), FINAL, False, None, NOW, bench.out)
+        bench.replica.on_deliver(Delivered(1, Timestamp(NOW, 0), FINAL, False, message, NOW), None, NOW, bench.out)

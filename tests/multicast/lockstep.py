@@ -21,18 +21,8 @@ class Recorder(Application):
     def __init__(self) -> None:
         self.delivered: list[tuple[int, MessageId, Timestamp]] = []
 
-    def on_deliver(
-        self,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        self.delivered.append((position, message.id, timestamp))
+    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        self.delivered.append((delivery.position, delivery.message.id, delivery.timestamp))
 
 
 class Lockstep:

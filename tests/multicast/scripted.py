@@ -20,6 +20,7 @@ from multicast.protocol import (
     Saved,
     Specification,
 )
+from multicast.records import Delivered
 from multicast.types import AppMessage, ProcessId, Timestamp, Topology
 
 
@@ -140,25 +141,16 @@ class Keeper(Application):
         self.memos: list[tuple[ProcessId, str]] = []
         self.waiting: dict[bytes, int] = {}
 
-    def on_deliver(
-        self,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        completion: bytes | None,
-        now: int,
-        out: ApplicationOutbox,
-    ) -> None:
-        self.delivered.append((position, message.payload, completion))
-        if expired:
-            self.expired.append(position)
+    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        self.delivered.append((delivery.position, delivery.message.payload, completion))
+        if delivery.expired:
+            self.expired.append(delivery.position)
         if self.auto or completion is not None:
-            out.complete(position, completion if completion is not None else b"done:" + message.payload)
-        token = self.waiting.pop(message.id, None)
+            done = completion if completion is not None else b"done:" + delivery.message.payload
+            out.complete(delivery.position, done)
+        token = self.waiting.pop(delivery.message.id, None)
         if token is not None:
-            out.answer(token, position)
+            out.answer(token, delivery.position)
 
     def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
         if isinstance(request, AppMessage):

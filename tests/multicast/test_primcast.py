@@ -15,6 +15,7 @@ from multicast.parts.delivered import Known
 from multicast.parts.submissions import Copies
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
 from multicast.protocols.primcast import Accept, Ack, Bump, PrimCast, Promise, Start, Want
+from multicast.records import Delivered
 from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
 from tests.multicast.lockstep import START_US, Lockstep, Recorder
 from tests.multicast.scripted import changes
@@ -321,9 +322,9 @@ def test_replicas_of_a_group_use_the_primarys_copy_when_copies_differ() -> None:
     application = world.engines[1].application
     deliver = application.on_deliver
 
-    def on_deliver(position: int, delivered: AppMessage, *args: Any) -> None:
-        payloads.append(delivered.payload)
-        deliver(position, delivered, *args)
+    def on_deliver(delivery: Delivered, *args: Any) -> None:
+        payloads.append(delivery.message.payload)
+        deliver(delivery, *args)
 
     application.on_deliver = on_deliver  # type: ignore[method-assign]
     world.engines[0].submit(message)

@@ -14,6 +14,7 @@ from multicast.parts.delivered import LAST_KEY
 from multicast.parts.stream import Base, Cast, Null, Stream
 from multicast.protocol import Application, MulticastProtocol, Outbox, Overloaded
 from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Run, Settings
@@ -25,7 +26,6 @@ from multicast.types import (
     AppMessage,
     MessageId,
     ProcessId,
-    Timestamp,
     Topology,
     new_message_id,
 )
@@ -468,18 +468,9 @@ class Stages(Checker):
     def on_submit(self, node: Node, message: AppMessage) -> None:
         self.start = self.start or node.world.now
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
-        self.times[stage][node.pid, message.id] = (node.world.now - self.start) / DELTA
-        self.orders[stage].setdefault(node.pid, []).append(message.id)
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        self.times[delivery.stage][node.pid, delivery.message.id] = (node.world.now - self.start) / DELTA
+        self.orders[delivery.stage].setdefault(node.pid, []).append(delivery.message.id)
 
 
 def timed(groups: int, conditions: Conditions | None = None, **options: Any) -> tuple[World, Stages]:

@@ -15,6 +15,7 @@ from multicast.protocol import Application, MulticastProtocol
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.skeen import Skeen
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions
@@ -32,8 +33,8 @@ class Clocked(Checker):
         super().__init__()
         self.at: dict[tuple[MessageId, ProcessId], int] = {}
 
-    def on_deliver(self, node: Node, position: int, message: AppMessage, *rest: Any) -> None:
-        self.at[message.id, node.pid] = node.world.now
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        self.at[delivery.message.id, node.pid] = node.world.now
 
 
 def run(protocol: type[MulticastProtocol], options: dict[str, Any], follow_after: int | None) -> list[int]:

@@ -25,6 +25,7 @@ from kvstore.simulated.runner import Outcome, Settings, run_seed
 from kvstore.storage.backend import DATA, META, Changes
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox
+from multicast.records import Delivered
 from multicast.types import AppMessage, MessageId, Timestamp, created_us, new_message_id
 from tests.planted import FIRST_SEEDS
 
@@ -78,11 +79,12 @@ class RepetitionUnderAnotherId(Replica):
 class AnsweredAtDelivery(Replica):
     """The client hears of success before the transaction is complete: of what it would have read if it were."""
 
-    def on_deliver(self, position: int, message: AppMessage, timestamp: Timestamp, *rest: Any) -> None:
+    def on_deliver(self, delivery: Delivered, *rest: Any) -> None:
+        message, timestamp = delivery.message, delivery.timestamp
         waiting = self.requests.by_id.get(message.id)
         if waiting is not None and len(message.destinations) > 1 and not waiting.transaction.compare:
             self._finish(waiting, Answered(Result(True, timestamp), results_omitted=True), rest[-1])
-        super().on_deliver(position, message, timestamp, *rest)
+        super().on_deliver(delivery, *rest)
 
 
 class AnsweredBeforeOrder(Replica):
@@ -142,9 +144,9 @@ class NothingIsPulled(Replica):
 class ExpiredIsApplied(Replica):
     """A delivery that came too late for its id has its effect nevertheless, in shards that wait for nobody."""
 
-    def on_deliver(self, position: int, message: AppMessage, timestamp: Timestamp, stage: int, expired: bool,
-                   *rest: Any) -> None:  # fmt: skip
-        super().on_deliver(position, message, timestamp, stage, expired and len(message.destinations) > 1, *rest)
+    def on_deliver(self, delivery: Delivered, *rest: Any) -> None:
+        expired = delivery.expired and len(delivery.message.destinations) > 1
+        super().on_deliver(msgspec.structs.replace(delivery, expired=expired), *rest)
 
 
 # -- in the store -----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from multicast.protocols.primcast import PrimCast
 from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.protocols.skeen import Skeen
 from multicast.protocols.white_box import WhiteBox
+from multicast.records import Delivered
 from multicast.simulation.latency import published
 from multicast.simulation.latency.average import average
 from multicast.simulation.latency.consensus import Consensus
@@ -42,7 +43,7 @@ from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
 from multicast.simulation.scene import EPOCH_US, Node
 from multicast.simulation.world import World
-from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, Topology, new_message_id
+from multicast.types import FINAL, AppMessage, ProcessId, Topology, new_message_id
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = Plan(effort=0.15, seed=41)
@@ -246,18 +247,9 @@ class _When(Observer):
     def __init__(self) -> None:
         self.delivered: dict[tuple[ProcessId, bytes], int] = {}
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
-        if stage == FINAL:
-            self.delivered[node.pid, message.payload] = node.world.now - EPOCH_US - START_US
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        if delivery.stage == FINAL:
+            self.delivered[node.pid, delivery.message.payload] = node.world.now - EPOCH_US - START_US
 
 
 def _in_world(model: Model, schedule: Schedule) -> dict[ProcessId, int]:

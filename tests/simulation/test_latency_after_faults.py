@@ -9,6 +9,7 @@ import pytest
 
 from multicast import registry
 from multicast.protocol import Application, MulticastProtocol
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions
@@ -31,9 +32,9 @@ class Clocked(Checker):
         super().__init__()
         self.at: dict[tuple[MessageId, ProcessId], int] = {}
 
-    def on_deliver(self, node: Node, position: int, message: AppMessage, *rest: Any) -> None:
-        if position:  # a final one
-            self.at.setdefault((message.id, node.pid), node.world.now)
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        if delivery.position:  # a final one
+            self.at.setdefault((delivery.message.id, node.pid), node.world.now)
 
 
 class Quiet:

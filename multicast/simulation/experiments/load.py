@@ -19,6 +19,7 @@ import msgspec
 
 from multicast import registry
 from multicast.protocol import Application, MulticastProtocol, Options
+from multicast.records import Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
 from multicast.simulation.experiments.deployments import BASE_DELAY_US, REPLICAS, Deployment
@@ -26,7 +27,7 @@ from multicast.simulation.network import Conditions, Cpu
 from multicast.simulation.observe import Observer
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
-from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
+from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Topology, new_message_id
 
 PAYLOAD_BYTES = 20
 """As in the White-Box paper, Section VI."""
@@ -150,20 +151,11 @@ class Clients(Observer):
         self._waiting[identity] = (pid, world.now, roams)
         world.submit(pid, AppMessage(identity, tuple(sorted((own, *others))), bytes(PAYLOAD_BYTES), pid))
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         """One of ours may have come home."""
-        if node.pid != message.origin or stage != FINAL or replay:
+        if node.pid != delivery.message.origin or delivery.stage != FINAL or replay:
             return
-        pid, since, roams = self._waiting.pop(message.id)
+        pid, since, roams = self._waiting.pop(delivery.message.id)
         at = max(self.world.now, ceil(node.busy_until))
         self.done += 1
         if self.done == self.begin:

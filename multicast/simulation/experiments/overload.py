@@ -19,12 +19,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from multicast.records import Delivered
 from multicast.simulation.experiments.deployments import LAN, REPLICAS
 from multicast.simulation.experiments.load import PAYLOAD_BYTES, Clients, Point, Variant, build, measure, quantile
 from multicast.simulation.network import Cpu
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
-from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
+from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Topology, new_message_id
 
 SLOWER = 200.0
 """Processors of these experiments against measured ones."""
@@ -165,22 +166,13 @@ class _OpenClients(Clients):
         world.submit(pid, AppMessage(identity, self._groups, bytes(PAYLOAD_BYTES), pid))
         world.schedule(world.now + max(1, int(self._every_us * rng.uniform(0.5, 1.5))), self._again)
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         """A replica delivers."""
-        held = self._missing.get(message.id)
-        if stage == FINAL and held is not None:
+        held = self._missing.get(delivery.message.id)
+        if delivery.stage == FINAL and held is not None:
             held[1].discard(node.pid)
             if not held[1]:
-                del self._missing[message.id]
+                del self._missing[delivery.message.id]
                 self.completed.append(self.world.now - held[0])
 
 

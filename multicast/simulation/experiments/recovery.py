@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from multicast.records import Delivered
 from multicast.simulation.experiments.deployments import REPLICAS
 from multicast.simulation.experiments.load import Clients, Point, build
 from multicast.simulation.scene import Node
-from multicast.types import FINAL, AppMessage, MessageId, Timestamp, Topology
+from multicast.types import FINAL, AppMessage, MessageId, Topology
 
 BIN_US = 100_000
 """Deliveries are counted in stretches of so long."""
@@ -57,20 +58,11 @@ class _Watcher(Clients):
         if _GROUP in message.destinations:
             self.sent.append((self.world.now, message.id, node.pid))
 
-    def on_deliver(
-        self,
-        node: Node,
-        position: int,
-        message: AppMessage,
-        timestamp: Timestamp,
-        stage: int,
-        expired: bool,
-        replay: bool,
-    ) -> None:
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         """A replica delivers."""
-        if stage == FINAL:
-            self.first[self._group_of[node.pid]].setdefault(message.id, self.world.now)
-        super().on_deliver(node, position, message, timestamp, stage, expired, replay)
+        if delivery.stage == FINAL:
+            self.first[self._group_of[node.pid]].setdefault(delivery.message.id, self.world.now)
+        super().on_deliver(node, delivery, replay)
 
 
 def recover(point: Point, progress: Callable[[float], None] = lambda share: None) -> Recovered:
