@@ -25,9 +25,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, created_us
-
-_NEVER = 1 << 63
+from multicast.parts.window import NEVER, Window
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp
 
 
 class Stamp(NamedTuple):
@@ -48,27 +47,6 @@ class EntryState(msgspec.Struct, array_like=True, gc=False):
     place: int
     epoch: Ballot
     ts: int
-
-
-class Window:
-    """Which stamps of a message are late. us: the deduplication window, microseconds; 0: none ever is."""
-
-    __slots__ = ("us",)
-
-    def __init__(self, us: int):
-        self.us = us
-
-    def limit(self, message_id: MessageId) -> int:
-        """The last stamp of this message that is in time."""
-        return created_us(message_id) + self.us if self.us else _NEVER - 1
-
-    def needs(self, message: AppMessage, ts: int, group: GroupId) -> tuple[GroupId, ...]:
-        """The groups whose stamps make the final timestamp where that of `group`, one's own, is `ts`."""
-        return message.destinations if ts <= self.limit(message.id) else (group,)
-
-    def is_new_copy(self, ts: int, final: Timestamp) -> bool:
-        """Whether a stamp of the own group is from after it forgot the delivery at `final`."""
-        return self.us > 0 and ts > final.time + 2 * self.us
 
 
 class Entry:
@@ -130,7 +108,7 @@ class Entry:
 
     def is_decided(self, group: GroupId, ts: int) -> bool:
         """Whether this group has decided this stamp or a lower one."""
-        return self.locals.get(group, _NEVER) <= ts
+        return self.locals.get(group, NEVER) <= ts
 
     def acknowledge(self, sender: ProcessId, group: GroupId, stamp: Stamp, quorum: int) -> bool:
         """Line 10: a process of the group, which has such a quorum, has acknowledged this stamp. Whether that decides
@@ -161,8 +139,8 @@ class Entry:
         below."""
         assert self.message is not None
         needs = window.needs(self.message, self.ts, self.group)
-        limit = window.limit(self.id) if len(needs) > 1 else _NEVER - 1
-        known = [Timestamp(self.locals[g], g) for g in needs if self.locals.get(g, _NEVER) <= limit]
+        limit = window.limit(self.id) if len(needs) > 1 else NEVER - 1
+        known = [Timestamp(self.locals[g], g) for g in needs if self.locals.get(g, NEVER) <= limit]
         if len(known) == len(needs):
             self.final = max(known)
             return self.final
@@ -181,7 +159,7 @@ class Entry:
             self.locals.setdefault(group, final.time)
             return
         for other in self.message.destinations:
-            if other != self.group and self.locals.get(other, _NEVER) > limit:
+            if other != self.group and self.locals.get(other, NEVER) > limit:
                 self.locals[other] = final.time if other == final.tiebreak else 0
 
     def delivered(self, final: Timestamp, position: int) -> None:

@@ -103,8 +103,9 @@ from multicast.parts.portions import Assembly, Portion, split
 from multicast.parts.rejoin import Highest, Returned
 from multicast.parts.retries import Retries, chunks, resendable
 from multicast.parts.sequence import Sequence
-from multicast.parts.stamps import Entry, EntryState, Stamp, Window
+from multicast.parts.stamps import Entry, EntryState, Stamp
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
+from multicast.parts.window import Window
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 

@@ -26,8 +26,7 @@ latest ballot.
 Deviations from the figures, with reasons:
 1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it
    again.
-2. A candidate acts on the first quorum of NEWLEADER_ACKs only; a process that votes later gets the leader's present
-   state (parts.leadership).
+2. A candidate acts on the first quorum of NEWLEADER_ACKs only; later ones get its present state (parts.leadership).
 3. Phase and timestamps of a DELIVER are stored even if its delivery is filtered as a duplicate (line 25).
 4. NEWLEADER, ACCEPT and heartbeats of a ballot below the promised one are answered with Nack.
 5. Lines 32-34 have a leader repeat what stays uncommitted as a whole to everybody. Under load that repeats what merely
@@ -73,6 +72,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from multicast.parts import submissions
+from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState, Quorums, Vector
 from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, Nack, NewLeader, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
@@ -84,17 +84,13 @@ from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Returned
 from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
 from multicast.parts.submissions import Lacked, Submissions
+from multicast.parts.window import Window
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
-
-START, PROPOSED, ACCEPTED, COMMITTED = range(4)
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _ENTRY_PREFIX = b"m"
 _CLOCK_KEY = b"c"
 _ABANDONED_RETRIES = 20
-
-Vector = tuple[Ballot, ...]
-"""Ballots of a message's destination groups, in the order of its destinations."""
 
 
 class Multicast(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -128,16 +124,6 @@ class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
     local: Timestamp
     final: Timestamp
     position: int
-
-
-class EntryState(msgspec.Struct, array_like=True, gc=False):
-    """A message in somebody's state; also its saved form. phase: ACCEPTED or COMMITTED. final: None unless
-    COMMITTED."""
-
-    message: AppMessage
-    phase: int
-    local: Timestamp
-    final: Timestamp | None
 
 
 class NewLeaderAck(Vote, array_like=True, tag=6, gc=False):
@@ -179,32 +165,6 @@ class WhiteBoxOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"leaders_in_quorum": (False, True)}
 
 
-class _Entry:
-    """A message that is not settled.
-
-    accepts: group -> (ballot, stamp) of the latest ACCEPT. acks: vector -> processes that acknowledged it (leader).
-    sent: DELIVER was sent in this reign. position: of its delivery here, 0 before.
-    """
-
-    __slots__ = ("accepts", "acks", "final", "id", "local", "message", "phase", "position", "seen_at", "sent")
-
-    def __init__(self, message_id: MessageId, now: int):
-        self.id = message_id
-        self.message: AppMessage | None = None
-        self.phase = START
-        self.local: Timestamp | None = None
-        self.final: Timestamp | None = None
-        self.accepts: dict[GroupId, tuple[Ballot, Timestamp]] = {}
-        self.acks: dict[Vector, set[ProcessId]] = {}
-        self.position = 0
-        self.sent = False
-        self.seen_at = now
-
-    def state(self) -> EntryState:
-        assert self.message is not None and self.local is not None
-        return EntryState(self.message, self.phase, self.local, self.final)
-
-
 _encode_entry = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryState).decode
 
@@ -235,12 +195,14 @@ class WhiteBox(MulticastProtocol):
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.clock = Clock(self.options.clock)
-        self.entries: dict[MessageId, _Entry] = {}
+        self.entries: dict[MessageId, Entry] = {}
         self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
         self.leadership: Leadership[NewLeaderAck, NewState] = Leadership(
             self, self.log, self_id, topology, self.options, rng
         )
         self.members = self.leadership.members
+        self.window = Window(self.options.dedup_window_us)
+        self.quorums = Quorums(self_id, topology, self.options.leaders_in_quorum)
         self._queue = PendingQueue()
         self._announced = 0
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
@@ -280,9 +242,9 @@ class WhiteBox(MulticastProtocol):
         self._deadlines.by("sweep", now)
         self.leadership.start(saved, now, out)
 
-    def _load(self, state: EntryState, now: int) -> _Entry:
-        entry = self.entries[state.message.id] = _Entry(state.message.id, now)
-        entry.message, entry.phase, entry.local, entry.final = state.message, state.phase, state.local, state.final
+    def _load(self, state: EntryState, now: int) -> Entry:
+        entry = self.entries[state.message.id] = Entry(state.message.id, now)
+        entry.take(state)
         return entry
 
     def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
@@ -291,7 +253,7 @@ class WhiteBox(MulticastProtocol):
             return None
         return entry.message.destinations
 
-    def _save_entry(self, entry: _Entry, out: Outbox) -> None:
+    def _save_entry(self, entry: Entry, out: Outbox) -> None:
         out.put(_ENTRY_PREFIX + entry.id, _encode_entry(entry.state()))
 
     # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
@@ -322,7 +284,7 @@ class WhiteBox(MulticastProtocol):
             return
         entry = self.entries.get(message.id)
         if entry is None:
-            entry = self.entries[message.id] = _Entry(message.id, now)
+            entry = self.entries[message.id] = Entry(message.id, now)
         if entry.phase != START:
             return
         entry.message = message
@@ -359,7 +321,7 @@ class WhiteBox(MulticastProtocol):
             if known is not None:
                 out.send((sender,), Known(accept.id, known[0]))
                 return
-            entry = self.entries[accept.id] = _Entry(accept.id, now)
+            entry = self.entries[accept.id] = Entry(accept.id, now)
         if accept.group == self.group:
             if entry.phase == COMMITTED and entry.local != accept.local and self.options.dedup_window_us:
                 assert entry.final is not None
@@ -373,17 +335,15 @@ class WhiteBox(MulticastProtocol):
         else:
             self._learn_leader(accept.group, accept.ballot, now)
             self._retries.answered(accept.id)
-        held = entry.accepts.get(accept.group)
-        if held is None or accept.ballot >= held[0]:
-            entry.accepts[accept.group] = (accept.ballot, accept.local)
+        if entry.hold(accept.group, accept.ballot, accept.local):
             self._accept_if_complete(entry, out)
 
-    def _accept_if_complete(self, entry: _Entry, out: Outbox) -> None:
+    def _accept_if_complete(self, entry: Entry, out: Outbox) -> None:
         """Lines 11-16, once the ACCEPTs of all destination groups are there."""
-        message, accepts = entry.message, entry.accepts
-        if message is None or not self.leadership.takes_part or len(accepts) < len(message.destinations):
+        vector = entry.vector
+        if vector is None or not self.leadership.takes_part:
             return
-        ballot, local = accepts[self.group]
+        ballot, local = entry.accepts[self.group]
         if ballot != self.leadership.joined:
             return
         if entry.phase == COMMITTED:
@@ -393,14 +353,9 @@ class WhiteBox(MulticastProtocol):
         elif entry.phase != ACCEPTED or entry.local != local:
             entry.phase, entry.local = ACCEPTED, local
             self._save_entry(entry, out)
-        self._advance_clock(max(stamp for _, stamp in accepts.values()).time)
-        vector = tuple(accepts[g][0] for g in message.destinations)
+        self.clock.advance(entry.highest.time)
         leaders = tuple(b.leader for b in vector)
         self._acks.setdefault((leaders, vector), []).append(entry.id)
-
-    def _advance_clock(self, to: int) -> None:
-        """Line 14."""
-        self.clock.advance(to)
 
     def end_batch(self, now: int, out: Outbox) -> None:
         """Send the batch's acknowledgements (line 16), one message per vector of ballots."""
@@ -411,11 +366,8 @@ class WhiteBox(MulticastProtocol):
             self._saved_clock = self.clock.value
             out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
         for (leaders, vector), ids in self._acks.items():
-            self._send_acknowledgement(leaders, AcceptAck(vector, ids), out)
+            out.send_durable(leaders, AcceptAck(vector, ids))
         self._acks.clear()
-
-    def _send_acknowledgement(self, leaders: tuple[ProcessId, ...], message: AcceptAck, out: Outbox) -> None:
-        out.send_durable(leaders, message)
 
     def _on_accept_ack(self, sender: ProcessId, ack: AcceptAck, now: int, out: Outbox) -> None:
         """Lines 17-23."""
@@ -428,10 +380,8 @@ class WhiteBox(MulticastProtocol):
                 continue
             if len(ack.ballots) != len(entry.message.destinations):
                 raise PeerError(f"{len(ack.ballots)} ballots for {len(entry.message.destinations)} groups")
-            acknowledged = entry.acks.setdefault(self._ack_key(ack.ballots), set())
-            acknowledged.add(sender)
-            if self._is_committed(entry, ack.ballots, acknowledged):
-                entry.final = max(stamp for _, stamp in entry.accepts.values())
+            if self.quorums.acknowledge(entry, sender, ack.ballots):
+                entry.final = entry.highest
                 entry.phase = COMMITTED
                 entry.acks.clear()
                 self._retries.discard(message_id)
@@ -443,25 +393,6 @@ class WhiteBox(MulticastProtocol):
         if committed:
             self._deliver_ready(out)
 
-    def _ack_key(self, vector: Vector) -> Any:
-        """Acknowledgements count together only if their ballot vectors are equal (line 17)."""
-        return vector
-
-    def _is_committed(self, entry: _Entry, vector: Vector, acknowledged: set[ProcessId]) -> bool:
-        """Line 17: a quorum of each destination group, this leader among them, and the ACCEPTs of these ballots."""
-        message = entry.message
-        if message is None or self.self_id not in acknowledged:
-            return False
-        for group, ballot in zip(message.destinations, vector, strict=True):
-            held = entry.accepts.get(group)
-            if held is None or held[0] != ballot:
-                return False
-            if sum(p in acknowledged for p in self.topology.groups[group]) < self.topology.quorum(group):
-                return False
-            if self.options.leaders_in_quorum and ballot.leader not in acknowledged:
-                return False
-        return True
-
     def _deliver_ready(self, out: Outbox) -> None:
         """Lines 21-23."""
         while (due := self._queue.pop()) is not None:
@@ -470,7 +401,7 @@ class WhiteBox(MulticastProtocol):
                 self._announced += 1
                 self._send_deliver(entry, self._announced, out)
 
-    def _send_deliver(self, entry: _Entry, position: int, out: Outbox) -> None:
+    def _send_deliver(self, entry: Entry, position: int, out: Outbox) -> None:
         assert entry.local is not None and entry.final is not None
         entry.sent = True
         out.send(self.members, Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position))
@@ -498,12 +429,12 @@ class WhiteBox(MulticastProtocol):
         entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
         if not saved:
             self._save_entry(entry, out)
-        self._advance_clock(deliver.final.time)
+        self.clock.advance(deliver.final.time)
         out.deliver(entry.message, deliver.final, note=deliver.local.encode())
         self._delivered(entry, out)
         return True
 
-    def _on_duplicate_deliver(self, entry: _Entry | None, deliver: Deliver, out: Outbox) -> None:
+    def _on_duplicate_deliver(self, entry: Entry | None, deliver: Deliver, out: Outbox) -> None:
         """Deviation 3."""
         known = self.log.known(deliver.id)
         if known is not None and known[1] == deliver.position and known[0] != deliver.final:
@@ -517,7 +448,7 @@ class WhiteBox(MulticastProtocol):
         if entry.message is not None:
             self._save_entry(entry, out)
 
-    def _delivered(self, entry: _Entry, out: Outbox) -> None:
+    def _delivered(self, entry: Entry, out: Outbox) -> None:
         """Common to a delivery and an installation."""
         message, final = entry.message, entry.final
         assert message is not None and final is not None
@@ -534,17 +465,17 @@ class WhiteBox(MulticastProtocol):
     ) -> None:
         entry = self.entries.get(message.id)
         if entry is None:
-            entry = self.entries[message.id] = _Entry(message.id, now)
+            entry = self.entries[message.id] = Entry(message.id, now)
         local = Timestamp.decode(note)
         if self.leadership.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
             self.leadership.step_down(now)  # somebody leads a later ballot
         if entry.phase != COMMITTED or entry.final != timestamp:
-            self._reset_delivered(entry)  # should it hold an earlier copy
+            entry.begin_anew()  # should it hold an earlier copy
             entry.message, entry.phase = message, COMMITTED
             entry.local, entry.final = local, timestamp
             self._save_entry(entry, out)
         self._queue.remove(message.id)
-        self._advance_clock(timestamp.time)
+        self.clock.advance(timestamp.time)
         self._delivered(entry, out)
         if entry.position != position:
             raise AssertionError(f"installed delivery {position} as {entry.position}")
@@ -560,7 +491,7 @@ class WhiteBox(MulticastProtocol):
 
     # -- retries and late copies --------------------------------------------------------------------------------------
 
-    def _retry_later(self, entry: _Entry, now: int) -> None:
+    def _retry_later(self, entry: Entry, now: int) -> None:
         self._retries.add(entry.id, now)
         self._deadlines.by("retry", now + self.options.retry_us)
 
@@ -571,7 +502,7 @@ class WhiteBox(MulticastProtocol):
             entry = self.entries.get(message_id)
             if self.leadership.state is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
                 assert entry.local is not None
-                to = self._silent(entry, self._retries.times(message_id) > 1)
+                to = self.quorums.silent(entry, self.leadership.leaders, self._retries.times(message_id) > 1)
                 asked.setdefault(to, []).append((message_id, entry.local))
             else:
                 self._retries.discard(message_id)
@@ -579,29 +510,6 @@ class WhiteBox(MulticastProtocol):
             for some in chunks(stamps):
                 out.send(to, Stamps(self.group, self.leadership.joined, some, True))
         return self._retries.wake(now)
-
-    def _silent(self, entry: _Entry, again: bool) -> tuple[ProcessId, ...]:
-        """Whose word this leader lacks for a message, and the other leaders. again: of a group without a word, all
-        processes, since who leads may be what is wrong."""
-        assert entry.message is not None
-        groups = entry.message.destinations
-        ballots = {g: held[0] for g, held in entry.accepts.items()}
-        vector = tuple(ballots[g] for g in groups) if len(ballots) == len(groups) else None
-        acknowledged = entry.acks.get(self._ack_key(vector), set()) if vector is not None else set()
-        silent: set[ProcessId] = set()
-        for group in groups:
-            members = self.topology.groups[group]
-            if group != self.group:
-                silent.add(self.leadership.leaders[group].leader)
-            needed = again or group in ballots
-            if needed and sum(p in acknowledged for p in members) < self.topology.quorum(group):
-                silent.update(p for p in members if p not in acknowledged)
-            demanded = self.options.leaders_in_quorum and group in ballots
-            if again and demanded and ballots[group].leader not in acknowledged:
-                silent.update(members)  # another one may lead, who has nothing to ask for
-        if self.self_id not in acknowledged:
-            silent.add(self.self_id)
-        return tuple(sorted(silent))
 
     def _on_stamps(self, sender: ProcessId, message: Stamps, now: int, out: Outbox) -> None:
         """Deviation 5."""
@@ -625,7 +533,7 @@ class WhiteBox(MulticastProtocol):
             for groups, stamps in answers.items():
                 out.send(self.topology.members(groups), Stamps(self.group, self.leadership.joined, stamps, False))
 
-    def _lacks(self, entry: _Entry | None, message_id: MessageId) -> bool:
+    def _lacks(self, entry: Entry | None, message_id: MessageId) -> bool:
         """Whether this process needs the payload of a message."""
         return entry.message is None if entry is not None else self.log.known(message_id) is None
 
@@ -658,7 +566,7 @@ class WhiteBox(MulticastProtocol):
             raise PeerError(f"a message for groups {message.destinations} at group {self.group}")
         entry = self.entries.get(message.id)
         if entry is None and self.log.known(message.id) is None:
-            entry = self.entries[message.id] = _Entry(message.id, now)
+            entry = self.entries[message.id] = Entry(message.id, now)
         if entry is not None and entry.message is None:
             entry.message = message
 
@@ -682,13 +590,11 @@ class WhiteBox(MulticastProtocol):
         self._drop([message_id], out)
         self.log.recall(message_id, final, out)
 
-    def _is_dropped_copy(self, entry: _Entry) -> bool:
+    def _is_dropped_copy(self, entry: Entry) -> bool:
         """An earlier leader dropped this late copy, as `_on_known` says, and the group delivered beyond it; this one
         had it from a follower. (Was it delivered, this leader had delivered it in its place.)"""
-        window: int = self.options.dedup_window_us
         assert entry.final is not None
-        late = window > 0 and entry.final.time > created_us(entry.id) + window
-        return late and entry.final <= self.log.timestamp
+        return entry.final.time > self.window.limit(entry.id) and entry.final <= self.log.timestamp
 
     def _on_leader_is(self, sender: ProcessId, message: LeaderIs, now: int, out: Outbox) -> None:
         self._learn_leader(self.topology.group_of[sender], message.ballot, now)
@@ -737,12 +643,11 @@ class WhiteBox(MulticastProtocol):
         given = {s.message.id: s for s in state.entries}
         for message_id, entry in list(self.entries.items()):
             taken = given.pop(message_id, None)
-            self._reset_delivered(entry)
+            entry.begin_anew()
             if entry.position:
                 continue
             if taken is not None and not self._is_past(taken):
-                entry.message, entry.phase = taken.message, taken.phase
-                entry.local, entry.final = taken.local, taken.final
+                entry.take(taken)
                 self._save_entry(entry, out)
             else:
                 if entry.phase >= ACCEPTED:
@@ -772,11 +677,6 @@ class WhiteBox(MulticastProtocol):
         if len(state.message.destinations) == 1:
             return state.local <= self.log.timestamp  # its final timestamp
         return state.local <= self.log.timestamp and self.log.may_have_forgotten(state.local)
-
-    def _reset_delivered(self, entry: _Entry) -> None:
-        """Line 44 must also clear `Delivered` (deviation 1)."""
-        entry.sent = False
-        entry.acks.clear()
 
     def accepted(self, out: Outbox) -> Joined:
         """Line 62."""
@@ -865,7 +765,7 @@ class WhiteBox(MulticastProtocol):
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def strict_groups_max(self) -> int | None:
-        return 2 if self.options.leaders_in_quorum else 1
+        return 2 if self.quorums.leaders else 1
 
     def is_member(self) -> bool:
         return self.leadership.state is not REJOINING

@@ -20,6 +20,7 @@ from tests.planted.white_box import (
     WaitsForItsCandidate,
     WithoutOwnAcknowledgement,
 )
+from tests.planted.rewriting import rewrite
 
 SECOND = 1_000_000
 
@@ -260,11 +261,9 @@ class OwnDeliverOverALink(WhiteBox):
         world._run(self.self_id)
 
 
+@rewrite("adopt", "entry.begin_anew()", "entry.acks.clear()")
 class DeliveredKept(OwnDeliverOverALink):
     """Line 44 as printed: `Delivered` survives a leader change."""
-
-    def _reset_delivered(self, entry: Any) -> None:
-        entry.acks.clear()
 
 
 def deposed_before_its_own_deliver(protocol: type[OwnDeliverOverALink]) -> list[str]:

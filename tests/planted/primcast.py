@@ -152,7 +152,7 @@ class ReachIgnored(PrimCast):
     """A process delivers on its own though its T lacks what others have settled."""
 
 
-@rewrite("limit", "created_us(message_id) + self.us if self.us else _NEVER - 1", "1 << 62", part="window")
+@rewrite("limit", "created_us(message_id) + self.us if self.us else NEVER - 1", "1 << 62", part="window")
 class CopiesMixed(PrimCast):
     """Stamps of a forgotten copy of a message and of a late one make one final timestamp (deviation 9)."""
 

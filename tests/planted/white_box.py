@@ -32,18 +32,19 @@ def _swap_lanes(out: Outbox) -> None:
     out.sends[:] = [(to, message, not durable) for to, message, durable in out.sends]
 
 
+@rewrite("_accept_if_complete", "self.clock.advance(entry.highest.time)", "pass")
+@rewrite("_deliver_next", "self.clock.advance(deliver.final.time)", "pass")
+@rewrite("on_install", "self.clock.advance(timestamp.time)", "pass")
 class ClockNotAdvanced(WhiteBox):
     """Line 14 left out: a leader stamps later messages below what its group has agreed on."""
 
-    def _advance_clock(self, to: int) -> None:
-        pass
 
-
+@rewrite("acknowledge", "entry.acks.setdefault(vector, set())", "entry.acks.setdefault((), set())", part="quorums")
+@rewrite(
+    "silent", "entry.acks.get(vector, set()) if vector is not None", "entry.acks.get((), set()) if vector", "quorums"
+)
 class VectorsMixed(WhiteBox):
     """Line 17 without "matching": acknowledgements of different ballot vectors count together."""
-
-    def _ack_key(self, vector: Any) -> Any:
-        return None
 
 
 class SlowOwnDeliver(WhiteBox):
@@ -57,19 +58,15 @@ class SlowOwnDeliver(WhiteBox):
         out.sends[before:] = [(others, deliver, False), ((self.self_id,), deliver, True)]
 
 
+@rewrite("adopt", "entry.begin_anew()", "entry.acks.clear()")
 class DeliveredKept(SlowOwnDeliver):
     """Line 44 as printed: `Delivered` survives a leader change. (With a DELIVER that comes back at once, as ours does,
     whatever was sent is also delivered, and the bug cannot show.)"""
 
-    def _reset_delivered(self, entry: Any) -> None:
-        entry.acks.clear()
 
-
+@rewrite("end_batch", "out.send_durable(", "out.send(")
 class AcknowledgedBeforeSync(WhiteBox):
     """An ACCEPT_ACK leaves before what it vouches for is on disk."""
-
-    def _send_acknowledgement(self, leaders: tuple[ProcessId, ...], message: Any, out: Outbox) -> None:
-        out.send(leaders, message)
 
 
 class LanesSwapped(WhiteBox):
@@ -90,21 +87,14 @@ class BallotsNotSaved(WhiteBox):
     """A promise is given, and forgotten at a crash."""
 
 
+@rewrite("_save_entry", "out.put(_ENTRY_PREFIX + entry.id, _encode_entry(entry.state()))", "pass")
 class EntriesNotSaved(WhiteBox):
     """Acceptances are only in memory."""
 
-    def _save_entry(self, entry: Any, out: Outbox) -> None:
-        pass
 
-
+@rewrite("_is_committed", "if not all(self._has_quorum(", "if False and not all(self._has_quorum(", part="quorums")
 class RemoteVoteEnough(WhiteBox):
     """Line 17 without quorums: the leader's own acknowledgement is enough for its group and for all others."""
-
-    def _is_committed(self, entry: Any, vector: Any, acknowledged: set[ProcessId]) -> bool:
-        held = [entry.accepts.get(g) for g in entry.message.destinations]
-        return self.self_id in acknowledged and all(
-            h is not None and h[0] == b for h, b in zip(held, vector, strict=True)
-        )
 
 
 class AmnesiacVotes(WhiteBox):
@@ -163,6 +153,7 @@ class StaleClock(WhiteBox):
     """A new leader goes on with its own clock instead of the highest of its voters'."""
 
 
+@rewrite("_deliver_next", "self.clock.advance(deliver.final.time)", "pass")
 class OwnAcceptHeld(WhiteBox):
     """No bug: a leader's own ACCEPTs take as long as a staged schedule wants, and a delivery does not move the clock.
     (With ours, which come back at once, a leader that knows all stamps has moved its clock, and a delivery moves it
@@ -171,17 +162,6 @@ class OwnAcceptHeld(WhiteBox):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.own_accepts: list[Any] = []
-        self._delivering = False
-
-    def _deliver_next(self, deliver: Any, out: Outbox) -> bool:
-        self._delivering = True
-        delivered = super()._deliver_next(deliver, out)
-        self._delivering = False
-        return delivered
-
-    def _advance_clock(self, to: int) -> None:
-        if not self._delivering:
-            super()._advance_clock(to)
 
     def _stamp(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         before = len(out.sends)
@@ -193,28 +173,33 @@ class OwnAcceptHeld(WhiteBox):
                 self.own_accepts.append(sent)
 
 
+@rewrite("_is_committed", "message is None or self._self_id not in acknowledged", "message is None", part="quorums")
+@rewrite(
+    "_is_committed",
+    "held = entry.accepts.get(group)",
+    "if group == self._group:\n            entry.accepts.setdefault(group, (ballot, entry.local))\n"
+    "        held = entry.accepts.get(group)",
+    part="quorums",
+)
 class WithoutOwnAcknowledgement(OwnAcceptHeld):
     """Line 17 without "itself among them": the leader's clock may be behind what it commits. (Staged.)"""
 
-    def _is_committed(self, entry: Any, vector: Any, acknowledged: set[ProcessId]) -> bool:
-        groups = entry.message.destinations
-        if any(len(acknowledged.intersection(self.topology.groups[g])) < self.topology.quorum(g) for g in groups):
-            return False
-        entry.accepts.setdefault(self.group, (self.leadership.joined, entry.local))
-        return super()._is_committed(entry, vector, acknowledged | {self.self_id})
 
-
+@rewrite(
+    "acknowledge",
+    "entry.acks.setdefault(vector,",
+    "entry.acks.setdefault(next(b for b in vector if b.leader in self._topology.groups[self._group]),",
+    part="quorums",
+)
+@rewrite(
+    "silent",
+    "entry.acks.get(vector,",
+    "entry.acks.get(next(b for b in vector if b.leader in self._topology.groups[self._group]),",
+    part="quorums",
+)
+@rewrite("_is_committed", "if held is None or held[0] != ballot:", "if held is None:", part="quorums")
 class OwnBallotOnly(WhiteBox):
     """Line 17 with the own group's ballot compared only: stamps of other groups' deposed leaders count."""
-
-    def _ack_key(self, vector: Any) -> Any:
-        return next(b for b in vector if b.leader in self.members)
-
-    def _is_committed(self, entry: Any, vector: Any, acknowledged: set[ProcessId]) -> bool:
-        held = [entry.accepts.get(g) for g in entry.message.destinations]
-        if any(h is None for h in held):
-            return False
-        return super()._is_committed(entry, tuple(h[0] for h in held if h is not None), acknowledged)
 
 
 @rewrite("_accept_if_complete", "if ballot != self.leadership.joined:", "if False:")

@@ -61,8 +61,8 @@ class AdoptedNotSaved(WhiteBox):
 
 @rewrite(
     "adopt",
-    "entry.local, entry.final = taken.local, taken.final self._save_entry(entry, out)",
-    "entry.local, entry.final = taken.local, taken.final",
+    "entry.take(taken) self._save_entry(entry, out)",
+    "entry.take(taken)",
 )
 class AdoptedChangesNotSaved(WhiteBox):
     """What a new state changes of a held message is only in memory."""
@@ -191,7 +191,7 @@ class EarlyKept(WhiteBox):
     its place: a DELIVER is true whenever it is carried out.)"""
 
 
-@rewrite("adopt", "self._reset_delivered(entry)", "entry.sent = False")
+@rewrite("adopt", "entry.begin_anew()", "entry.sent = False")
 class AcknowledgementsKept(WhiteBox):
     """Acknowledgements are kept over a change of leaders."""
 
@@ -218,17 +218,25 @@ class PositionsGoOn(WhiteBox):
 # -- normal operation -------------------------------------------------------------------------------------------------
 
 
-@rewrite("_on_accept", "if held is None or accept.ballot >= held[0]:", "if True:")
+@rewrite(
+    "_on_accept",
+    "if entry.hold(accept.group, accept.ballot, accept.local):",
+    "entry.accepts[accept.group] = (accept.ballot, accept.local)\n        if True:",
+)
 class OlderAcceptCounts(WhiteBox):
     """An ACCEPT of a deposed leader takes the place of its successor's."""
 
 
-@rewrite("_on_accept", "if held is None or accept.ballot >= held[0]:", "if held is None:")
+@rewrite(
+    "_on_accept",
+    "if entry.hold(accept.group, accept.ballot, accept.local):",
+    "if accept.group not in entry.accepts and entry.hold(accept.group, accept.ballot, accept.local):",
+)
 class FirstAcceptCounts(WhiteBox):
     """The first ACCEPT of a group stays, whatever its later leaders say."""
 
 
-@rewrite("_accept_if_complete", "or not self.leadership.takes_part ", "")
+@rewrite("_accept_if_complete", "or not self.leadership.takes_part", "")
 class AcceptsAfterPromise(WhiteBox):
     """Who has promised a ballot goes on acknowledging in the one before."""
 
@@ -242,40 +250,36 @@ class NewStampNotSaved(WhiteBox):
 
 @rewrite(
     "_accept_if_complete",
-    "self._advance_clock(max(stamp for _, stamp in accepts.values()).time)",
-    "self._advance_clock(local.time)",
+    "self.clock.advance(entry.highest.time)",
+    "self.clock.advance(local.time)",
 )
 class OwnStampMovesClock(WhiteBox):
     """Line 14 with the own group's stamp only."""
 
 
-@rewrite("_is_committed", "if held is None or held[0] != ballot:", "if held is None:")
+@rewrite("_is_committed", "if held is None or held[0] != ballot:", "if held is None:", part="quorums")
 class StampsOfAnyBallot(WhiteBox):
     """Line 17 with the stamps of whichever ACCEPTs came last."""
 
 
-@rewrite("_is_committed", "< self.topology.quorum(group):", "< self.topology.quorum(group) - 1:")
+@rewrite("_has_quorum", ">= self._topology.quorum(group)", ">= self._topology.quorum(group) - 1", part="quorums")
 class OneAcknowledgementLess(WhiteBox):
     """A message is committed with one acknowledgement less than a quorum in each group."""
 
 
-@rewrite("_is_committed", "message is None or self.self_id not in acknowledged", "message is None")
+@rewrite("_is_committed", "message is None or self._self_id not in acknowledged", "message is None", part="quorums")
 class LeaderNotAmongThem(WhiteBox):
     """Line 17 without "itself among them"."""
 
 
-@rewrite(
-    "_is_committed",
-    "for group, ballot in zip(message.destinations, vector, strict=True):",
-    "for group, ballot in zip(message.destinations[-1:], vector[-1:], strict=True):",
-)
+@rewrite("_is_committed", "for group in message.destinations", "for group in message.destinations[-1:]", part="quorums")
 class LastGroupsQuorumOnly(WhiteBox):
     """A quorum of the last destination group is enough."""
 
 
 @rewrite(
     "_on_accept_ack",
-    "entry.final = max(stamp for _, stamp in entry.accepts.values())",
+    "entry.final = entry.highest",
     "entry.final = max(entry.accepts.values())[1]",
 )
 class StampOfHighestBallot(WhiteBox):

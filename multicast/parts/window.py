@@ -1,0 +1,29 @@
+"""The deduplication window: which stamps of a message are late. See `Options.dedup_window_us` and parts.delivered."""
+
+from __future__ import annotations
+
+from multicast.types import AppMessage, GroupId, MessageId, Timestamp, created_us
+
+NEVER = 1 << 63
+"""Above every stamp."""
+
+
+class Window:
+    """us: microseconds after its creation at which a message can still be stamped in time; 0: always."""
+
+    __slots__ = ("us",)
+
+    def __init__(self, us: int):
+        self.us = us
+
+    def limit(self, message_id: MessageId) -> int:
+        """The last stamp of this message that is in time."""
+        return created_us(message_id) + self.us if self.us else NEVER - 1
+
+    def needs(self, message: AppMessage, ts: int, group: GroupId) -> tuple[GroupId, ...]:
+        """The groups whose stamps make the final timestamp where that of `group`, one's own, is `ts`."""
+        return message.destinations if ts <= self.limit(message.id) else (group,)
+
+    def is_new_copy(self, ts: int, final: Timestamp) -> bool:
+        """Whether a stamp of the own group is from after it forgot the delivery at `final`."""
+        return self.us > 0 and ts > final.time + 2 * self.us
