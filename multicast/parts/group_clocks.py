@@ -8,8 +8,9 @@ The paper's channels lose nothing; ours may be reset. So a report tells the leng
 proposals, too, and a leader's clock counts once the own sequence has that length.
 
 A member that lost its disk has forgotten what its clock was, and returns with a lower one, perhaps: what it told before
-must not be counted together with what others tell afterwards (`forget`). `quorum_clock` itself stays: a quorum had
-reached it, and the epoch with which the member returns begins with a quorum of those who remember, so above it.
+must not be counted together with what others tell afterwards (`forget`, when it asks its way back: links are FIFO, so
+nothing older comes after that). `quorum_clock` itself stays: a quorum had reached it, and the epoch with which the
+member returns begins with a quorum of those who remember, so above it.
 """
 
 from __future__ import annotations

@@ -1,60 +1,162 @@
-"""The sequence T of a group's proposed messages, as one process has it (PrimCast, Algorithm 1, lines 38 and 43).
+"""The sequence T of a group's proposed messages, as one process has it (PrimCast, Algorithm 1, lines 38, 43, 71, 72).
 
 T has absolute places, 0, 1, 2, ... A place is empty if what was there is settled and dropped, here or at the member
 from whom this process has its T. Who lacks in T what was dropped must not deliver beyond it on its own: up to `reach`,
 the highest position of what was dropped, it installs deliveries from its peers' journals.
 
 A primary proposes for the next place. What it proposes for a later one waits: the channel has lost something, or a
-payload is missing.
+payload is missing. A follower that finds its T shorter than its primary's was one heartbeat ago fetches the rest.
+
+    message   from -> to             durable before it leaves
+    Fetch     follower -> primary    -
+    Refill    primary -> follower    the clock that it tells
+
+Beside T's messages stand those that this process has only heard of. Durable: `m` + id -> each message of T.
 """
 
 from __future__ import annotations
 
-from multicast.parts.stamps import Entry, Stamp
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from multicast.parts.portions import Assembly, Portion, split
+from multicast.parts.stamps import Entry, EntryState, Stamp
+from multicast.protocol import Outbox
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId
+
+_ENTRY_PREFIX = b"m"
+
+
+class Fetch(msgspec.Struct, array_like=True, tag=124, gc=False):
+    """My T ends before place `length`, yours does not."""
+
+    epoch: Ballot
+    length: int
+
+
+class Refill(Portion, array_like=True, tag=125, gc=False):
+    """What T holds from place `first` to `length`; what is not there is settled, up to `reach`. clock: of the
+    primary."""
+
+    epoch: Ballot
+    first: int
+    clock: int
+    length: int
+    reach: int
+    entries: list[EntryState]
 
 
 class Sequence:
-    """length: T ends before this place. reach: see the module. early_max: how many proposals wait at most."""
+    """At a process of `group`, which has such a quorum. early_max: how many proposals wait at most.
 
-    __slots__ = ("_entries", "_expected", "early_max", "length", "reach")
+    entries: all messages that are not settled, in T or only heard of. length: T ends before this place. reach: see the
+    module.
+    """
 
-    def __init__(self, early_max: int):
-        self.early_max = early_max
+    def __init__(self, group: GroupId, quorum: int, early_max: int):
+        self.entries: dict[MessageId, Entry] = {}
         self.length = 0
         self.reach = 0
-        self._entries: dict[int, Entry] = {}
+        self._group = group
+        self._quorum = quorum
+        self._early_max = early_max
+        self._places: dict[int, Entry] = {}
         self._expected: dict[int, Stamp] = {}
+        self._primarys_length = 0
+        self._assembly: Assembly[EntryState] = Assembly()
 
     def __len__(self) -> int:
         """How many places hold something."""
-        return len(self._entries)
+        return len(self._places)
 
-    def put(self, entry: Entry) -> None:
-        """At its place, if that is known."""
+    def restore(self, values: Mapping[bytes, bytes], now: int) -> None:
+        """What is on disk."""
+        for key, value in values.items():
+            if key[:1] == _ENTRY_PREFIX:
+                state = _decode(value)
+                entry = self.pending(state.message.id, now)
+                entry.take(state.message)
+                entry.place, entry.epoch, entry.ts = state.place, state.epoch, state.ts
+                self._put(entry)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def pending(self, message_id: MessageId, now: int) -> Entry:
+        """The entry of a message that is not delivered; a new one also if an earlier copy of it was. (Then that one is
+        settled: the group stamps again only what it has forgotten.)"""
+        old = self.entries.get(message_id)
+        if old is not None and not old.position:
+            return old
+        entry = self.entries[message_id] = Entry(message_id, self._group, now)
+        if old is not None:
+            self._leave_out(old)
+            if old.message is not None:
+                entry.take(old.message)
+        return entry
+
+    def place(self, entry: Entry, stamp: Stamp, out: Outbox) -> None:
+        """T has this message there. What it had of it before is settled, and will be installed."""
+        self._places.pop(entry.place, None)
+        entry.put(stamp, self._quorum)
+        self._put(entry)
+        self._save(entry, out)
+
+    def place_delivered(self, message_id: MessageId, place: int) -> None:
+        """T has there what this process has delivered already."""
+        entry = self.entries.get(message_id)
+        if entry is not None and entry.position and place >= 0:
+            entry.place = place
+            self._put(entry)
+
+    def install(self, message: AppMessage, epoch: Ballot, ts: int, now: int, out: Outbox) -> Entry:
+        """Delivered elsewhere, with this stamp."""
+        entry = self.pending(message.id, now)
+        entry.take(message)
+        entry.epoch, entry.ts = epoch, ts
+        self._save(entry, out)
+        return entry
+
+    def forget(self, entry: Entry, out: Outbox) -> None:
+        """Nobody needs this message here, be it settled or void."""
+        if entry.position:
+            self._leave_out(entry)
+        self._places.pop(entry.place, None)
+        del self.entries[entry.id]
+        out.delete(_ENTRY_PREFIX + entry.id)
+
+    def _put(self, entry: Entry) -> None:
         if entry.place >= 0:
-            self._entries[entry.place] = entry
+            self._places[entry.place] = entry
 
-    def remove(self, entry: Entry) -> None:
-        """It is no message of T any more, or at another place."""
-        self._entries.pop(entry.place, None)
-
-    def drop(self, entry: Entry) -> None:
-        """It was delivered, and is settled."""
-        self.remove(entry)
+    def _leave_out(self, entry: Entry) -> None:
+        self._places.pop(entry.place, None)
         self.reach = max(self.reach, entry.position)
 
-    def since(self, first: int) -> list[Entry]:
-        """From this place on."""
-        if self.length - first > len(self._entries):
-            return sorted((e for place, e in self._entries.items() if place >= first), key=lambda e: e.place)
-        return [self._entries[place] for place in range(first, self.length) if place in self._entries]
+    def _save(self, entry: Entry, out: Outbox) -> None:
+        out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))
 
-    def begin(self, length: int, reach: int) -> None:
-        """Another T: so long, and empty so far."""
-        self._entries.clear()
+    # -- a whole T ----------------------------------------------------------------------------------------------------
+
+    def states(self) -> list[EntryState]:
+        """All that T holds, and what was delivered of it at unknown places."""
+        return [e.state() for e in self.entries.values() if e.epoch is not None and e.message is not None]
+
+    def begin(self, kept: Iterable[MessageId], length: int, reach: int, out: Outbox) -> None:
+        """Another T, so long. It is empty until its messages, `kept` among those here, are placed; delivered ones stay
+        beside it."""
+        self._places.clear()
         self._expected.clear()
+        self._primarys_length = 0
         self.length = length
         self.reach = max(self.reach, reach)
+        given = set(kept)
+        for entry in self.entries.values():
+            entry.place = -1
+            if not entry.position and entry.epoch is not None:
+                entry.take_out()
+                if entry.id not in given:
+                    out.delete(_ENTRY_PREFIX + entry.id)
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
@@ -65,7 +167,7 @@ class Sequence:
 
     def expect(self, proposal: Stamp) -> None:
         """The primary proposes this."""
-        if proposal.place >= self.length and len(self._expected) < self.early_max:
+        if proposal.place >= self.length and len(self._expected) < self._early_max:
             self._expected[proposal.place] = proposal
 
     def next(self) -> Stamp | None:
@@ -81,3 +183,39 @@ class Sequence:
     def forget_proposals(self) -> None:
         """Their epoch is over."""
         self._expected.clear()
+
+    # -- what was lost on the way -------------------------------------------------------------------------------------
+
+    def compare(self, primary: ProcessId, epoch: Ballot, length: int, out: Outbox) -> None:
+        """The primary's T has this length: that of one heartbeat ago should be here by now."""
+        if self._primarys_length > self.length:
+            out.send((primary,), Fetch(epoch, self.length))
+        self._primarys_length = length
+
+    def refill(self, fetch: Fetch, clock: int, portion_bytes: int) -> list[Refill]:
+        """The answer, in portions."""
+        first = fetch.length
+        if self.length - first > len(self._places):
+            chosen = sorted((e for place, e in self._places.items() if place >= first), key=lambda e: e.place)
+        else:
+            chosen = [self._places[place] for place in range(first, self.length) if place in self._places]
+        states = [e.state() for e in chosen if e.epoch is not None and e.message is not None]
+        whole = Refill(fetch.epoch, first, clock, self.length, self.reach, states)
+        return split(whole, lambda state: len(state.message.payload), portion_bytes)
+
+    def missing(self, sender: ProcessId, refill: Refill) -> list[EntryState] | None:
+        """What of this answer is to be placed here, once its last portion has come; then T is to be extended to its
+        length."""
+        entries = self._assembly.add(sender, refill.part, refill.parts, refill.entries)
+        if entries is None or refill.first > self.length or refill.length <= self.length:
+            return None
+        self.reach = max(self.reach, refill.reach)
+        return [state for state in entries if state.place >= self.length]
+
+    def on_peer_reset(self, peer: ProcessId) -> None:
+        """What was under way from this peer is lost."""
+        self._assembly.forget(peer)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(EntryState).decode

@@ -54,11 +54,11 @@ class Entry:
 
     epoch, place, ts: as in T; None, -1 and 0 if it is not there. acks: (group, epoch, stamp) -> who acknowledged it.
     locals: group -> lowest decided stamp; of the own group that in T. final: once all that it needs are decided.
-    heard: who acknowledged it last, to be asked for the payload. position: of its delivery here, 0 before.
+    position: of its delivery here, 0 before.
     """
 
     __slots__ = (
-        "acks", "digest", "epoch", "final", "group", "heard", "id", "locals", "message", "place", "position", "seen_at",
+        "acks", "digest", "epoch", "final", "group", "id", "locals", "message", "place", "position", "seen_at",
         "ts",
     )  # fmt: skip
 
@@ -73,7 +73,6 @@ class Entry:
         self.acks: dict[tuple[GroupId, Ballot, int], set[ProcessId]] = {}
         self.locals: dict[GroupId, int] = {}
         self.final: Timestamp | None = None
-        self.heard: ProcessId | None = None
         self.position = 0
         self.seen_at = now
 

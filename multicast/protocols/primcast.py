@@ -13,20 +13,15 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Start        sender -> all processes of the destinations     -
     Ack          process -> all processes of the destinations    its T up to there, the clock
     Bump         process -> own group                            the clock
-    Want         process -> who acknowledged m                   -  (the payload never came; the answer is Copies)
+    Want         process -> who acknowledged m                   -  (parts.payloads; the answer is Copies)
     Asked        sender, follower -> destinations, primary       -  (parts.submissions; the answer is Lacked)
     Copies       sender -> all processes of the destinations     -  (the same: many STARTs of one batch, or lost ones)
-    NewEpoch     candidate -> own group                          -
-    Promise      process -> candidate                            the promised epoch
-    NewState     new primary -> own group                        -
     Accept       process -> own group                            the epoch that it joined, its T, the clock
-    Nack         process -> candidate or primary                 -  (a higher epoch exists)
-    Heartbeat    primary -> own group                            the clock
-    Fetch        follower -> primary                             -  (part of T was lost on the way)
-    Refill       primary -> follower                             the clock
+    Beat         primary -> own group                            the clock
+    Fetch, Refill  follower <-> primary                          the clock  (parts.sequence: T was lost on the way)
     Known        primary -> sender; process -> who asks          -  (m was delivered, at this timestamp)
-    Returned     who lost its disk -> own group                  -  (parts.rejoin; the answer is Highest)
     Stable       process -> destination groups                   -  (parts.delivered)
+    NewLeader (NEW-EPOCH), Promise, NewState, Nack, Returned, Highest: parts.leadership
 
 Acks carry the clock, so a Bump leaves only if no Ack of the same batch tells its group. All that one batch acknowledges
 to one set of destinations is one message. Without merging, k groups of n exchange kn + k^2 n^2 + bumps messages.
@@ -39,29 +34,19 @@ Deviations from the algorithms, with reasons:
    Bump, in the batch in which it happens.
 3. m counts as proposed only where its payload is; a process that hears of m and gets no START asks for it. A proposal
    carries a digest: all replicas of a group use the primary's copy of m, should copies with one id differ.
-4. T has absolute places, and whatever tells a primary's clock tells T's length with it. A clock counts for `min-clock`
-   of the leader once T has reached that length: the paper relies on FIFO channels that lose nothing, ours may be reset.
-   A follower that finds its T short fetches the rest.
+4. T has absolute places (parts.sequence), and whatever tells a primary's clock tells T's length with it. A clock counts
+   for `min-clock` of the leader once T has reached that length: the paper relies on FIFO channels that lose nothing,
+   ours may be reset. A follower that finds its T short fetches the rest.
 5. Lines 28-30 are kept by two numbers and two heaps. Given lines 28 and 29, line 30 asks only whether some other
    message of T is below: an undecided one with its highest stamp known so far, a decided one with its final timestamp.
-6. A timestamp is (time, group that gave the maximum) instead of (time, id): unique, since a group decides one message
-   per stamp, and rising in every group.
+6. A timestamp is (time, group that gave the maximum) instead of (time, id): see parts.stamps.
 7. Positions are dense and equal in a group. Who missed deliveries gets them from a peer's journal; a candidate delivers
    all that any of its quorum has delivered before it computes T.
 8. Garbage collection. m is settled when a quorum of each destination group durably holds its outcome (parts.delivered);
    then it leaves T. Safe, because by 7 every later primary of any of these groups has delivered it. A process whose T
-   was replaced or refilled by one without m must not deliver beyond m's position on its own: states carry the `reach`,
-   the highest position of what was dropped, and up to that it installs.
-9. Late copies. After m's id was forgotten a copy of it is stamped anew; stamps of different copies must not make one
-   timestamp. A stamp later than m's creation plus the window is *late*: whatever the others say, m will have no effect.
-   So a group delivers what it has stamped late at its own stamp, alone, and what it has stamped in time only with
-   stamps in time. (a) A group decides m in time at most once, and never after it decided it late: it stamps nothing
-   that it knows as delivered, forgets m when its deliveries (so its clock) are beyond "in time", and a later primary
-   keeps what was decided. So stamps in time are all of one copy, and old acknowledgements do no harm. (b) Where one
-   group stamped in time and another decided late, m is *void*: the group begins a new epoch, whose candidate, having
-   caught up, leaves m out of T if it was not delivered, to be stamped anew, late. This is safe: were m decided in time
-   in all groups, the first group that decided it late did so after it had forgotten it, so m was settled, and the
-   candidate, who has all that a quorum delivered, has it. Until then a void stamp blocks what is above it.
+   was replaced or refilled by one without m must not deliver beyond m's position on its own: states carry the `reach`
+   of T (parts.sequence), and up to that it installs.
+9. Late copies of messages whose ids were forgotten: parts.stamps.
 10. Crash-recovery: what a process acknowledges, promises, accepts or tells of its clock is on disk before; it counts
    its own word when it comes back through that lane. A restarted process is PROMISED until a primary or a quorum of
    ACCEPTs proves its epoch, and never leads in an epoch from before.
@@ -70,12 +55,10 @@ Deviations from the algorithms, with reasons:
    that nobody proposed, and the sender asks the destinations until it knows of the delivery (parts.submissions).
 12. Lost disk: parts.rejoin. What others have concluded from a process p that then loses its disk stays true. A stamp
    decided, or an epoch accepted, with p's word is in the T of a quorum but for p, so in that of every later epoch, and
-   p returns with such a T. `quorum-clock`: the same holds of a quorum's clocks, and the clock with which p returns is
-   not below. But a clock that p told alone may be above the one it returns with, and must not be counted with what
-   others tell later: they forget p's clocks when p asks (links are FIFO, so nothing older comes after that).
-   `min-clock(p)` as a leader's: p proposes nothing in its old epochs any more. Settled: p may have been the first of
-   its group to deliver m, and have said so; m is in p's T again then, or below its `reach`. Who tells another group of
-   m has delivered it, and tells p so, or knows of a quorum without p's old word (parts.delivered, by_quorum).
+   p returns with such a T. Clocks: parts.group_clocks; p proposes nothing in its old epochs any more. Settled: p may
+   have been the first of its group to deliver m, and have said so; m is in p's T again then, or below its `reach`. Who
+   tells another group of m has delivered it, and tells p so, or knows of a quorum without p's old word
+   (parts.delivered, by_quorum).
 
 Orderings relied on: FIFO from a primary to a follower between NEW-STATE and proposals; whatever is lost with a link is
 found by place, position or time.
@@ -98,18 +81,17 @@ from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.inspection import seen
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
+from multicast.parts.payloads import Payloads, Want
 from multicast.parts.pending import PendingQueue
-from multicast.parts.portions import Assembly, Portion, split
 from multicast.parts.rejoin import Highest, Returned
-from multicast.parts.retries import Retries, chunks, resendable
-from multicast.parts.sequence import Sequence
+from multicast.parts.retries import Retries, chunks
+from multicast.parts.sequence import Fetch, Refill, Sequence
 from multicast.parts.stamps import Entry, EntryState, Stamp
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.parts.window import Window
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
-_ENTRY_PREFIX = b"m"
 _STATE_KEY = b"c"
 _ABANDONED_RETRIES = 20
 
@@ -138,12 +120,6 @@ class Bump(msgspec.Struct, array_like=True, tag=3, gc=False):
     epoch: Ballot
     clock: int
     length: int
-
-
-class Want(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """I lack the payloads of these messages, which you have acknowledged."""
-
-    ids: list[MessageId]
 
 
 class Promise(Vote, array_like=True, tag=6, gc=False):
@@ -177,24 +153,6 @@ class Beat(Heartbeat, array_like=True, tag=10, gc=False):
     length: int
 
 
-class Fetch(msgspec.Struct, array_like=True, tag=11, gc=False):
-    """My T ends before place `length`, yours does not."""
-
-    epoch: Ballot
-    length: int
-
-
-class Refill(Portion, array_like=True, tag=12, gc=False):
-    """What T holds from place `first` to `length`; what is not there is settled, up to `reach`."""
-
-    epoch: Ballot
-    first: int
-    clock: int
-    length: int
-    reach: int
-    entries: list[EntryState]
-
-
 class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     """See GroupOptions. heartbeat_us is also how long a payload may be late before it is asked for."""
 
@@ -203,7 +161,6 @@ _FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_entry = msgspec.msgpack.Decoder(EntryState).decode
 _decode_state = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 
@@ -234,7 +191,6 @@ class PrimCast(MulticastProtocol):
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.clock = Clock(self.options.clock)
-        self.entries: dict[MessageId, Entry] = {}
         self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
         self.leadership: Leadership[Promise, NewState] = Leadership(
             self, self.log, self_id, topology, self.options, rng, to_all=True
@@ -242,7 +198,8 @@ class PrimCast(MulticastProtocol):
         self.members = self.leadership.members
         self.quorum = self.leadership.quorum
         self.window = Window(self.options.dedup_window_us)
-        self.t = Sequence(self.options.early_max)
+        self.t = Sequence(self.group, self.quorum, self.options.early_max)
+        self.entries = self.t.entries
         self._queue = PendingQueue()
         self._proposable: list[MessageId] = []
         self._acks: dict[tuple[GroupId, ...], list[Stamp]] = {}
@@ -250,22 +207,28 @@ class PrimCast(MulticastProtocol):
         self._told_clock = 0
         self._saved_state = (0, 0, 0)
         self.clocks = GroupClocks(self.members, self.quorum, self.leadership.joined)
-        self._leader_before = (0, 0)
+        self._primarys_position = 0
         self._stuck = False
         self._peers = deque(self.leadership.others)
-        self._assembly: Assembly[EntryState] = Assembly()
-        self._wanted: Retries[MessageId] = Retries(self.options.heartbeat_us, rng)
+        self._payloads = Payloads(
+            self.options.heartbeat_us, rng, payload=self._payload, lacks=self._lacks_payload,
+            settled_at=self._settled_at,
+        )  # fmt: skip
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
             topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
             lacks=self._lacks_start, take=self._take_start, payload=self._payload, resent=self._on_resent,
         )  # fmt: skip
-        timers = {"want": self._want, "retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
+        timers = {
+            "payloads": self._payloads.tick, "retry": self._retry, "submissions": self._submissions.tick,
+            "sweep": self._sweep,
+        }  # fmt: skip
         self._deadlines = Deadlines(timers)
         self.handlers = {
             **self.leadership.handlers(Promise, NewState, Accept, Beat), **self._submissions.handlers,
+            **self._payloads.handlers,
             Start: Handler(self._on_start_message), Ack: Handler(self._on_ack), Bump: Handler(self._on_bump, True),
-            Want: Handler(self._on_want), Accept: Handler(self._on_accept, True), Fetch: Handler(self._on_fetch, True),
+            Accept: Handler(self._on_accept, True), Fetch: Handler(self._on_fetch, True),
             Refill: Handler(self._on_refill, True), Known: Handler(self._on_known),
             Stable: Handler(self._on_stable_message), Returned: Handler(self._on_returned, True),
         }  # fmt: skip
@@ -275,9 +238,7 @@ class PrimCast(MulticastProtocol):
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
         """Line 1; or what was on disk."""
         values = saved.values
-        for key, value in values.items():
-            if key[:1] == _ENTRY_PREFIX:
-                self._load(_decode_entry(value), now)
+        self.t.restore(values, now)
         self.log.restore(values, saved.position, self._destinations)
         if _STATE_KEY in values:
             self._saved_state = _decode_state(values[_STATE_KEY])
@@ -289,12 +250,6 @@ class PrimCast(MulticastProtocol):
         self.clocks.begin(self.leadership.joined, self.t.length, 0)
         for entry in self.entries.values():
             self._restore(entry, now)
-
-    def _load(self, state: EntryState, now: int) -> None:
-        entry = self.entries[state.message.id] = Entry(state.message.id, self.group, now)
-        entry.take(state.message)
-        entry.place, entry.epoch, entry.ts = state.place, state.epoch, state.ts
-        self.t.put(entry)
 
     def _restore(self, entry: Entry, now: int) -> None:
         known = self.log.known(entry.id)
@@ -308,9 +263,6 @@ class PrimCast(MulticastProtocol):
         if entry is None or entry.message is None or entry.ts > delivered_at.time:
             return None
         return self.window.needs(entry.message, delivered_at.time, self.group)
-
-    def _save_entry(self, entry: Entry, out: Outbox) -> None:
-        out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))
 
     def _save_state(self, out: Outbox) -> None:
         """Clock, T's length and reach, before anything of this batch is told."""
@@ -350,31 +302,25 @@ class PrimCast(MulticastProtocol):
             if known is not None and self.leadership.state is LEADER and sender != self.self_id:
                 out.send((sender,), Known(message.id, known[0]))
             return
-        entry = self._pending(message.id, now)
+        entry = self.t.pending(message.id, now)
         if entry.message is None:
             entry.take(message)
-            self._wanted.discard(message.id)
             if self.leadership.state is LEADER:
                 self._proposable.append(message.id)
             self._refresh(entry, now)
             self._retry_later(entry, now)
 
-    def _on_want(self, sender: ProcessId, want: Want, now: int, out: Outbox) -> None:
-        """Somebody heard of m and never got its START."""
-        found = []
-        for message_id in want.ids:
-            message = self._payload(message_id)
-            if message is not None:
-                found.append(message)
-            elif message_id not in self.entries and (known := self.log.known(message_id)) is not None:
-                out.send((sender,), Known(message_id, known[0]))
-        copies = resendable(found)
-        if copies:
-            out.send((sender,), Copies(copies))
-
     def _payload(self, message_id: MessageId) -> AppMessage | None:
         entry = self.entries.get(message_id)
         return entry.message if entry is not None else None
+
+    def _lacks_payload(self, message_id: MessageId) -> bool:
+        entry = self.entries.get(message_id)
+        return entry is not None and entry.message is None
+
+    def _settled_at(self, message_id: MessageId) -> Timestamp | None:
+        known = self.log.known(message_id)
+        return known[0] if known is not None and message_id not in self.entries else None
 
     def _known_delivered_at(self, message_id: MessageId) -> Timestamp | None:
         """At the primary: when it delivered a message of which it has no later copy."""
@@ -412,13 +358,8 @@ class PrimCast(MulticastProtocol):
         self._acknowledge(entry)
 
     def _place(self, entry: Entry, stamp: Stamp, now: int, out: Outbox) -> None:
-        """Put a message into T. What T had of it before is settled, and will be installed."""
-        if entry.epoch is not None:
-            self._queue.remove(entry.id)
-            self.t.remove(entry)
-        entry.put(stamp, self.quorum)
-        self.t.put(entry)
-        self._save_entry(entry, out)
+        self._queue.remove(entry.id)
+        self.t.place(entry, stamp, out)
         self._refresh(entry, now)
 
     def _extend(self, length: int, ts: int) -> None:
@@ -458,10 +399,9 @@ class PrimCast(MulticastProtocol):
         own = group == self.group
         if self._is_past(stamp.id, stamp.ts) or (not own and self.log.known(stamp.id) is not None):
             return
-        entry = self._pending(stamp.id, now)
+        entry = self.t.pending(stamp.id, now)
         if entry.message is None:
-            entry.heard = sender
-            self._want_later(entry, now)
+            self._lack(entry, sender, now)
         elif group not in entry.message.destinations:
             return
         if entry.is_decided(group, stamp.ts):
@@ -498,19 +438,18 @@ class PrimCast(MulticastProtocol):
         """Lines 42-45, in the order of T."""
         while (proposal := self.t.next()) is not None:
             if self._is_past(proposal.id, proposal.ts):
-                self._replace(proposal.id, proposal.place)
+                self.t.place_delivered(proposal.id, proposal.place)
                 self.clock.advance(proposal.ts)
                 self._extend(proposal.place + 1, proposal.ts)
                 continue
-            entry = self._pending(proposal.id, now)
+            entry = self.t.pending(proposal.id, now)
             if entry.epoch is not None:
                 out.catch_up(self.leadership.joined.leader)
                 return
             if entry.message is not None and entry.digest != proposal.digest:
                 entry.message = None
             if entry.message is None:
-                entry.heard = self.leadership.joined.leader
-                self._want_later(entry, now)
+                self._lack(entry, self.leadership.joined.leader, now)
                 return
             self.leadership.confirm(now, out)
             self._append(entry, proposal, now, out)
@@ -587,11 +526,8 @@ class PrimCast(MulticastProtocol):
             self.log.add(message.id, groups, timestamp, out)  # T has a later copy
             self.t.reach = max(self.t.reach, position)
         else:
-            entry = self._pending(message.id, now)
             self._queue.remove(message.id)
-            entry.take(message)
-            entry.epoch, entry.ts = _decode_note(note)
-            self._save_entry(entry, out)
+            entry = self.t.install(message, *_decode_note(note), now, out)
             self._delivered(entry, message, timestamp, out)
         if self.log.position != position:
             raise AssertionError(f"installed delivery {position} as {self.log.position}")
@@ -608,26 +544,6 @@ class PrimCast(MulticastProtocol):
         """Whether the message of this stamp was delivered here, as far as this process can still know."""
         known = self.log.known(message_id)
         return known is not None and not self.window.is_new_copy(ts, known[0])
-
-    def _replace(self, message_id: MessageId, place: int) -> None:
-        """A delivered message has this place in T."""
-        entry = self.entries.get(message_id)
-        if entry is not None and entry.position and place >= 0:
-            entry.place = place
-            self.t.put(entry)
-
-    def _pending(self, message_id: MessageId, now: int) -> Entry:
-        """The entry of a message that is not delivered; a new one also if an earlier copy of it was. (Then that one is
-        settled: the group stamps again only what it has forgotten.)"""
-        old = self.entries.get(message_id)
-        if old is not None and not old.position:
-            return old
-        entry = self.entries[message_id] = Entry(message_id, self.group, now)
-        if old is not None:
-            self.t.drop(old)
-            if old.message is not None:
-                entry.take(old.message)
-        return entry
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it; or
@@ -654,13 +570,12 @@ class PrimCast(MulticastProtocol):
     def _forget(self, entry: Entry, out: Outbox) -> None:
         """Whatever this undelivered message was, nobody needs it here."""
         self._queue.remove(entry.id)
-        self.t.remove(entry)
-        del self.entries[entry.id]
-        out.delete(_ENTRY_PREFIX + entry.id)
+        self.t.forget(entry, out)
 
-    def _want_later(self, entry: Entry, now: int) -> None:
-        if self._wanted.add(entry.id, now):
-            self._deadlines.by("want", now + self.options.heartbeat_us)
+    def _lack(self, entry: Entry, holder: ProcessId, now: int) -> None:
+        """Deviation 3."""
+        if self._payloads.lack(entry.id, holder, now):
+            self._deadlines.by("payloads", now + self.options.heartbeat_us)
 
     def _retry_later(self, entry: Entry, now: int) -> None:
         if self._retries.add(entry.id, now):
@@ -677,14 +592,11 @@ class PrimCast(MulticastProtocol):
     def vote(self) -> Promise:
         """Line 64."""
         epochs = self.leadership.promised, self.leadership.joined
-        return Promise(*epochs, self.log.position, self._states(), self.clock.value, self.t.length, self.t.reach)
+        return Promise(*epochs, self.log.position, self.t.states(), self.clock.value, self.t.length, self.t.reach)
 
     def state(self) -> NewState:
         """Line 69; and for those who promise late."""
-        return NewState(self.leadership.joined, self.t.reach, self._states(), self.clock.value, self.t.length)
-
-    def _states(self) -> list[EntryState]:
-        return [e.state() for e in self.entries.values() if e.epoch is not None and e.message is not None]
+        return NewState(self.leadership.joined, self.t.reach, self.t.states(), self.clock.value, self.t.length)
 
     def choose(self, votes: dict[ProcessId, Promise]) -> NewState:
         """Lines 66 and 67: the longest T of the highest current epoch."""
@@ -697,27 +609,20 @@ class PrimCast(MulticastProtocol):
     def adopt(self, state: NewState, now: int, out: Outbox) -> None:
         """Lines 71 to 73: this T, but what was delivered here stays."""
         self.clock.advance(state.clock)
-        self.t.begin(state.length, state.reach)
+        self.t.begin((s.message.id for s in state.entries), state.length, state.reach, out)
         self._queue = PendingQueue()
-        given = {s.message.id for s in state.entries}
-        for entry in list(self.entries.values()):
-            entry.place = -1
-            if not entry.position and entry.epoch is not None:
-                entry.take_out()
-                if entry.id not in given:
-                    out.delete(_ENTRY_PREFIX + entry.id)
         for taken in state.entries:
             self._take(taken, now, out)
         self.clocks.begin(state.ballot, self.t.length, state.clock)
-        self._leader_before = (0, 0)
+        self._primarys_position = 0
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """A place of somebody else's T."""
         message_id = state.message.id
         if self._is_past(message_id, state.ts):
-            self._replace(message_id, state.place)
+            self.t.place_delivered(message_id, state.place)
             return
-        entry = self._pending(message_id, now)
+        entry = self.t.pending(message_id, now)
         entry.take(state.message)
         self._place(entry, Stamp(message_id, state.place, state.ts, state.epoch), now, out)
 
@@ -754,12 +659,10 @@ class PrimCast(MulticastProtocol):
         """Deviations 4 and 7: what was there one heartbeat ago should be here by now."""
         leader = heartbeat.ballot.leader
         self.clocks.report(leader, heartbeat.ballot, heartbeat.clock, heartbeat.length)
-        length, position = self._leader_before
-        if length > self.t.length:
-            out.send((leader,), Fetch(heartbeat.ballot, self.t.length))
-        if max(position, self.t.reach) > self.log.position:
+        self.t.compare(leader, heartbeat.ballot, heartbeat.length, out)
+        if max(self._primarys_position, self.t.reach) > self.log.position:
             out.catch_up(leader)
-        self._leader_before = (heartbeat.length, heartbeat.position)
+        self._primarys_position = heartbeat.position
 
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
         """Deviation 12."""
@@ -769,29 +672,24 @@ class PrimCast(MulticastProtocol):
 
     def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:
         """Deviation 4."""
-        if self.leadership.state is not LEADER or fetch.epoch != self.leadership.joined:
-            return
-        states = [e.state() for e in self.t.since(fetch.length) if e.epoch is not None and e.message is not None]
-        refill = Refill(self.leadership.joined, fetch.length, self._told_clock, self.t.length, self.t.reach, states)
-        for portion in split(refill, lambda state: len(state.message.payload), self.options.portion_bytes):
-            out.send_durable((sender,), portion)
+        if self.leadership.state is LEADER and fetch.epoch == self.leadership.joined:
+            for refill in self.t.refill(fetch, self._told_clock, self.options.portion_bytes):
+                out.send_durable((sender,), refill)
 
     def _on_refill(self, sender: ProcessId, refill: Refill, now: int, out: Outbox) -> None:
         """Deviation 4."""
         if not self.leadership.is_current(refill.epoch) or sender != refill.epoch.leader:
             return
-        entries = self._assembly.add(sender, refill.part, refill.parts, refill.entries)
-        if entries is None or refill.first > self.t.length or refill.length <= self.t.length:
+        missing = self.t.missing(sender, refill)
+        if missing is None:
             return
         self.leadership.confirm(now, out)
-        for state in entries:
-            if state.place >= self.t.length:
-                self._take(state, now, out)
-                entry = self.entries.get(state.message.id)
-                if entry is not None and not entry.position:
-                    self._acknowledge(entry)
-                self.clock.advance(state.ts)
-        self.t.reach = max(self.t.reach, refill.reach)
+        for state in missing:
+            self._take(state, now, out)
+            entry = self.entries.get(state.message.id)
+            if entry is not None and not entry.position:
+                self._acknowledge(entry)
+            self.clock.advance(state.ts)
         self._extend(refill.length, refill.clock)
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
@@ -807,12 +705,8 @@ class PrimCast(MulticastProtocol):
         """Deviation 8."""
         for message_id in settled:
             entry = self.entries.get(message_id)
-            if entry is None:
-                continue
-            if entry.position and self._is_settled(entry):
-                self.t.drop(entry)
-                del self.entries[message_id]
-                out.delete(_ENTRY_PREFIX + message_id)
+            if entry is not None and entry.position and self._is_settled(entry):
+                self.t.forget(entry, out)
 
     def _is_settled(self, entry: Entry) -> bool:
         assert entry.message is not None and entry.final is not None
@@ -821,7 +715,7 @@ class PrimCast(MulticastProtocol):
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
-        self._assembly.forget(peer)
+        self.t.on_peer_reset(peer)
         self.leadership.on_peer_reset(peer, now)
 
     def on_clock(self, off: bool, now: int) -> None:
@@ -831,20 +725,6 @@ class PrimCast(MulticastProtocol):
     def on_tick(self, now: int, out: Outbox) -> int | None:
         told = self.log.tick(now, out) if self.is_member() else None
         return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
-
-    def _want(self, now: int, out: Outbox) -> int:
-        """Deviation 3: ask for payloads that do not come."""
-        wanted: dict[ProcessId, list[MessageId]] = {}
-        for message_id in self._wanted.due(now):
-            entry = self.entries.get(message_id)
-            if entry is not None and entry.message is None and entry.heard is not None:
-                wanted.setdefault(entry.heard, []).append(message_id)
-            else:
-                self._wanted.discard(message_id)
-        for peer, ids in wanted.items():
-            for some in chunks(ids):
-                out.send((peer,), Want(some))
-        return self._wanted.wake(now)
 
     def _retry(self, now: int, out: Outbox) -> int:
         """Deviation 11."""

@@ -12,9 +12,10 @@ import pytest
 from multicast.engine import Engine
 from multicast.parts.ballots import NewLeader
 from multicast.parts.delivered import Known
+from multicast.parts.payloads import Want
 from multicast.parts.submissions import Copies
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
-from multicast.protocols.primcast import Accept, Ack, Bump, PrimCast, Promise, Start, Want
+from multicast.protocols.primcast import Accept, Ack, Bump, PrimCast, Promise, Start
 from multicast.records import Delivered
 from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
 from tests.multicast.lockstep import START_US, Lockstep, Recorder

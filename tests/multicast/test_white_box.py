@@ -13,6 +13,7 @@ from multicast.records import Delivered
 from multicast.types import FINAL, Ballot, Timestamp, Topology
 from tests.conformance.journals import History, Submission, check
 from tests.multicast.lockstep import Lockstep
+from tests.planted.rewriting import rewrite
 from tests.planted.white_box import (
     ClientRetryOnly,
     NoNegativeAnswer,
@@ -20,7 +21,6 @@ from tests.planted.white_box import (
     WaitsForItsCandidate,
     WithoutOwnAcknowledgement,
 )
-from tests.planted.rewriting import rewrite
 
 SECOND = 1_000_000
 

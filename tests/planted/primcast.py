@@ -62,7 +62,7 @@ class PrintedLine73(PrimCast):
 
     def adopt(self, state: Any, now: int, out: Outbox) -> None:
         super().adopt(state, now, out)
-        self.clocks.leader_clock = max((entry.ts for entry in self.t.since(0)), default=0)
+        self.clocks.leader_clock = max((entry.ts for entry in self.t.states()), default=0)
 
     def _ack(self, stamps: list[Any], again: bool = False) -> Ack:
         ack = super()._ack(stamps, again)
@@ -120,8 +120,12 @@ class ShortestState(PrimCast):
     """Line 67 turned round."""
 
 
-@rewrite("acknowledge", "(group, stamp.epoch, stamp.ts)", "(group, Ballot(0, 0), 0)", part="return", after="_pending")
-@rewrite("put", "(self.group, stamp.epoch, stamp.ts)", "(self.group, Ballot(0, 0), 0)", part="return", after="_pending")
+@rewrite(
+    "acknowledge", "(group, stamp.epoch, stamp.ts)", "(group, Ballot(0, 0), 0)", part="t.entries", after="_take_start"
+)
+@rewrite(
+    "put", "(self.group, stamp.epoch, stamp.ts)", "(self.group, Ballot(0, 0), 0)", part="t.entries", after="_take_start"
+)
 class EpochsMixed(PrimCast):
     """Line 10 without "one epoch": acknowledgements of a stamp in different epochs count together, and it is the first
     that counts."""
@@ -142,7 +146,7 @@ class PromisesNotSaved(PrimCast):
     """A promise is given, and forgotten at a crash."""
 
 
-@rewrite("_save_entry", "out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))", "pass")
+@rewrite("_save", "out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))", "pass", part="t")
 class EntriesNotSaved(PrimCast):
     """T is only in memory."""
 

@@ -48,7 +48,7 @@ class JoinedNotSaved(PrimCast):
     """The epoch that a process has joined is only in memory."""
 
 
-@rewrite("adopt", "out.delete(_ENTRY_PREFIX + entry.id)", "pass")
+@rewrite("begin", "out.delete(_ENTRY_PREFIX + entry.id)", "pass", part="t")
 class DroppedNotDeleted(PrimCast):
     """What a new state leaves out is there again after a restart."""
 
@@ -154,7 +154,7 @@ class OneAcknowledgementLess(PrimCast):
     """A stamp is decided with one acknowledgement less than a quorum."""
 
 
-@rewrite("acknowledge", "or (group == self.group and self.ts != stamp.ts)", "", part="return", after="_pending")
+@rewrite("acknowledge", "or (group == self.group and self.ts != stamp.ts)", "", part="t.entries", after="_take_start")
 class NotItsOwnStamp(PrimCast):
     """A quorum's stamp counts as the own group's though T has another."""
 
@@ -174,7 +174,7 @@ class OtherPayloadTaken(PrimCast):
     """A follower appends its own copy of a message, whatever the primary's is."""
 
 
-@rewrite("_on_refill", "self.t.reach = max(self.t.reach, refill.reach)", "pass")
+@rewrite("missing", "self.reach = max(self.reach, refill.reach)", "pass", part="t")
 class RefillsReach(PrimCast):
     """After a refill a process delivers on its own though its T lacks what is settled."""
 
@@ -182,13 +182,13 @@ class RefillsReach(PrimCast):
 @rewrite(
     "_on_refill",
     "self._extend(refill.length, refill.clock)",
-    "self._extend(self.t.length + len(entries), refill.clock)",
+    "self._extend(self.t.length + len(missing), refill.clock)",
 )
 class RefillsLength(PrimCast):
     """After a refill T is as long as what it brought, without what is settled."""
 
 
-@rewrite("drop", "self.reach = max(self.reach, entry.position)", "pass", part="t")
+@rewrite("_leave_out", "self.reach = max(self.reach, entry.position)", "pass", part="t")
 class DroppedOutOfReach(PrimCast):
     """What is settled and dropped does not count for the reach that states carry."""
 
@@ -198,12 +198,12 @@ class HeartbeatsLengthIgnored(PrimCast):
     """A heartbeat's clock counts though a part of T was lost on the way."""
 
 
-@rewrite("heard", "if length > self.t.length:", "if False:")
+@rewrite("compare", "if self._primarys_length > self.length:", "if False:", part="t")
 class NothingFetched(PrimCast):
     """Nobody asks for a part of T that was lost on the way."""
 
 
-@rewrite("_on_fetch", "self.t.reach, states", "0, states")
+@rewrite("refill", "self.reach, states", "0, states", part="t")
 class RefillWithoutReach(PrimCast):
     """A refill does not say that something is settled."""
 

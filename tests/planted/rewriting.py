@@ -27,8 +27,7 @@ def rewrite(method: str, old: str, new: str, part: str | type = "", after: str =
 
     part: the method is not the class's own, but that of a part of it: of this class (while the protocol is made, all
     modules of `multicast` have the class with the bug in its place); or of an attribute's value, e.g. "paxos.rejoin"
-    (or of all values, if it is a dict); or, "return", of what `after` returns. after: the method of the class that
-    makes that value.
+    (or of all values, if it is a dict). after: the method of the class that makes that value, or more of them.
     """
 
     def plant(kind: T) -> T:
@@ -49,7 +48,7 @@ def rewrite(method: str, old: str, new: str, part: str | type = "", after: str =
             result = original(self, *args)
             value = self
             for name in part.split("."):
-                value = result if name == "return" else getattr(value, name)
+                value = getattr(value, name)
             for one in value.values() if isinstance(value, dict) else (value,):
                 if isinstance(one, tuple(kinds.values())):
                     continue

@@ -221,7 +221,7 @@ class PositionsGoOn(WhiteBox):
 @rewrite(
     "_on_accept",
     "if entry.hold(accept.group, accept.ballot, accept.local):",
-    "entry.accepts[accept.group] = (accept.ballot, accept.local)\n        if True:",
+    "entry.accepts[accept.group] = (accept.ballot, accept.local)\n    if True:",
 )
 class OlderAcceptCounts(WhiteBox):
     """An ACCEPT of a deposed leader takes the place of its successor's."""

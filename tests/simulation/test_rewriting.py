@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from multicast.protocol import Outbox
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.sequencer import Sequencer
-from multicast.types import Topology
+from multicast.types import AppMessage, Topology
 from tests.planted import Planted
 from tests.planted.rewriting import Misplaced, rewrite
 
@@ -56,16 +57,17 @@ def test_a_part_is_rewritten_in_the_planted_protocol_only() -> None:
     assert type(PrimCast(*arguments).leadership.rejoin).__name__ == "Rejoin"
 
 
-def test_what_a_method_returns_is_rewritten_once() -> None:
-    @rewrite("take", "self.message = message", "pass", part="return", after="_pending")
-    @rewrite("delivered", "self.acks.clear()", "pass", part="return", after="_pending")
+def test_what_is_made_later_is_rewritten_once() -> None:
+    @rewrite("take", "self.message = message", "pass", part="t.entries", after="_take_start")
+    @rewrite("delivered", "self.acks.clear()", "pass", part="t.entries", after="_take_start")
     class Bug(PrimCast):
         """Two bugs in each entry."""
 
     protocol = Bug(0, Topology.grid(1, 3), PrimCast.specification.options(), random.Random(1))
-    entry = protocol._pending(b"m" * 16, 0)
-    assert protocol._pending(b"m" * 16, 1) is entry
-    assert [type(entry).__name__, *(kind.__name__ for kind in type(entry).__mro__[1:3])] == ["Bug", "Bug", "Entry"]
+    for number in (1, 2):
+        protocol._take_start(1, AppMessage(bytes([number]) * 16, (0,), b"", 1), 0, Outbox())
+    for entry in protocol.entries.values():
+        assert [kind.__name__ for kind in type(entry).__mro__[:3]] == ["Bug", "Bug", "Entry"]
 
 
 def test_a_part_without_the_words_is_no_violation() -> None:
