@@ -143,6 +143,7 @@ class Entry:
         if len(known) == len(needs):
             self.final = max(known)
             return self.final
+        self.final = None
         return max([Timestamp(self.ts, self.group), *known])
 
     def is_void(self, ts: int, window: Window) -> bool:

@@ -196,9 +196,8 @@ class PrimCast(MulticastProtocol):
             self, self.log, self_id, topology, self.options, rng, to_all=True
         )
         self.members = self.leadership.members
-        self.quorum = self.leadership.quorum
         self.window = Window(self.options.dedup_window_us)
-        self.t = Sequence(self.group, self.quorum, self.options.early_max)
+        self.t = Sequence(self.group, self.leadership.quorum, self.options.early_max)
         self.entries = self.t.entries
         self._queue = PendingQueue()
         self._proposable: list[MessageId] = []
@@ -206,7 +205,7 @@ class PrimCast(MulticastProtocol):
         self._replies: dict[ProcessId, list[Stamp]] = {}
         self._told_clock = 0
         self._saved_state = (0, 0, 0)
-        self.clocks = GroupClocks(self.members, self.quorum, self.leadership.joined)
+        self.clocks = GroupClocks(self.members, self.leadership.quorum, self.leadership.joined)
         self._primarys_position = 0
         self._stuck = False
         self._peers = deque(self.leadership.others)
@@ -219,11 +218,10 @@ class PrimCast(MulticastProtocol):
             topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
             lacks=self._lacks_start, take=self._take_start, payload=self._payload, resent=self._on_resent,
         )  # fmt: skip
-        timers = {
+        self._deadlines = Deadlines({
             "payloads": self._payloads.tick, "retry": self._retry, "submissions": self._submissions.tick,
             "sweep": self._sweep,
-        }  # fmt: skip
-        self._deadlines = Deadlines(timers)
+        })  # fmt: skip
         self.handlers = {
             **self.leadership.handlers(Promise, NewState, Accept, Beat), **self._submissions.handlers,
             **self._payloads.handlers,
@@ -249,14 +247,11 @@ class PrimCast(MulticastProtocol):
         self.leadership.start(saved, now, out)
         self.clocks.begin(self.leadership.joined, self.t.length, 0)
         for entry in self.entries.values():
-            self._restore(entry, now)
-
-    def _restore(self, entry: Entry, now: int) -> None:
-        known = self.log.known(entry.id)
-        if known is not None and entry.ts <= known[0].time:
-            entry.final, entry.position = known
-        else:
-            self._refresh(entry, now)
+            known = self.log.known(entry.id)
+            if known is not None and entry.ts <= known[0].time:
+                entry.final, entry.position = known
+            else:
+                self._refresh(entry, now)
 
     def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
         entry = self.entries.get(message_id)
@@ -424,14 +419,12 @@ class PrimCast(MulticastProtocol):
     def _reply(self, sender: ProcessId, stamps: list[Stamp], out: Outbox) -> None:
         """Deviation 11: what this process has acknowledged, once more."""
         replies = self._replies.setdefault(sender, [])
-        confirmed = self.leadership.takes_part
         for stamp in stamps:
             entry = self.entries.get(stamp.id)
             if entry is None:
-                known = self.log.known(stamp.id)
-                if known is not None:
+                if (known := self.log.known(stamp.id)) is not None:
                     out.send((sender,), Known(stamp.id, known[0]))
-            elif entry.epoch is not None and (confirmed or entry.position):
+            elif entry.epoch is not None and (self.leadership.takes_part or entry.position):
                 replies.append(self._stamp(entry))
 
     def _append_proposals(self, now: int, out: Outbox) -> None:
@@ -642,9 +635,7 @@ class PrimCast(MulticastProtocol):
         if self.leadership.state is LEADER:
             self._proposable = [e.id for e in self.entries.values() if e.epoch is None and e.message is not None]
         for entry in self.entries.values():
-            if entry.epoch is None or entry.position:
-                continue
-            if not entry.is_acknowledged_by(self.self_id):
+            if entry.epoch is not None and not entry.position and not entry.is_acknowledged_by(self.self_id):
                 self._acknowledge(entry)
         self._told_clock = 0
         self._retries.hurry()

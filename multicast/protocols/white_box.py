@@ -693,8 +693,7 @@ class WhiteBox(MulticastProtocol):
 
     def _begin_to_lead(self, now: int, out: Outbox) -> None:
         self._announced = self.log.position
-        again = sorted((e for e in self.entries.values() if e.position), key=lambda e: e.position)
-        for entry in again:
+        for entry in sorted((e for e in self.entries.values() if e.position), key=lambda e: e.position):
             self._send_deliver(entry, entry.position, out)
         for entry in self.entries.values():
             if entry.phase == ACCEPTED:

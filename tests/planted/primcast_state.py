@@ -239,7 +239,7 @@ class LeadsAgain(PrimCast):
     """A restarted primary goes on in its epoch."""
 
 
-@rewrite("_restore", "entry.ts <= known[0].time", "entry.ts < known[0].time")
+@rewrite("on_start", "entry.ts <= known[0].time", "entry.ts < known[0].time")
 class DeliveredIsPending(PrimCast):
     """After a restart what was delivered at the own group's stamp is pending again."""
 
@@ -264,7 +264,7 @@ class DeliveredAppended(PrimCast):
     """What was delivered is appended to T again."""
 
 
-@rewrite("confirmed", "if not entry.is_acknowledged_by(self.self_id):", "if False:")
+@rewrite("confirmed", "if entry.epoch is not None and", "if False and")
 @rewrite("_retry", "asked.setdefault(missing, []).append(self._stamp(entry))", "pass")
 class NotToldAgain(PrimCast):
     """Acknowledgements are told once."""
