@@ -1,0 +1,224 @@
+"""Stamps and sequences of PrimCast, acknowledgements of White-Box, and payloads that never came, each by itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multicast.parts import accepts
+from multicast.parts.delivered import Known
+from multicast.parts.payloads import Payloads, Want
+from multicast.parts.portions import split
+from multicast.parts.sequence import Fetch, Refill, Sequence
+from multicast.parts.stamps import Entry, Stamp
+from multicast.parts.submissions import Copies
+from multicast.parts.window import Window
+from multicast.protocol import Outbox
+from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology, new_message_id
+
+FIRST, SECOND = Ballot(1, 0), Ballot(2, 1)
+
+
+def message(*groups: int, number: int = 0, payload: bytes = b"x") -> AppMessage:
+    return AppMessage(new_message_id(1_000_000, number), groups, payload, 0)
+
+
+def entry(one: AppMessage, group: int = 0) -> Entry:
+    made = Entry(one.id, group, 0)
+    made.take(one)
+    return made
+
+
+# -- stamps ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stamp_is_decided_by_a_quorum_in_one_epoch() -> None:
+    made = entry(message(0, 1))
+    for process, epoch in ((3, FIRST), (4, SECOND), (3, FIRST)):
+        assert not made.acknowledge(process, 1, Stamp(made.id, 0, 7, epoch), 2)
+    assert made.silent(1, (3, 4, 5)) == [5]
+    assert made.acknowledge(5, 1, Stamp(made.id, 0, 7, SECOND), 2)
+    assert made.is_decided(1, 7) and made.silent(1, (3, 4, 5)) == []
+
+
+def test_the_own_groups_stamp_is_the_one_that_t_has() -> None:
+    made = entry(message(0))
+    stamp = Stamp(made.id, 0, 7, FIRST)
+    made.acknowledge(1, 0, stamp, 2)
+    assert not made.acknowledge(2, 0, stamp, 2)
+    made.put(stamp, 2)
+    assert made.is_decided(0, 7)
+
+
+@given(st.dictionaries(st.integers(0, 3), st.integers(1, 9)), st.integers(1, 9))
+def test_the_final_timestamp_is_the_highest_that_is_decided(decided: dict[int, int], own: int) -> None:
+    made = entry(message(0, 1, 2, 3))
+    made.put(Stamp(made.id, 0, own, FIRST), 2)
+    made.locals = {group: own if group == 0 else ts for group, ts in decided.items()}
+    bound = made.decide(Window(0))
+    stamps = [Timestamp(ts, group) for group, ts in made.locals.items()]
+    assert bound == max([Timestamp(own, 0), *stamps])
+    assert made.final == (bound if len(stamps) == 4 else None)
+
+
+def test_a_late_stamp_is_final_alone_and_makes_the_others_void() -> None:
+    window, made = Window(100), entry(message(0, 1))
+    in_time, late = window.limit(made.id), window.limit(made.id) + 1
+    made.locals = {1: late}
+    assert made.is_void(in_time, window) and not made.is_void(late, window)
+    made.put(Stamp(made.id, 0, late, FIRST), 2)
+    made.locals[0] = late
+    assert made.decide(window) == made.final == Timestamp(late, 0)
+    assert not Window(0).limit(made.id) < late
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+
+def placed(sequence: Sequence, numbers: list[int], out: Outbox) -> list[MessageId]:
+    """These messages, at the places after the last; None of place 0 if a number is -1."""
+    ids = []
+    for number in numbers:
+        made = sequence.pending(message(0, number=number).id, 0)
+        made.take(message(0, number=number))
+        sequence.place(made, Stamp(made.id, sequence.length, number, FIRST), out)
+        sequence.extend(sequence.length + 1)
+        ids.append(made.id)
+    return ids
+
+
+def test_a_follower_gets_what_its_t_lacks() -> None:
+    out = Outbox()
+    primary, follower = Sequence(0, 2, 10), Sequence(0, 2, 10)
+    ids = placed(primary, [1, 2, 3, 4], out)
+    placed(follower, [1], out)
+    dropped = primary.entries[ids[1]]
+    dropped.delivered(Timestamp(2, 0), 2)
+    primary.forget(dropped, out)
+    follower.compare(0, FIRST, 4, out)
+    assert not out.sends, "it may be under way"
+    follower.compare(0, FIRST, 4, out)
+    ((_, fetch, _),) = out.sends
+    assert fetch == Fetch(FIRST, 1)
+    refills = primary.refill(fetch, 9, portion_bytes=0)
+    assert len(refills) == 2
+    assert follower.missing(0, refills[0]) is None
+    missing = follower.missing(0, refills[1])
+    assert missing is not None and [(s.message.id, s.place) for s in missing] == [(ids[2], 2), (ids[3], 3)]
+    assert follower.reach == 2, "what is settled it must install"
+
+
+def test_what_was_proposed_for_later_waits_for_its_turn() -> None:
+    sequence = Sequence(0, 2, 2)
+    for place in (2, 1, 0):
+        sequence.expect(Stamp(bytes([place]) * 16, place, place, FIRST))
+    assert sequence.waiting == 2 and sequence.next() is None
+    placed(sequence, [5], Outbox())
+    proposed = sequence.next()
+    assert proposed is not None and proposed.place == 1
+    sequence.extend(2)
+    assert sequence.waiting == 1
+
+
+def test_another_t_keeps_what_was_delivered_beside_it() -> None:
+    out = Outbox()
+    sequence = Sequence(0, 2, 10)
+    first, second, third = placed(sequence, [1, 2, 3], out)
+    sequence.entries[first].delivered(Timestamp(1, 0), 1)
+    out.changes.clear()
+    sequence.begin([second], 5, 0, out)
+    assert (len(sequence), sequence.length) == (0, 5)
+    assert [i for i, e in sequence.entries.items() if e.epoch is not None] == [first]
+    assert out.changes == [(b"m" + third, None)]
+
+
+def test_what_was_put_is_restored() -> None:
+    out = Outbox()
+    sequence, again = Sequence(0, 2, 10), Sequence(0, 2, 10)
+    placed(sequence, [1, 2], out)
+    again.restore({key: value for key, value in out.changes if value is not None}, 0)
+    assert again.states() == sequence.states() and len(again) == 2
+
+
+# -- acknowledgements of vectors ---------------------------------------------------------------------------------------
+
+
+@given(
+    st.sets(st.integers(0, 5)), st.booleans(), st.sampled_from([Ballot(1, 3), Ballot(2, 4)]), st.sets(st.integers(0, 1))
+)
+def test_a_message_is_committed_as_line_17_says(
+    acknowledged: set[int], leaders: bool, other: Ballot, held: set[int]
+) -> None:
+    topology = Topology.grid(2, 3)
+    quorums, made = accepts.Quorums(0, topology, leaders), accepts.Entry(b"m" * 16, 0)
+    made.message = message(0, 1)
+    vector = (FIRST, other)
+    for group, ballot in ((0, FIRST), (1, Ballot(1, 3))):
+        if group in held:
+            made.hold(group, ballot, Timestamp(group, group))
+    committed = [quorums.acknowledge(made, process, vector) for process in sorted(acknowledged)]
+    expected = (
+        0 in acknowledged
+        and all(len(acknowledged & set(topology.groups[g])) >= 2 for g in (0, 1))
+        and held == {0, 1}
+        and other == Ballot(1, 3)
+        and (not leaders or 3 in acknowledged)
+    )
+    assert (committed or [False])[-1] == expected
+    if other == Ballot(1, 3) and held == {0, 1}:
+        lacking = set(topology.processes) - acknowledged
+        assert lacking & {0} <= set(quorums.silent(made, {0: FIRST, 1: other}, False)) <= lacking | {3}
+
+
+def test_an_older_ballots_stamp_does_not_take_the_place_of_a_later_ones() -> None:
+    made = accepts.Entry(b"m" * 16, 0)
+    assert made.hold(0, SECOND, Timestamp(5, 0)) and not made.hold(0, FIRST, Timestamp(9, 0))
+    assert made.highest == Timestamp(5, 0)
+
+
+# -- payloads ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_payload_is_asked_for_where_it_was_heard_of_last_until_it_is_here() -> None:
+    lacking = {b"m" * 16}
+    payloads = Payloads(
+        1_000, random.Random(1), payload=lambda _: None, lacks=lacking.__contains__, settled_at=lambda _: None
+    )
+    assert payloads.lack(b"m" * 16, 1, 0) and not payloads.lack(b"m" * 16, 2, 10)
+    out = Outbox()
+    wake = payloads.tick(1_000, out)
+    assert out.sends == [((2,), Want([b"m" * 16]), False)]
+    lacking.clear()
+    out.sends.clear()
+    payloads.tick(wake, out)
+    assert out.sends == [] and payloads.lack(b"m" * 16, 1, wake)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_who_is_asked_for_a_payload_sends_it_or_says_that_it_is_settled(here: bool) -> None:
+    one = message(0)
+    payloads = Payloads(
+        1_000,
+        random.Random(1),
+        payload=lambda _: one if here else None,
+        lacks=lambda _: False,
+        settled_at=lambda _: Timestamp(3, 0),
+    )
+    out = Outbox()
+    payloads.handlers[Want].call(2, Want([one.id]), 0, out)
+    assert out.sends == [((2,), Copies([one]) if here else Known(one.id, Timestamp(3, 0)), False)]
+
+
+# -- portions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_message_travels_in_portions() -> None:
+    sequence = Sequence(0, 2, 10)
+    placed(sequence, [1, 2, 3], Outbox())
+    whole = Refill(FIRST, 0, 0, 3, 0, sequence.states())
+    portions = split(whole, lambda state: len(state.message.payload), 150)
+    assert [(p.part, p.parts, len(p.entries)) for p in portions] == [(0, 2, 2), (1, 2, 1)]
+    assert split(whole, lambda state: 0, 10_000) == [whole]
