@@ -134,10 +134,7 @@ class GroupMember:
         self.members = topology.groups[self.group]
         self.others = tuple(p for p in self.members if p != self_id)
         self.deliveries = deliveries
-        self.paxos = Paxos(
-            self_id, self.members, rng, o.heartbeat_us, o.election_timeout_us, o.instances_max, o.values_max,
-            o.portion_bytes, o.early_max,
-        )  # fmt: skip
+        self.paxos = Paxos(self_id, self.members, o, rng, o.instances_max, o.values_max)
         self.log = GroupLog(deliveries, o.early_clock, o.dedup_window_us)
         self.reign = Reign(o.clock, topology.quorum(self.group), o.election_timeout_us)
         self._owner = owner
@@ -406,7 +403,7 @@ class GroupMember:
             self._owner.on_assigned(entry, now, out)
         self.paxos.jump(state.instance, now, out)
         if again:
-            self.paxos.stand(now, out)
+            self.paxos.election.stand(now, out)
         self.deliver_ready(now, out)
         self._after_paxos(now, out)
         self._tell_later(now)
@@ -498,7 +495,7 @@ class GroupMember:
         """See `MulticastProtocol.role`."""
         if self.paxos.amnesiac or (self.paxos.leading and not self.acting):
             return "recovering"
-        return self.paxos.status
+        return self.paxos.role()
 
     def describe(self) -> dict[str, Any]:
         return {

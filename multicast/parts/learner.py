@@ -71,13 +71,10 @@ class RemoteLearner(Generic[T]):
                 continue
             voters = self._votes.setdefault(instance, set())
             voters.add(sender)
-            if self._is_chosen(voters):
+            if len(voters) >= self.quorum:
                 del self._votes[instance]
                 self._chosen.add(instance)
         return self._take()
-
-    def _is_chosen(self, voters: set[ProcessId]) -> bool:
-        return len(voters) >= self.quorum
 
     def _take(self) -> list[T]:
         while self.known + 1 in self._chosen:

@@ -2,22 +2,20 @@
 
 Theory of operation. One process leads a ballot. It gives every batch the next instance and sends Accept to all
 members; each, unless it has promised a higher ballot, keeps the batch on disk and tells *all* members (Accepted), so
-every member learns by itself, two message delays after the leader's proposal, that a quorum has accepted it. A process
-that hears nothing from the leader for too long promises itself a higher ballot (Prepare); members answer with what they
-accepted (Promise). With a quorum of promises, its own among them, it leads: it proposes again, in its ballot, for every
-instance that is not decided, what was accepted in the highest ballot, an empty batch where nothing was.
+every member learns by itself, two message delays after the leader's proposal, that a quorum has accepted it. Who leads
+is elected (parts.election): a vote is a promise, and says what the member has accepted. Who has won proposes again, in
+its ballot, for every instance that is not decided, what was accepted in the highest ballot, an empty batch where
+nothing was. A member that hears of a higher ballot from its leader has promised that, too.
 
     message    from -> to               durable before it leaves
-    Prepare    candidate -> members     the ballot for which it stands
+    NewLeader, Nack, Returned, Highest  (parts.election, parts.rejoin)
     Promise    member -> candidate      the promised ballot (accepted batches are on disk already)
-    Accept     leader -> members        -  (the leader's own promise is on disk: it led only after that came back)
+    Accept     leader -> members        -  (the leader's own promise is on disk: it has won only after that came back)
     Accepted   member -> members        the accepted batches (and to `learners`, if there are any)
-    Nack       member -> candidate      -  (a higher ballot exists)
-    Heartbeat  leader -> members        -
+    Heartbeat  leader -> others         -
     Fetch      member -> member         -
     Chosen     member -> member         -  (what is decided is on a quorum's disks)
-    Returned   member without memory -> members, Highest back    (parts.rejoin)
-    Begun      leader -> member without memory                   -  (its ballot began with promises of a quorum)
+    Begun      leader -> member without memory    -  (its ballot began with promises of a quorum)
 
 Use. Forward `MESSAGES` to `on_message`; call `end_batch` and `tick` with the protocol's own; after any of these calls
 `take` what was decided. `propose` queues a value at a leader, and a deposed leader forgets its queue: whoever wants a
@@ -25,9 +23,9 @@ value decided repeats it until he sees it decided. `truncate` drops instances th
 that asks for dropped ones learns so (`stranded_below`), and must be given the user's state by other means and then
 `jump`. The first ballot belongs to the first member and needs no promises: nothing can have been accepted below it.
 
-Durable: `x` + instance -> ballot and batch; `xp` -> the promised ballot; `xs` -> the ballot for which this process
-stood; `xd` -> up to where all is decided, and the lowest instance that is kept. Not every decision is durable where it
-was learned: what is lost is learned again.
+Durable: `x` + instance -> ballot and batch; `xp` -> the promised ballot; `xd` -> up to where all is decided, and the
+lowest instance that is kept. Not every decision is durable where it was learned: what is lost is learned again. (`xs`,
+the ballot for which a process stood, was written apart from its promise once, and is still read.)
 
 Lost disk. A member whose disk is gone (`amnesiac`, parts.rejoin) learns decisions and keeps what leaders send, but
 sends no Promise and no Accepted, and does not stand. When it knows a bound for what it may have promised, whoever leads
@@ -51,43 +49,36 @@ from typing import Any
 import msgspec
 
 from multicast.parts import rejoin
-from multicast.parts.portions import Assembly, portions
-from multicast.parts.rejoin import Highest, Rejoin, Returned
-from multicast.parts.timer import LeaderTimer
-from multicast.protocol import Outbox, PeerError, Saved
+from multicast.parts.ballots import CANDIDATE, LEADER, REJOINING, Heartbeat, Nack, NewLeader
+from multicast.parts.deadlines import Deadlines
+from multicast.parts.election import Election
+from multicast.parts.options import GroupOptions
+from multicast.parts.portions import Portion
+from multicast.parts.rejoin import Highest
+from multicast.protocol import Handler, Outbox, PeerError, Saved
 from multicast.types import Ballot, ProcessId
 
 PREFIX = b"x"
 _PROMISED_KEY = b"xp"
 _STOOD_KEY = b"xs"
 _DECIDED_KEY = b"xd"
-_FIRST_NUMBER = 1
 _BATCH_BYTES = 1024 * 1024
 _ACCEPT_BYTES = 64
 _RESENT_MIN = 8
 _RESENT_MAX = 64
 
-FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
+FOLLOWER = "follower"
 
 Values = list[bytes]
 
 
-class Prepare(msgspec.Struct, array_like=True, tag=110, gc=False):
-    """Promise me this ballot; tell me what you accepted from instance `first` on."""
+class Promise(Portion, array_like=True, tag=111, gc=False):
+    """I promise this ballot. entries: what I have accepted, (instance, ballot, values), after what the candidate has.
+    position: up to there all is decided and dropped here."""
 
     ballot: Ballot
-    first: int
-
-
-class Promise(msgspec.Struct, array_like=True, tag=111, gc=False):
-    """I do. accepted: (instance, ballot, values), in portions: number `part` of `parts`. low: below it all is decided
-    and dropped here."""
-
-    ballot: Ballot
-    low: int
-    accepted: list[tuple[int, Ballot, Values]]
-    part: int
-    parts: int
+    position: int
+    entries: list[tuple[int, Ballot, Values]]
 
 
 class Accept(msgspec.Struct, array_like=True, tag=112, gc=False):
@@ -104,20 +95,6 @@ class Accepted(msgspec.Struct, array_like=True, tag=113, gc=False):
 
     ballot: Ballot
     instances: list[int]
-
-
-class Nack(msgspec.Struct, array_like=True, tag=114, gc=False):
-    """I have promised this higher ballot."""
-
-    ballot: Ballot
-
-
-class Heartbeat(msgspec.Struct, array_like=True, tag=115, gc=False):
-    """The leader lives, and knows all decisions up to `decided`. resigning: its clock is off, who can should lead."""
-
-    ballot: Ballot
-    decided: int
-    resigning: bool = False
 
 
 class Fetch(msgspec.Struct, array_like=True, tag=116, gc=False):
@@ -142,8 +119,8 @@ class Begun(msgspec.Struct, array_like=True, tag=118, gc=False):
     upto: int
 
 
-MESSAGES = (Prepare, Promise, Accept, Accepted, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
-HOUSEKEEPING = (Prepare, Promise, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
+MESSAGES = (NewLeader, Promise, Accept, Accepted, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
+HOUSEKEEPING = (NewLeader, Promise, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(tuple[Ballot, Values]).decode
@@ -160,11 +137,9 @@ class Paxos:
 
     instances_max: how many instances a leader keeps under way at once (1: the next begins when the last is decided).
     values_max: how many values it puts into one; 0: all that wait.
-    portion_bytes, early_max: see `Options`; of look_ahead: how far beyond `decided` instances are taken.
-    promised: the highest ballot promised; its leader is whom this member follows.
+    election: who leads. look_ahead: how far beyond `decided` instances are taken.
     decided: all instances up to here are decided and were or will be taken. low: the lowest instance that is kept.
     stranded_below: 0, or some member has dropped all instances below this one and this process lacks some of them.
-    stranded_at: that member.
     held: the user's own state is not complete yet: see "Lost disk" in the module.
     learners: processes outside the group that hear of acceptances, too.
     proposals: None, or a list to which a leader adds each (instance, values) that it proposes, in order; emptied when
@@ -175,35 +150,31 @@ class Paxos:
         self,
         self_id: ProcessId,
         members: tuple[ProcessId, ...],
+        options: GroupOptions,
         rng: random.Random,
-        heartbeat_us: int = 100_000,
-        election_timeout_us: int = 1_000_000,
         instances_max: int = 1,
         values_max: int = 0,
-        portion_bytes: int = 4 * 1024 * 1024,
-        early_max: int = 100_000,
     ):
         self.self_id = self_id
         self.members = members
-        self.heartbeat_us = heartbeat_us
+        self.heartbeat_us = options.heartbeat_us
         self.instances_max = instances_max
         self.values_max = values_max
-        self.portion_bytes = portion_bytes
-        self.look_ahead = early_max + instances_max  # the leader knows decisions before its members do
-        self._batch_bytes = min(_BATCH_BYTES, portion_bytes)
-        self.quorum = len(members) // 2 + 1
-        self.status = FOLLOWER
-        self.promised = Ballot(_FIRST_NUMBER, members[0])
+        self.portion_bytes = options.portion_bytes
+        self.look_ahead = options.early_max + instances_max  # the leader knows decisions before its members do
+        self._batch_bytes = min(_BATCH_BYTES, options.portion_bytes)
+        self._deadlines = Deadlines({"fetch": self._fetch_if_behind, "return": self._return_if_due})
+        self.election: Election[Promise] = Election(
+            self, self_id, members, options, rng, self._deadlines,
+            position=lambda: self.decided, bytes_of=lambda entry: sum(map(len, entry[2])),
+        )  # fmt: skip
         self.decided = 0
         self.low = 1
         self.stranded_below = 0
-        self.stranded_at = self_id
         self.learners: tuple[ProcessId, ...] = ()
         self.proposals: list[tuple[int, Values]] | None = None
         self.held = False
-        self.rejoin = Rejoin(self_id, members, 2 * heartbeat_us, rng)
         self._begun: tuple[Ballot, int] = (self.promised, 0)
-        self._others = tuple(p for p in members if p != self_id)
         self._entries: dict[int, tuple[Ballot, Values]] = {}
         self._taken: list[tuple[int, Values]] = []
         self._queue: deque[bytes] = deque()
@@ -211,26 +182,25 @@ class Paxos:
         self._acks: dict[int, dict[Ballot, set[ProcessId]]] = {}
         self._chosen: dict[int, Ballot] = {}
         self._accepting: dict[Ballot, list[int]] = {}
-        self._votes: dict[ProcessId, Promise] = {}
-        self._assembly: Assembly[tuple[int, Ballot, Values]] = Assembly()
-        self._highest = self.promised
-        self._timer = LeaderTimer(election_timeout_us, rng)
-        self._next_heartbeat = 0
         self._seen = 0
-        self._fetch_at = 0
         self._fetch_target = 0
         self._fetch_turn = 0
         self._marks_dirty = False
         self._beaten = (0, 0)
         self._resend_at = self._resent = self._lost_below = 0
         self._resend_max = _RESENT_MIN
-        self._wake = 0
+        self.handlers: dict[type, Handler] = {
+            **self.election.ballot_handlers(Promise),
+            Accept: Handler(self._on_accept), Accepted: Handler(self._on_accepted),
+            Heartbeat: Handler(self._on_heartbeat), Fetch: Handler(self._on_fetch), Chosen: Handler(self._on_chosen),
+            Begun: Handler(self._on_begun), Highest: Handler(self._on_highest),
+        }  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def on_start(self, values: Mapping[bytes, bytes], now: int, out: Outbox, lost: bool = False) -> None:
         """Decisions that were known before are given to `take` again, from `low` on. lost: `Saved.lost`."""
-        self.rejoin.restore(Saved(dict(values), lost=lost), now, out)
+        self.election.lose_disk(Saved(dict(values), lost=lost), now, out)
         for key, value in values.items():
             if key[:1] == PREFIX and len(key) == 9:
                 self._entries[int.from_bytes(key[1:], "big")] = _decode_entry(value)
@@ -239,19 +209,15 @@ class Paxos:
         self._taken = [(k, self._entries[k][1]) for k in range(self.low, self.decided + 1)]
         self._seen = self.decided
         if _PROMISED_KEY in values:
-            self.promised = self._highest = _decode_ballot(values[_PROMISED_KEY])
-            if _STOOD_KEY in values:
-                self._highest = max(self._highest, _decode_ballot(values[_STOOD_KEY]))
-            self._timer.restart(now, 0.1 if self.promised.leader == self.self_id else 1.0)
+            promised = _decode_ballot(values[_PROMISED_KEY])
+            stood = _decode_ballot(values[_STOOD_KEY]) if _STOOD_KEY in values else promised
+            self.election.restore(promised, stood, now, promised.leader == self.self_id)
             return
-        self._save_promise(out)
-        self._timer.restart(now)
+        self.keep(out)
+        self.election.wait(now)
         if self.promised.leader == self.self_id and not self.amnesiac:
-            self.status = CANDIDATE
-            self._send_promise(self.promised, 1, out)
-
-    def _save_promise(self, out: Outbox) -> None:
-        out.put(_PROMISED_KEY, _encode(self.promised))
+            self.election.go("stand")
+            self.election.send_vote(self.vote(0), out)
 
     def _save_entry(self, instance: int, out: Outbox) -> None:
         out.put(_key(instance), _encode(self._entries[instance]))
@@ -261,56 +227,60 @@ class Paxos:
     @property
     def amnesiac(self) -> bool:
         """Whether this process lost its disk and is not yet a member again: it must not vouch for anything."""
-        return self.rejoin.amnesiac
+        return self.election.state is REJOINING
 
     @property
     def may_return(self) -> bool:
         """Whether it could be a member again, as far as this part is concerned."""
         ballot, upto = self._begun
-        return self.amnesiac and self.rejoin.may_join(ballot) and self.decided >= max(upto, self.rejoin.reach)
+        rejoin = self.election.rejoin
+        return self.amnesiac and rejoin.may_join(ballot) and self.decided >= max(upto, rejoin.reach)
 
     def finish_return(self, now: int, out: Outbox) -> None:
         """A member again; what the user puts in this batch becomes durable with it."""
         if not self.may_return:
             raise AssertionError("too early for a member without memory to return")
-        self.promised = max(self.promised, self._begun[0])
-        self._highest = max(self._highest, self.promised)
-        self._save_promise(out)
-        self.rejoin.finish(out)
-        self._timer.restart(now)
+        self.election.come_back(self._begun[0], out)
+        self.keep(out)
+        self.election.wait(now)
 
-    def _on_returned(self, sender: ProcessId, message: Returned, now: int, out: Outbox) -> None:
-        highest = max(self.promised, self._highest)
-        bound = self.rejoin.on_returned(sender, message, highest, self.decided, out)
-        if bound is None:
-            return
-        self._highest = max(self._highest, bound)
-        if self.status is LEADER and self.promised > bound:
-            out.send((sender,), Begun(*self._begun))
-        elif self.status is LEADER:
-            self.stand(now, out)
+    def _on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
+        self.election.on_highest(sender, answer, now, out)
+        self._see(answer.reached, now)
 
-    def _on_begun(self, sender: ProcessId, begun: Begun) -> None:
+    def _on_begun(self, sender: ProcessId, begun: Begun, now: int, out: Outbox) -> None:
         if begun.ballot.leader != sender:
             raise PeerError("somebody else's ballot begun")
-        if self.amnesiac and self.rejoin.may_join(begun.ballot) and begun.ballot > self._begun[0]:
+        if self.amnesiac and self.election.rejoin.may_join(begun.ballot) and begun.ballot > self._begun[0]:
             self._begun = (begun.ballot, begun.upto)
+            self._deadlines.by("return", now)
 
-    def _return_if_due(self, now: int, out: Outbox) -> int:
-        """For the amnesiac's timer: asks; returns if nothing is missing. The next instant that it wants."""
+    def _return_if_due(self, now: int, out: Outbox) -> int | None:
+        """Asks; returns if nothing is missing."""
+        if not self.amnesiac:
+            return None
         if self.may_return and not self.held:
             self.finish_return(now, out)
-            return self._timer.deadline
-        rejoin = self.rejoin
+            return None
+        rejoin = self.election.rejoin
         if rejoin.bound is None or (self.decided >= rejoin.reach and not rejoin.may_join(self._begun[0])):
-            return rejoin.tick(now, out) or now
+            return rejoin.tick(now, out)
         return now + self.heartbeat_us
 
     # -- for the user -------------------------------------------------------------------------------------------------
 
     @property
+    def promised(self) -> Ballot:
+        """The highest ballot promised; its leader is whom this member follows."""
+        return self.election.promised
+
+    @property
     def leading(self) -> bool:
-        return self.status is LEADER
+        return self.election.state is LEADER
+
+    def role(self) -> str:
+        """See `MulticastProtocol.role`."""
+        return self.election.state if self.election.state in (LEADER, CANDIDATE) else FOLLOWER
 
     @property
     def idle(self) -> bool:
@@ -319,7 +289,7 @@ class Paxos:
 
     def propose(self, value: bytes) -> None:
         """At a leader: have this value decided, in this order; lost if the leader is deposed or dies first."""
-        if self.status is not LEADER:
+        if not self.leading:
             raise AssertionError("only a leader proposes")
         self._queue.append(value)
 
@@ -355,7 +325,7 @@ class Paxos:
         self._next = max(self._next, self.low)
         self._marks_dirty = True
         self._decide_next()
-        self._lead_if_complete(now, out)
+        self.election.choose(now, out)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -363,32 +333,7 @@ class Paxos:
         """One of `MESSAGES`."""
         if sender not in self.members:
             raise PeerError(f"{type(message).__name__} from outside the group")
-        kind = type(message)
-        if kind is Accept:
-            self._on_accept(sender, message, now, out)
-        elif kind is Accepted:
-            self._on_accepted(sender, message)
-        elif kind is Heartbeat:
-            self._on_heartbeat(sender, message, now, out)
-        elif kind is Prepare:
-            self._on_prepare(sender, message, now, out)
-        elif kind is Promise:
-            self._on_promise(sender, message, now, out)
-        elif kind is Nack:
-            self._on_nack(message.ballot, now)
-        elif kind is Fetch:
-            self._on_fetch(sender, message.first, out)
-        elif kind is Chosen:
-            self._on_chosen(sender, message, now, out)
-        elif kind is Returned:
-            self._on_returned(sender, message, now, out)
-        elif kind is Highest:
-            if self.rejoin.on_highest(sender, message, now):
-                self._wake = now
-            self._see(message.reached, now)
-        else:
-            self._on_begun(sender, message)
-            self._wake = now
+        self.handlers[type(message)].call(sender, message, now, out)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -407,7 +352,7 @@ class Paxos:
         if self._accepting:
             for ballot, instances in self._accepting.items():
                 if not self.amnesiac:
-                    self._send_accepted(Accepted(ballot, instances), out)
+                    out.send_durable(self.members + self.learners, Accepted(ballot, instances))
             self._accepting.clear()
         if self._marks_dirty:
             self._marks_dirty = False
@@ -418,17 +363,14 @@ class Paxos:
         if self.proposals is not None:
             self.proposals.append((instance, values))
 
-    def _send_accepted(self, message: Accepted, out: Outbox) -> None:
-        out.send_durable(self.members + self.learners, message)
-
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Phase 2a arrives at an acceptor."""
         if accept.ballot.leader != sender:
             raise PeerError("an Accept of somebody else's ballot")
-        if not self._follow(sender, accept.ballot, now, out):
+        if not self.election.obey(sender, accept.ballot, now, out):
             return
         if accept.instance < self.low:
-            self._on_fetch(sender, accept.instance, out)
+            self._tell_chosen(sender, accept.instance, out)
             return
         if self._takes(sender, accept.instance):
             self._entries[accept.instance] = (accept.ballot, accept.values)
@@ -441,21 +383,7 @@ class Paxos:
         """Whether this instance is not too far ahead. What a leader accepts of its own nobody sends it again."""
         return instance <= self.decided + self.look_ahead or sender == self.self_id
 
-    def _follow(
-        self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool = False
-    ) -> bool:
-        """Whether a leader with this ballot is to be obeyed; one with a higher ballot than promised always is."""
-        if ballot < self.promised:
-            out.send((sender,), Nack(self.promised))
-            return False
-        if ballot > self.promised:
-            self._promise(ballot, now, out)
-        self._timer.heard(now, resigning)
-        if resigning:
-            self._wake = min(self._wake, self._timer.deadline)
-        return True
-
-    def _on_accepted(self, sender: ProcessId, accepted: Accepted) -> None:
+    def _on_accepted(self, sender: ProcessId, accepted: Accepted, now: int, out: Outbox) -> None:
         """Phase 2b arrives at a learner."""
         for instance in accepted.instances:
             if instance <= self.decided or not self._takes(sender, instance):
@@ -463,13 +391,11 @@ class Paxos:
             ballots = self._acks.setdefault(instance, {})
             voters = ballots.setdefault(accepted.ballot, set())
             voters.add(sender)
-            if self._is_chosen(voters):
+            if len(voters) >= self.election.quorum:
                 self._chosen[instance] = max(accepted.ballot, self._chosen.get(instance, accepted.ballot))
                 self._seen = max(self._seen, instance)
         self._decide_next()
-
-    def _is_chosen(self, voters: set[ProcessId]) -> bool:
-        return len(voters) >= self.quorum
+        self._see(self._seen, now)
 
     def _decide_next(self) -> None:
         """A batch accepted here in the chosen ballot or a later one is the chosen one."""
@@ -487,37 +413,35 @@ class Paxos:
         self._next = max(self._next, self.decided + 1)
         self._marks_dirty = True
         if self.decided == self._resent < self._lost_below - 1:
-            self._next_heartbeat = self._resend_at = self._wake = 0  # the next of what was lost
+            self._resend_at = 0
+            self._deadlines.by("beat", 0)  # the next of what was lost
 
     # -- catching up --------------------------------------------------------------------------------------------------
 
     def _see(self, decided: int, now: int) -> None:
         """Somebody knows decisions up to here. If this process does not soon, it fetches them."""
         self._seen = max(self._seen, decided)
-        if self._seen > self.decided and not self._fetch_at:
-            self._fetch_later(now)
+        if self._seen > self.decided and not self._deadlines.is_set("fetch"):
+            self._fetch_target = self._seen
+            self._deadlines.by("fetch", now + self.heartbeat_us)
 
-    def _fetch_later(self, now: int) -> None:
-        self._fetch_at = now + self.heartbeat_us
+    def _fetch_if_behind(self, now: int, out: Outbox) -> int | None:
+        others = self.election.others
+        if self.decided < self._fetch_target and others:
+            self._fetch_turn += 1
+            leader = self.promised.leader
+            turn = leader != self.self_id and self._fetch_turn % 2
+            peer = leader if turn else others[self._fetch_turn // 2 % len(others)]
+            out.send((peer,), Fetch(self.decided + 1))
+        if self._seen <= self.decided:
+            return None
         self._fetch_target = self._seen
-        self._wake = min(self._wake, self._fetch_at)
+        return now + self.heartbeat_us
 
-    def _fetch_if_due(self, now: int, out: Outbox) -> None:
-        if not self._fetch_at:
-            if self._seen > self.decided:
-                self._fetch_later(now)
-        elif now >= self._fetch_at:
-            if self.decided < self._fetch_target and self._others:
-                self._fetch_turn += 1
-                leader = self.promised.leader
-                turn = leader != self.self_id and self._fetch_turn % 2
-                peer = leader if turn else self._others[self._fetch_turn // 2 % len(self._others)]
-                out.send((peer,), Fetch(self.decided + 1))
-            self._fetch_at = 0
-            if self._seen > self.decided:
-                self._fetch_later(now)
+    def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:
+        self._tell_chosen(sender, fetch.first, out)
 
-    def _on_fetch(self, sender: ProcessId, first: int, out: Outbox) -> None:
+    def _tell_chosen(self, to: ProcessId, first: int, out: Outbox) -> None:
         first = max(first, self.low)
         batches: list[Values] = []
         size = 0
@@ -527,7 +451,7 @@ class Paxos:
             if batches and size > self.portion_bytes:
                 break
             batches.append(values)
-        out.send((sender,), Chosen(first, batches, self.decided, self.low))
+        out.send((to,), Chosen(first, batches, self.decided, self.low))
 
     def _on_chosen(self, sender: ProcessId, chosen: Chosen, now: int, out: Outbox) -> None:
         before = self.decided
@@ -538,160 +462,90 @@ class Paxos:
                 self._save_entry(k, out)
                 self._decide(values)
         if chosen.low > self.decided + 1:
-            self.stranded_below, self.stranded_at = chosen.low, sender
+            self.stranded_below = chosen.low
         elif before < self.decided < chosen.decided:
             out.send((sender,), Fetch(self.decided + 1))
         self._decide_next()
         self._see(chosen.decided, now)
-        self._lead_if_complete(now, out)
+        self.election.choose(now, out)
 
     @property
     def stranded(self) -> bool:
         """Whether this process needs the user's state from somebody: see `jump`."""
         return self.stranded_below > self.decided + 1
 
-    # -- leader change ------------------------------------------------------------------------------------------------
+    # -- as the election's voter ---------------------------------------------------------------------------------------
 
-    def stand(self, now: int, out: Outbox) -> None:
-        """Try to lead, in a new ballot, whoever leads now."""
-        ballot = Ballot(max(self.promised.number, self._highest.number) + 1, self.self_id)
-        self._timer.restart(now)
-        out.put(_STOOD_KEY, _encode(ballot))
-        out.send_durable(self.members, Prepare(ballot, self.decided + 1))
+    def vote(self, after: int) -> Promise:
+        accepted = [(k, *self._entries[k]) for k in sorted(self._entries) if k > after]
+        return Promise(self.promised, self.low - 1, accepted)
 
-    def _on_prepare(self, sender: ProcessId, prepare: Prepare, now: int, out: Outbox) -> None:
-        """Phase 1a arrives at an acceptor."""
-        if prepare.ballot.leader != sender:
-            raise PeerError("a Prepare of somebody else's ballot")
-        if self.amnesiac:
-            return
-        if prepare.ballot <= self.promised:
-            if prepare.ballot != self.promised:
-                out.send((sender,), Nack(self.promised))
-            return
-        self._promise(prepare.ballot, now, out)
-        if sender == self.self_id:
-            self.status = CANDIDATE
-        self._send_promise(prepare.ballot, prepare.first, out)
+    def keep(self, out: Outbox) -> None:
+        out.put(_PROMISED_KEY, _encode(self.promised))
 
-    def _promise(self, ballot: Ballot, now: int, out: Outbox) -> None:
-        self.promised = ballot
-        self._highest = max(self._highest, ballot)
-        self.status = FOLLOWER
+    def ended(self, now: int, out: Outbox) -> None:
         self._queue.clear()
         if self.proposals:
             self.proposals.clear()
-        self._votes.clear()
-        self._assembly.clear()
-        self._timer.restart(now)
-        self._save_promise(out)
 
-    def _send_promise(self, ballot: Ballot, first: int, out: Outbox) -> None:
-        accepted = [(k, *self._entries[k]) for k in sorted(self._entries) if k >= first]
-        parts = portions(accepted, lambda entry: sum(map(len, entry[2])), self.portion_bytes)
-        for part, some in enumerate(parts):
-            out.send_durable((ballot.leader,), Promise(ballot, self.low, some, part, len(parts)))
+    def fetch(self, ahead: ProcessId, position: int, out: Outbox) -> None:
+        """That is dropped there."""
+        self.stranded_below = position + 1
 
-    def _on_promise(self, sender: ProcessId, promise: Promise, now: int, out: Outbox) -> None:
-        """Phase 1b arrives at the candidate."""
-        if self.status is not CANDIDATE or promise.ballot != self.promised:
-            return
-        accepted = self._assembly.add(sender, promise.part, promise.parts, promise.accepted)
-        if accepted is None:
-            return
-        promise.accepted = accepted
-        self._votes[sender] = promise
-        self._lead_if_complete(now, out)
-
-    def _lead_if_complete(self, now: int, out: Outbox) -> None:
-        """With a quorum of promises, the own one durable: lead, unless a voter has dropped what this process lacks."""
-        if self.status is not CANDIDATE or self.self_id not in self._votes:
-            return
-        needed = 1 if self.promised.number == _FIRST_NUMBER else self.quorum
-        if len(self._votes) < needed:
-            return
-        ahead = max(self._votes, key=lambda p: self._votes[p].low)
-        if self._votes[ahead].low > self.decided + 1:
-            self.stranded_below, self.stranded_at = self._votes[ahead].low, ahead
-            return
-        self.status = LEADER
-        self._next_heartbeat = self._wake = now
-        best = self._choose(list(self._votes.values()))
-        self._votes.clear()
-        self._next = max(best, default=self.decided) + 1
-        self._next = max(self._next, self.decided + 1)
+    def won(self, votes: dict[ProcessId, Promise], now: int, out: Outbox) -> None:
+        """Lead: propose again what may be decided."""
+        self.election.go("lead")
+        self._deadlines.by("beat", now)
+        best = self._choose(list(votes.values()))
+        self._next = max(self.decided, *best) + 1 if best else self.decided + 1
         self._begun = (self.promised, self._next - 1)
         for instance in range(self.decided + 1, self._next):
             self._send_accept(instance, best.get(instance, (self.promised, []))[1], out)
+
+    def late(self, voter: ProcessId, out: Outbox) -> None:
+        """What it has accepted cannot be decided any more, unless it is known to the others."""
+
+    def readmit(self, returned: ProcessId, out: Outbox) -> None:
+        out.send((returned,), Begun(*self._begun))
 
     def _choose(self, votes: list[Promise]) -> dict[int, tuple[Ballot, Values]]:
         """For every instance the batch that was accepted in the highest ballot."""
         best: dict[int, tuple[Ballot, Values]] = {}
         for vote in votes:
-            for instance, ballot, values in vote.accepted:
+            for instance, ballot, values in vote.entries:
                 if instance not in best or ballot > best[instance][0]:
                     best[instance] = (ballot, values)
         return best
 
-    def _on_nack(self, ballot: Ballot, now: int) -> None:
-        """Wait a little for the process of that ballot to lead; then stand against it."""
-        if ballot > self._highest:
-            self._highest = ballot
-            self._timer.restart(now, 0.3)
-            self._wake = min(self._wake, self._timer.deadline)
-
     def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
         if heartbeat.ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
-        if self._follow(sender, heartbeat.ballot, now, out, heartbeat.resigning):
-            self._see(heartbeat.decided, now)
+        if self.election.obey(sender, heartbeat.ballot, now, out, heartbeat.resigning):
+            self._see(heartbeat.position, now)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def on_peer_reset(self, peer: ProcessId, now: int) -> None:
         """What was under way to or from this member may be lost."""
-        self._assembly.forget(peer)
-        if self.status is LEADER:
-            self._next_heartbeat = self._wake = now
+        self.election.on_peer_reset(peer, now)
 
     def on_clock(self, off: bool, now: int) -> None:
         """See `MulticastProtocol.on_clock`."""
-        self._timer.reluctant = off
-        self._next_heartbeat = self._wake = now
+        self.election.on_clock(off, now)
 
-    def tick(self, now: int, out: Outbox) -> int:
+    def tick(self, now: int, out: Outbox) -> int | None:
         """Heartbeats, elections, fetches, and Accepts that may have been lost. Returns when to be called again."""
-        if now < self._wake:
-            return self._wake
-        if self.status is LEADER:
-            if now >= self._next_heartbeat:
-                self._beat(now, out)
-            self._wake = self._next_heartbeat
-            if self._highest > self.promised:
-                if self._timer.due(now):
-                    self.stand(now, out)
-                self._wake = min(self._wake, self._timer.deadline)
-        elif self.amnesiac:
-            self._wake = self._return_if_due(now, out)
-        else:
-            if self._timer.due(now):
-                self.stand(now, out)
-            self._wake = self._timer.deadline
-        self._fetch_if_due(now, out)
-        if self._fetch_at:
-            self._wake = min(self._wake, self._fetch_at)
-        return self._wake
+        return self._deadlines.run(now, out)
 
-    def _beat(self, now: int, out: Outbox) -> None:
+    def beat(self, now: int, out: Outbox) -> None:
         """A heartbeat; and if nothing was decided since the last one, the first of what was undecided then is sent
         again, to those who have not acknowledged it; not more than a batch's bytes at once, and few instances, so that
         no link's queue overflows with them. When all of these are decided, the next and twice as many follow."""
-        self._next_heartbeat = now + self.heartbeat_us
-        if self._others:
-            out.send(self._others, Heartbeat(self.promised, self.decided, self._timer.reluctant))
+        others = self.election.others
+        out.send(others, Heartbeat(self.promised, self.decided, self.election.resigning))
         if now < self._resend_at:
             return  # a heartbeat for who has just come back
-        self._resend_at = self._next_heartbeat
+        self._resend_at = now + self.heartbeat_us
         decided, proposed = self._beaten
         self._beaten = (self.decided, self._next)
         if decided == self.decided:
@@ -704,7 +558,7 @@ class Paxos:
             entry = self._entries.get(instance)
             if entry is not None and entry[0] == self.promised and size < self._batch_bytes:
                 heard = self._acks.get(instance, {}).get(self.promised, ())
-                silent = tuple(p for p in self._others if p not in heard)
+                silent = tuple(p for p in others if p not in heard)
                 out.send(silent, Accept(self.promised, instance, entry[1], self.decided))
                 size += _ACCEPT_BYTES + sum(map(len, entry[1]))
 

@@ -227,7 +227,6 @@ class QuasiGenuine(MulticastProtocol):
         strict_groups_max=None,
         latency=(7, 7),
     )
-    paxos_class = Paxos
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
@@ -236,9 +235,8 @@ class QuasiGenuine(MulticastProtocol):
         self.senders_to = barriers.senders_to(topology, o.senders)
         self._receivers = tuple(g for g in topology.groups if self.group in self.senders_to[g])
         self.log = CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
-        times = (o.heartbeat_us, o.election_timeout_us)
         parallel = max(_PARALLEL_MAX, o.instances_max) if o.parallel_consensus else o.instances_max
-        self.paxos = self.paxos_class(self_id, members, rng, *times, parallel, 0, o.portion_bytes, o.early_max)
+        self.paxos = Paxos(self_id, members, o, rng, parallel)
         self.learners: dict[GroupId, RemoteLearner[Ordered]] = {}
         if o.direct_learners:
             self.paxos.learners = topology.members(self._receivers)
@@ -777,7 +775,7 @@ class QuasiGenuine(MulticastProtocol):
         return self.paxos.promised.leader if group == self.group else self._leaders[group]
 
     def role(self) -> str:
-        return "recovering" if self.paxos.amnesiac else self.paxos.status
+        return "recovering" if self.paxos.amnesiac else self.paxos.role()
 
     def describe(self) -> dict[str, Any]:
         last = self.stream.base.last

@@ -215,7 +215,6 @@ class Toto(MulticastProtocol):
         genuine=False,
         strict_groups_max=None,
     )
-    paxos_class = Paxos
     order_class = EarlyDelivery
     gathering_class = Gathering
 
@@ -225,10 +224,7 @@ class Toto(MulticastProtocol):
         everybody = topology.processes
         self.peers = tuple(p for p in topology.groups[self.group] if p != self_id)
         self.log = CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
-        self.paxos = self.paxos_class(
-            self_id, everybody, rng, o.heartbeat_us, o.election_timeout_us, portion_bytes=o.portion_bytes,
-            early_max=o.early_max,
-        )  # fmt: skip
+        self.paxos = Paxos(self_id, everybody, o, rng)
         self.record = ViewRecord(1, list(everybody), 0, False, True, 0)
         self.time = 0
         self._begin_view()

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from multicast.parts import paxos
-from multicast.parts.paxos import Accept, Chosen, Heartbeat, Paxos
+from multicast.parts.ballots import Heartbeat
+from multicast.parts.options import GroupOptions
+from multicast.parts.paxos import Accept, Chosen, Paxos
 from multicast.protocol import Application, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.simulation.network import Conditions
 from multicast.simulation.scene import EPOCH_US
@@ -19,7 +21,7 @@ from tests.multicast.lockstep import Lockstep
 SECOND = 1_000_000
 
 
-class LogOptions(Options, kw_only=True):
+class LogOptions(GroupOptions, kw_only=True):
     instances_max: int = 1
 
 
@@ -33,8 +35,7 @@ class Log(MulticastProtocol):
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
-        limits = {"instances_max": self.options.instances_max, "early_max": self.options.early_max}
-        self.paxos = Paxos(self_id, topology.groups[self.group], rng, **limits)
+        self.paxos = Paxos(self_id, topology.groups[self.group], self.options, rng, self.options.instances_max)
         self.values: list[bytes] = []
         self.batches: list[int] = []
 
@@ -58,14 +59,14 @@ class Log(MulticastProtocol):
     def end_batch(self, now: int, out: Outbox) -> None:
         self.paxos.end_batch(now, out)
 
-    def on_tick(self, now: int, out: Outbox) -> int:
+    def on_tick(self, now: int, out: Outbox) -> int | None:
         return self.paxos.tick(now, out)
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.paxos.on_peer_reset(peer, now)
 
     def role(self) -> str:
-        return self.paxos.status
+        return self.paxos.role()
 
 
 def group(replicas: int = 3, **options: Any) -> Lockstep:
@@ -218,7 +219,7 @@ def test_a_new_leader_that_is_far_behind_holds_all_that_it_proposes_again() -> N
 
 
 def test_a_member_takes_the_next_proposal_although_it_has_not_heard_that_the_last_is_decided() -> None:
-    part = Paxos(1, (0, 1, 2), random.Random(1), instances_max=1, early_max=1)
+    part = Paxos(1, (0, 1, 2), GroupOptions(early_max=1), random.Random(1))
     part.on_start({}, 0, Outbox())
     for instance in (1, 2, 3):
         part.on_message(0, Accept(Ballot(1, 0), instance, [b"x"], instance - 1), 1, Outbox())
@@ -323,10 +324,10 @@ def test_a_candidate_that_lacks_dropped_instances_does_not_lead() -> None:
 
 def test_a_restarted_member_keeps_promise_batches_and_decisions() -> None:
     saved: dict[bytes, bytes] = {}
-    part = Paxos(1, (0, 1, 2), random.Random(1))
+    part = Paxos(1, (0, 1, 2), GroupOptions(), random.Random(1))
     out = Outbox()
     part.on_start(saved, 0, out)
-    part.on_message(0, Heartbeat(Ballot(7, 0), 0), 1, out)
+    part.on_message(0, Heartbeat(Ballot(7, 0), 0, False), 1, out)
     part.on_message(0, Accept(Ballot(7, 0), 1, [b"a"], 0), 1, out)
     part.on_message(0, Accept(Ballot(7, 0), 2, [b"b"], 0), 1, out)
     part.on_message(0, Chosen(1, [[b"a"]], 1, 1), 2, out)
@@ -334,7 +335,7 @@ def test_a_restarted_member_keeps_promise_batches_and_decisions() -> None:
     for key, value in out.changes:
         assert value is not None
         saved[key] = value
-    again = Paxos(1, (0, 1, 2), random.Random(2))
+    again = Paxos(1, (0, 1, 2), GroupOptions(), random.Random(2))
     again.on_start(saved, 9, Outbox())
     assert (again.promised, again.decided, again.leading) == (Ballot(7, 0), 1, False)
     assert again.take() == [(1, [b"a"])]
@@ -345,12 +346,12 @@ def test_a_restarted_leader_leads_only_in_a_new_ballot() -> None:
     saved: dict[bytes, bytes] = {}
     for life in range(2):
         out = Outbox()
-        part = Paxos(0, (0, 1, 2), random.Random(life))
+        part = Paxos(0, (0, 1, 2), GroupOptions(), random.Random(life))
         part.on_start(saved, 0, out)
         saved.update({k: v for k, v in out.changes if v is not None})
-    assert part.status == paxos.FOLLOWER
+    assert part.role() == paxos.FOLLOWER
     part.tick(SECOND, out)
-    assert [m.ballot for _, m, _ in out.sends] == [Ballot(2, 0)]
+    assert {m.ballot for _, m, _ in out.sends} == {Ballot(2, 0)}
 
 
 def test_a_follower_does_not_propose() -> None:
@@ -360,9 +361,9 @@ def test_a_follower_does_not_propose() -> None:
 
 
 def test_what_no_correct_member_sends_is_the_peers_error() -> None:
-    part = Paxos(1, (0, 1, 2), random.Random(1))
+    part = Paxos(1, (0, 1, 2), GroupOptions(), random.Random(1))
     part.on_start({}, 0, Outbox())
-    wrong = [(0, Heartbeat(Ballot(1, 2), 0)), (0, Accept(Ballot(3, 2), 1, [], 0)), (9, Chosen(1, [], 0, 1))]
+    wrong = [(0, Heartbeat(Ballot(1, 2), 0, False)), (0, Accept(Ballot(3, 2), 1, [], 0)), (9, Chosen(1, [], 0, 1))]
     for sender, message in wrong:
         with pytest.raises(PeerError):
             part.on_message(sender, message, 1, Outbox())

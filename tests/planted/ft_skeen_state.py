@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multicast.parts.election import Election
 from multicast.parts.group_log import GroupLog, LeadersWord
 from multicast.parts.group_member import GroupMember
 from multicast.parts.paxos import Paxos
@@ -166,7 +167,7 @@ class AdoptedBehind(FtSkeen):
     """A state is adopted before what its owner had delivered is here."""
 
 
-@rewrite("_adopt", "if again: self.paxos.stand(now, out)", "pass", part=GroupMember)
+@rewrite("_adopt", "if again: self.paxos.election.stand(now, out)", "pass", part=GroupMember)
 class ReignLostInState(FtSkeen):
     """A leader that adopts a state leads on without a reign."""
 
@@ -241,55 +242,53 @@ class FirstSoftCounts(FastCast):
 # -- consensus --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_follow", "if ballot < self.promised:", "if False:", part=Paxos)
+@rewrite("obey", "if ballot < self.promised:", "if False:", part=Election)
 class DeposedObeyed(FtSkeen):
     """An acceptor obeys a leader of a lower ballot than it has promised."""
 
 
-@rewrite("_promise", "self._votes.clear()", "pass", part=Paxos)
+@rewrite("promise", "self._votes = {}", "pass", part=Election)
 class VotesKept(FtSkeen):
     """Promises for a candidate's earlier ballot count in the next."""
 
 
-@rewrite("_promise", "self._assembly.clear()", "pass", part=Paxos)
+@rewrite("promise", "self._assembly.clear()", "pass", part=Election)
 class PortionsMixed(FtSkeen):
     """Portions of promises for two ballots make one."""
 
 
-@rewrite("_promise", "self._queue.clear()", "pass", part=Paxos)
+@rewrite("ended", "self._queue.clear()", "pass", part=Paxos)
 class QueueKept(FtSkeen):
     """What a deposed leader had not proposed yet it proposes when it leads again."""
 
 
-@rewrite("_send_promise", "if k >= first", "if k > first", part=Paxos)
+@rewrite("vote", "if k > after", "if k > after + 1", part=Paxos)
 class FirstInstanceLeftOut(FtSkeen):
     """A promise leaves out the first instance that was asked for."""
 
 
-@rewrite("_send_promise", "out.send_durable(", "out.send(", part=Paxos)
+@rewrite("send_vote", "out.send_durable(", "out.send(", part=Election)
 class PromiseBeforeSync(FtSkeen):
     """A promise is told before it is on disk."""
 
 
-@rewrite("_lead_if_complete", "or self.self_id not in self._votes", "", part=Paxos)
+@rewrite("choose", "or self._self_id not in votes", "", part=Election)
 class OwnPromiseNotNeeded(FtSkeen):
     """A candidate leads with a quorum of promises, its own not on disk."""
 
 
-@rewrite("_lead_if_complete", "else self.quorum", "else self.quorum - 1", part=Paxos)
+@rewrite("choose", "else self.quorum", "else self.quorum - 1", part=Election)
 class OnePromiseLess(FtSkeen):
     """A candidate needs one promise less than a quorum."""
 
 
-@rewrite(
-    "_lead_if_complete", "range(self.decided + 1, self._next)", "range(self.decided + 1, self._next - 1)", part=Paxos
-)
+@rewrite("won", "range(self.decided + 1, self._next)", "range(self.decided + 1, self._next - 1)", part=Paxos)
 class LastInstanceNotProposed(FtSkeen):
     """A new leader does not propose again what was accepted last."""
 
 
 @rewrite(
-    "_lead_if_complete",
+    "won",
     "self._begun = (self.promised, self._next - 1)",
     "self._begun = (self.promised, self.decided)",
     part=Paxos,
@@ -318,7 +317,7 @@ class FetchedNotSaved(FtSkeen):
     """Decisions that were fetched are only in memory."""
 
 
-@rewrite("_on_fetch", "first = max(first, self.low)", "first = max(first - 1, self.low)", part=Paxos)
+@rewrite("_tell_chosen", "first = max(first, self.low)", "first = max(first - 1, self.low)", part=Paxos)
 class FetchesOneBefore(FtSkeen):
     """Decisions are told from one instance earlier on: of small portions, that one for ever."""
 
@@ -330,9 +329,10 @@ class LastDecisionForgotten(FtSkeen):
 
 @rewrite(
     "on_start",
-    "self._timer.restart(now, 0.1 if self.promised.leader == self.self_id else 1.0)",
-    "self._timer.restart(now); self._next = max(self._entries, default=self.decided) + 1; "
-    "self.status = LEADER if self.promised.leader == self.self_id else FOLLOWER",
+    "self.election.restore(promised, stood, now, promised.leader == self.self_id)",
+    "self.election.restore(promised, stood, now, False); self._next = max(self._entries, default=self.decided) + 1; "
+    "self.election.state = LEADER if promised.leader == self.self_id else self.election.state; "
+    'self._deadlines.by("beat", now)',
     part=Paxos,
 )
 class LeadsAgain(FtSkeen):
@@ -344,17 +344,18 @@ class TakenAfterJump(FtSkeen):
     """Decisions that an adopted state contains are taken again. (Whoever takes them passes over what it has.)"""
 
 
-@rewrite("finish_return", "self._save_promise(out)", "pass", part=Paxos)
+@rewrite("finish_return", "self.keep(out)", "pass", part=Paxos)
 class ReturnNotSaved(FtSkeen):
     """The ballot in which a process without memory returns is only in memory."""
 
 
-@rewrite("may_return", "max(upto, self.rejoin.reach)", "self.rejoin.reach", part=Paxos)
+@rewrite("may_return", "max(upto, rejoin.reach)", "rejoin.reach", part=Paxos)
 class ReturnsBeforeBegun(FtSkeen):
     """Who lost its disk returns without the instances that the ballot began with."""
 
 
-@rewrite("_on_prepare", "if self.amnesiac: return", "pass", part=Paxos)
+@rewrite("_on_new_leader", "if self.state is REJOINING: return", "pass", part=Election)
+@rewrite("promise", "self.go(what)", "self.state is REJOINING or self.go(what)", part=Election)
 class AmnesiacPromises(FtSkeen):
     """Who lost its disk promises."""
 

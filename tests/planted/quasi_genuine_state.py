@@ -350,7 +350,7 @@ class ReceiptsNotReminded(QuasiGenuine):
 # -- direct learners --------------------------------------------------------------------------------------------------
 
 
-@rewrite("_is_chosen", ">= self.quorum", ">= self.quorum - 1", part="learners")
+@rewrite("accepted", ">= self.quorum", ">= self.quorum - 1", part="learners")
 class OneVoteLess(QuasiGenuine):
     """A learner of another group needs one vote less than a quorum."""
 

@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 
 from multicast.parts import paxos
+from multicast.parts.options import GroupOptions
 from multicast.protocol import MulticastProtocol, Options, Outbox, Saved, Specification
 from multicast.simulation.latency.schedule import Model, Played, Schedule, play
 from multicast.types import AppMessage, ProcessId, Timestamp, Topology
-
-_HEARTBEAT_US = 100_000
-_ELECTION_TIMEOUT_US = 1_000_000
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AppMessage).decode
@@ -30,18 +28,17 @@ class Consensus(MulticastProtocol):
         name="parts.paxos",
         summary="consensus inside one group, for measurements",
         paper="Lamport, The part-time parliament, 1998",
-        options=Options,
+        options=GroupOptions,
         messages=paxos.MESSAGES,
         housekeeping=paxos.HOUSEKEEPING,
         fault_tolerant=True,
         genuine=True,
     )
-    paxos_class = paxos.Paxos
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         members = topology.groups[self.group]
-        self._paxos = self.paxos_class(self_id, members, rng, _HEARTBEAT_US, _ELECTION_TIMEOUT_US, 1)
+        self._paxos = paxos.Paxos(self_id, members, self.options, rng)
 
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
         self._paxos.on_start(saved.values, now, out)
@@ -65,6 +62,6 @@ class Consensus(MulticastProtocol):
 def decide(replicas: int, protocol: type[Consensus] = Consensus) -> Played:
     """One decision in a group of so many. `every` is T_cons, in δ."""
     topology = Topology.grid(1, replicas)
-    model = Model(protocol, topology, Options())
+    model = Model(protocol, topology, GroupOptions())
     leader = topology.groups[0][0]
     return play(model, Schedule(sender=leader, destinations=(0,)), protocol.specification.housekeeping)
