@@ -70,6 +70,43 @@ class Flushed(msgspec.Struct, array_like=True, tag=4, gc=False):
     complete: bool
 
 
+ACTIVE, RECOVERING = "active", "recovering"
+STOPPED, STOPPED_RECOVERING = "stopped", "stopped while recovering"
+
+TRANSITIONS: dict[str, dict[str, str]] = {
+    "stop": {ACTIVE: STOPPED, RECOVERING: STOPPED_RECOVERING},
+    "catch up": {RECOVERING: ACTIVE, STOPPED_RECOVERING: STOPPED, STOPPED: STOPPED},
+}
+"""What happens to a process in a view -> state before -> state after; nothing else may happen. It enters a view ACTIVE
+if it could finish the one before, else RECOVERING: it lacks deliveries from before, and only votes. Who has stopped
+takes and sends nothing; if it is outside the view, it may still learn how far the order has come."""
+
+
+class ViewRecord(msgspec.Struct, array_like=True):
+    """The present view, as saved: the consensus instance that decided it, and the order's time when it began. stopped:
+    flushed. complete: all deliveries from before it are here."""
+
+    number: int
+    members: list[ProcessId]
+    instance: int
+    stopped: bool
+    complete: bool
+    time: int
+
+    @property
+    def state(self) -> str:
+        """See `TRANSITIONS`."""
+        if self.stopped:
+            return STOPPED if self.complete else STOPPED_RECOVERING
+        return ACTIVE if self.complete else RECOVERING
+
+    def move(self, what: str) -> None:
+        after = TRANSITIONS[what].get(self.state)
+        if after is None:
+            raise AssertionError(f"a process that is {self.state} in view {self.number} does not {what}")
+        self.stopped, self.complete = after in (STOPPED, STOPPED_RECOVERING), after in (ACTIVE, STOPPED)
+
+
 Span = tuple[ProcessId, int, int]
 """Casts of an author: from number, to number."""
 

@@ -9,8 +9,8 @@ tells what it holds by its casts and by receipts. Each group delivers its projec
 addressed to it.
 
 A member that is silent blocks the order; so views change (parts.views). The leader of a consensus among all processes
-(parts.paxos) coordinates: who was not heard for a while leaves, who comes back is admitted. The flush before each new
-view makes all members finish the old one with the same casts: *virtual synchrony*.
+(parts.paxos) coordinates (parts.coordinator): who was not heard for a while leaves, who comes back is admitted. The
+flush before each new view makes all members finish the old one with the same casts: *virtual synchrony*.
 
     message    from -> to                           durable before it leaves
     Cast       member -> members                    itself and everything it follows
@@ -66,7 +66,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 import msgspec
@@ -74,14 +74,16 @@ import msgspec
 from multicast.parts import paxos
 from multicast.parts.causal import RULES, EarlyDelivery, phi_range
 from multicast.parts.causal_view import CausalView
+from multicast.parts.coordinator import Alive, Coordinator, Flush
 from multicast.parts.copies import CopiesLog
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import Stable
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Paxos
-from multicast.parts.views import Cast, Flushed, Gathering, NewView, Span
-from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
+from multicast.parts.transfer import StateAsk
+from multicast.parts.views import Cast, Flushed, NewView, Span, ViewRecord
+from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _VIEW_KEY, _ORDER_KEY = b"v", b"o"
@@ -99,12 +101,6 @@ class Receipt(msgspec.Struct, array_like=True, tag=2, gc=False):
     ask: bool
 
 
-class Flush(msgspec.Struct, array_like=True, tag=3, gc=False):
-    """This view ends: stop, and tell me what you hold."""
-
-    view: int
-
-
 class Ask(msgspec.Struct, array_like=True, tag=5, gc=False):
     """Send me these casts."""
 
@@ -117,29 +113,6 @@ class Copies(msgspec.Struct, array_like=True, tag=6, gc=False):
 
     view: int
     casts: list[Cast]
-
-
-class Alive(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """I know this view. stopped: somebody has begun to flush it."""
-
-    view: int
-    stopped: bool
-
-
-class StateAsk(msgspec.Struct, array_like=True, tag=8, gc=False):
-    """I have not all deliveries from before the present view, or do not know which one it is; or it is being flushed,
-    and I am outside."""
-
-
-class ViewRecord(msgspec.Struct, array_like=True):
-    """The present view, as saved: see `State`. stopped: flushed. complete: all deliveries from before it are here."""
-
-    number: int
-    members: list[ProcessId]
-    instance: int
-    stopped: bool
-    complete: bool
-    time: int
 
 
 class OrderRecord(msgspec.Struct, array_like=True):
@@ -216,7 +189,6 @@ class Toto(MulticastProtocol):
         strict_groups_max=None,
     )
     order_class = EarlyDelivery
-    gathering_class = Gathering
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
@@ -237,24 +209,31 @@ class Toto(MulticastProtocol):
         self._asked: dict[ProcessId, tuple[int, set[ProcessId]]] = {}
         self._gaps: list[Span] = []
         self._dirty = False
-        self._heard: dict[ProcessId, int] = {}
         self._led = Ballot(0, 0)
-        self._stop_seen = self._proposed = False
-        self._gathering: Gathering | None = None
+        self.coordinator = Coordinator(
+            self_id, topology, o.election_timeout_us, may_propose=self._may_propose,
+            propose=lambda new: self.paxos.propose(_encode(new)), ask=self._ask,
+        )  # fmt: skip
         self._deadlines = Deadlines({"beat": self._beat, "drop": self._drop, "retry": self._retry})
+        self._of_view: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
+            Cast: self._on_cast, Receipt: self._on_receipt, Ask: self._on_ask, Copies: self._on_copies,
+            Flush: self._on_flush,
+        }  # fmt: skip
+        self.handlers = {
+            **dict.fromkeys(self._of_view, Handler(self._on_view_message)),
+            **dict.fromkeys(paxos.MESSAGES, Handler(self._on_paxos)),
+            Alive: Handler(self._on_alive), Flushed: Handler(self._on_flushed), Stable: Handler(self._on_stable),
+            StateAsk: Handler(self._on_state_ask, own_group=True), State: Handler(self._on_state, own_group=True),
+        }  # fmt: skip
 
     def _begin_view(self) -> None:
         record = self.record
         n = len(record.members)
-        self.view = CausalView(record.number, record.members, self.self_id, self._quorum())
+        self.view = CausalView(record.number, record.members, self.self_id, len(self.topology.processes) // 2 + 1)
         allowed = phi_range(self.options.rule, n)
         phi = min(max(self.options.phi or n // 2, allowed.start), allowed.stop - 1)
         self.order = self.order_class(n, self.options.rule, phi)
         self._revealed = [0] * n
-
-    def _quorum(self) -> int:
-        """How many processes make a cast stable."""
-        return len(self.topology.processes) // 2 + 1
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -290,67 +269,56 @@ class Toto(MulticastProtocol):
     def _save_view(self, out: Outbox) -> None:
         out.put(_VIEW_KEY, _encode(self.record))
 
-    # -- dispatch -----------------------------------------------------------------------------------------------------
-
-    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        kind = type(message)
-        if kind is Cast or kind is Receipt or kind is Ask or kind is Copies or kind is Flush:
-            if message.view > self.record.number:
-                if len(self._early) < self.options.early_max:
-                    self._early.append((sender, message))
-            elif message.view == self.record.number:
-                self._on_view_message(sender, message, now, out)
-        elif kind in paxos.MESSAGES:
-            self.paxos.on_message(sender, message, now, out)
-            self._after_paxos(now, out)
-        elif kind is Stable:
-            self.log.on_stable_message(sender, message, out)
-        elif kind is Alive:
-            if message.view == self.record.number:
-                self._heard[sender] = now
-                self._stop_seen = self._stop_seen or message.stopped
-        elif kind is Flushed:
-            if self._gathering is not None:
-                self._gathering.add(sender, message)
-                self._propose_if_ready(now, out)
-        elif self.topology.group_of[sender] != self.group:
-            raise PeerError(f"{kind.__name__} from another group")
-        elif kind is StateAsk:
-            self._on_state_ask(sender, out)
-        else:
-            self._on_state(sender, message, now, out)
+    # -- what arrives -------------------------------------------------------------------------------------------------
 
     def _on_view_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        """About the present view."""
+        """About a view: of a later one it waits until that is entered."""
+        if message.view == self.record.number:
+            self._of_view[type(message)](sender, message, now, out)
+        elif message.view > self.record.number and len(self._early) < self.options.early_max:
+            self._early.append((sender, message))
+
+    def _is_between_members(self, sender: ProcessId, message: Any) -> bool:
+        """Whether this process is a member of the view; then the sender must be, too."""
         view = self.view
-        kind = type(message)
-        if kind is Copies:
-            authors = self._asked.pop(sender, (0, set()))[1]
-            if self._gathering is not None:
-                self._gathering.keep(message.casts)
-                self._propose_if_ready(now, out)
-        if kind is Flush:
-            self._on_flush(sender, out)
-        elif view.me is None:
+        if view.me is not None and sender not in view.index:
+            raise PeerError(f"{type(message).__name__} from outside view {view.number}")
+        return view.me is not None
+
+    def _on_cast(self, sender: ProcessId, cast: Cast, now: int, out: Outbox) -> None:
+        if self._is_between_members(sender, cast):
+            self._take(cast, out)
+
+    def _on_receipt(self, sender: ProcessId, receipt: Receipt, now: int, out: Outbox) -> None:
+        view = self.view
+        if not self._is_between_members(sender, receipt):
             return
-        elif kind is Ask:
-            self._on_ask(sender, message.spans, out)
-        elif kind is Copies:
-            for cast in message.casts:
-                self._on_cast(cast, out)
-            if authors and not self.record.stopped:
-                self._ask_for_gaps([sender], authors, now, out)
-        elif sender not in view.index:
-            raise PeerError(f"{kind.__name__} from outside view {view.number}")
-        elif kind is Cast:
-            self._on_cast(message, out)
-        else:
-            if len(message.held) != view.n:
-                raise PeerError("a receipt for other members")
-            if view.learn(view.index[sender], message.held):
-                self._dirty = True
-            if message.ask:
-                self._tell((sender,), False, out)
+        if len(receipt.held) != view.n:
+            raise PeerError("a receipt for other members")
+        if view.learn(view.index[sender], receipt.held):
+            self._dirty = True
+        if receipt.ask:
+            self._tell((sender,), False, out)
+
+    def _on_copies(self, sender: ProcessId, copies: Copies, now: int, out: Outbox) -> None:
+        authors = self._asked.pop(sender, (0, set()))[1]
+        self.coordinator.keep(copies.casts, now, out)
+        if self.view.me is None:
+            return
+        for cast in copies.casts:
+            self._take(cast, out)
+        if authors and not self.record.stopped:
+            self._ask_for_gaps([sender], authors, now, out)
+
+    def _on_alive(self, sender: ProcessId, alive: Alive, now: int, out: Outbox) -> None:
+        if alive.view == self.record.number:
+            self.coordinator.hear(sender, alive, now)
+
+    def _on_flushed(self, sender: ProcessId, flushed: Flushed, now: int, out: Outbox) -> None:
+        self.coordinator.answer(sender, flushed, now, out)
+
+    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
+        self.log.on_stable_message(sender, stable, out)
 
     # -- multicast ----------------------------------------------------------------------------------------------------
 
@@ -389,13 +357,10 @@ class Toto(MulticastProtocol):
         cast = self.view.next_cast(stamp, messages)
         self._save_cast(cast, out)
         self._told = list(self.view.held)
-        self._send_cast(cast, out)
+        out.send_durable(self.view.members, cast)
 
     def _save_cast(self, cast: Cast, out: Outbox) -> None:
         out.put(_cast_key(cast), _encode(cast))
-
-    def _send_cast(self, cast: Cast, out: Outbox) -> None:
-        out.send_durable(self.view.members, cast)
 
     def _tell(self, to: tuple[ProcessId, ...], ask: bool, out: Outbox) -> None:
         """What this member holds."""
@@ -403,12 +368,10 @@ class Toto(MulticastProtocol):
             return
         if to is self.view.members:
             self._told = list(self.view.held)
-        self._send_receipt(to, Receipt(self.record.number, list(self.view.held), ask), out)
+        out.send_durable(to, Receipt(self.record.number, list(self.view.held), ask))
 
-    def _send_receipt(self, to: tuple[ProcessId, ...], receipt: Receipt, out: Outbox) -> None:
-        out.send_durable(to, receipt)
-
-    def _on_cast(self, cast: Cast, out: Outbox) -> None:
+    def _take(self, cast: Cast, out: Outbox) -> None:
+        """From its author, or a copy."""
         view = self.view
         if cast.author not in view.index or len(cast.past) != view.n:
             raise PeerError(f"a cast of {cast.author} in view {view.number}")
@@ -432,12 +395,8 @@ class Toto(MulticastProtocol):
             return
         self._dirty = False
         if self.record.complete and self.view.me is not None:
-            self._reveal([min(a, b) for a, b in zip(self._ripe(), self.view.held, strict=True)])
+            self._reveal([min(a, b) for a, b in zip(self.view.stable, self.view.held, strict=True)])
             self._take_order(out)
-
-    def _ripe(self) -> list[int]:
-        """Up to where casts may decide about the order."""
-        return self.view.stable
 
     def _reveal(self, upto: list[int]) -> None:
         revealed, view = self._revealed, self.view
@@ -463,13 +422,9 @@ class Toto(MulticastProtocol):
         timestamp = Timestamp(self.time, 0)
         if self.group not in message.destinations or timestamp <= self.log.timestamp:
             return
-        if not self._is_repeated(message, timestamp):
+        if not self.log.is_repeated(message.id, timestamp):
             self.log.delivered(message, timestamp, out)
             out.deliver(message, timestamp)
-
-    def _is_repeated(self, message: AppMessage, timestamp: Timestamp) -> bool:
-        """Whether it is a copy that is dropped (deviation 5)."""
-        return self.log.is_repeated(message.id, timestamp)
 
     def on_install(
         self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
@@ -482,21 +437,20 @@ class Toto(MulticastProtocol):
 
     # -- repairs ------------------------------------------------------------------------------------------------------
 
-    def _on_ask(self, sender: ProcessId, spans: list[Span], out: Outbox) -> None:
+    def _on_ask(self, sender: ProcessId, ask: Ask, now: int, out: Outbox) -> None:
+        """A copy vouches for nothing but its author, who has it on disk, or for this process in a flush."""
+        if self.view.me is None:
+            return
         casts: list[Cast] = []
         size = 0
-        for span in spans:
+        for span in ask.spans:
             for cast in self.view.copies(span):
                 size += 100 + sum(100 + len(m.payload) for m in cast.messages)
                 if casts and size > self.options.portion_bytes:
                     break
                 casts.append(cast)
         if casts:
-            self._send_copies(sender, Copies(self.record.number, casts), out)
-
-    def _send_copies(self, to: ProcessId, copies: Copies, out: Outbox) -> None:
-        """A copy vouches for nothing but its author, who has it on disk, or for the sender in a flush."""
-        out.send_durable((to,), copies)
+            out.send_durable((sender,), Copies(self.record.number, casts))
 
     def _ask_for_gaps(
         self, holders: list[ProcessId] | None, authors: Collection[ProcessId], now: int, out: Outbox
@@ -566,19 +520,19 @@ class Toto(MulticastProtocol):
 
     # -- the end of a view --------------------------------------------------------------------------------------------
 
-    def _on_flush(self, sender: ProcessId, out: Outbox) -> None:
+    def _on_flush(self, sender: ProcessId, flush: Flush, now: int, out: Outbox) -> None:
         record, view = self.record, self.view
         if not record.stopped:
-            self._stop(out)
+            record.move("stop")
+            self._save_view(out)
         if view.me is None and self.peers:
             self._ask_for_state(out)
         if view.me is not None or record.complete:
             out.send_durable((sender,), Flushed(record.number, list(view.held), list(view.base), record.complete))
 
-    def _stop(self, out: Outbox) -> None:
-        """Take and send nothing in this view any more."""
-        self.record.stopped = True
-        self._save_view(out)
+    def _on_paxos(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        self.paxos.on_message(sender, message, now, out)
+        self._after_paxos(now, out)
 
     def _after_paxos(self, now: int, out: Outbox) -> None:
         """Take what was decided; notice that this process leads."""
@@ -588,9 +542,7 @@ class Toto(MulticastProtocol):
                 self._on_new_view(instance, _decode_new_view(value), now, out)
         if part.leading and self._led != part.promised:
             self._led = part.promised
-            self._gathering = None
-            self._proposed = False
-            self._heard = dict.fromkeys(self.record.members, now)
+            self.coordinator.lead(self.record.members, now)
             self._deadlines.by("beat", now)
         if part.stranded:
             self._retry_by(now)
@@ -621,7 +573,7 @@ class Toto(MulticastProtocol):
         for cast in self.view.everything():
             out.delete(_cast_key(cast))
         out.delete(_ORDER_KEY)
-        before = set(self.record.members)
+        self.coordinator.enter(self.record.members, record.members, now)
         self.record = record
         self.time = record.time
         self._begin_view()
@@ -632,18 +584,12 @@ class Toto(MulticastProtocol):
         self._asked = {}
         self._gaps = []
         self._dirty = True
-        self._stop_seen = self._proposed = False
-        self._gathering = None
-        for p in before.symmetric_difference(record.members):
-            self._heard.pop(p, None)
-        for p in record.members:
-            self._heard[p] = now
         self.paxos.truncate(min(record.instance - 1, self.paxos.decided), out)
         self._deadlines.by("beat", now)
         self._retry_by(now)
         early, self._early = self._early, []
         for sender, message in early:
-            self.on_message(sender, message, now, out)
+            self._on_view_message(sender, message, now, out)
 
     # -- coming back --------------------------------------------------------------------------------------------------
 
@@ -658,7 +604,7 @@ class Toto(MulticastProtocol):
             out.catch_up(peer)
         out.send((peer,), StateAsk())
 
-    def _on_state_ask(self, sender: ProcessId, out: Outbox) -> None:
+    def _on_state_ask(self, sender: ProcessId, ask: StateAsk, now: int, out: Outbox) -> None:
         r, order = self.record, self.order
         if r.complete:
             reached = OrderRecord(r.number, list(order.ordered), order.marked, self.time, list(order.ordered))
@@ -694,64 +640,24 @@ class Toto(MulticastProtocol):
         elif not self.record.complete:
             self.time = state.time
         self.record.time = state.time
-        self.record.complete = True
+        self.record.move("catch up")
         self._save_view(out)
 
-    # -- the coordinator ----------------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def _may_propose(self) -> bool:
+        return self.paxos.leading and self.paxos.idle
 
     def _beat(self, now: int, out: Outbox) -> int:
         """Every heartbeat: tell the coordinator; as coordinator, see who must leave and who may come."""
         if self.paxos.leading:
             if self.paxos.idle and not self.paxos.stranded:
-                self._coordinate(now, out)
+                self.coordinator.coordinate(self.record, now, out)
         else:
             leader = self.paxos.promised.leader
             if leader != self.self_id:
                 out.send((leader,), Alive(self.record.number, self.record.stopped))
         return now + int(self.options.heartbeat_us)
-
-    def _responsive(self, now: int) -> list[ProcessId]:
-        """Who was heard lately, in the topology's order."""
-        timeout = self.options.election_timeout_us
-        heard = self._heard
-        return [p for p in self.topology.processes if p == self.self_id or now - heard.get(p, -timeout) < timeout]
-
-    def _coordinate(self, now: int, out: Outbox) -> None:
-        members = self.record.members
-        alive = self._responsive(now)
-        if self._gathering is None:
-            if alive == members and not self._stop_seen and not self.record.stopped:
-                return
-            gathering = self.gathering_class(self.record.number, members, self.topology)
-            if not gathering.is_quorum(alive):
-                return
-            self._gathering = gathering
-        if not self._proposed:
-            answered = self._gathering.among(alive)
-            asked = dict.fromkeys((*members, *alive))
-            silent = [p for p in asked if p not in answered.replies or not answered.suffices]
-            if silent:
-                out.send(silent, Flush(self.record.number))
-            self._propose_if_ready(now, out)
-
-    def _propose_if_ready(self, now: int, out: Outbox) -> None:
-        """Once everybody who lives has answered, a quorum of every group among them, and has given what is needed."""
-        if self._gathering is None or self._proposed or not self.paxos.leading or not self.paxos.idle:
-            return
-        alive = self._responsive(now)
-        gathering = self._gathering.among(alive)
-        if not gathering.suffices or any(p in gathering.members and p not in gathering.replies for p in alive):
-            return
-        if not gathering.is_quorum(alive):
-            return
-        asks = gathering.lacking()
-        for holder, spans in asks.items():
-            self._ask(holder, spans, now, out)
-        if not asks:
-            self._proposed = True
-            self.paxos.propose(_encode(gathering.result(alive)))
-
-    # -- timers -------------------------------------------------------------------------------------------------------
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from multicast.parts.causal import RULES
-from multicast.parts.views import Span
-from multicast.protocol import Application, Outbox, PeerError
-from multicast.protocols.toto import Alive, StateAsk, Toto, TotoOptions
+from multicast.protocol import Application, Handler, Outbox, PeerError
+from multicast.protocols.toto import Alive, Ask, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
@@ -172,7 +171,7 @@ def test_a_cast_that_one_survivor_holds_is_delivered_by_all_before_the_view_chan
 
 def test_a_flush_that_its_coordinator_does_not_finish_is_finished_by_the_next() -> None:
     one = world()
-    one.protocol(0)._propose_if_ready = lambda now, out: None
+    one.protocol(0).coordinator._propose_if_ready = lambda now, out: None
     isolate(one, 5)
     one.advance(3 * SECOND)
     assert all(one.protocol(p).record.stopped and one.protocol(p).record.number == 1 for p in range(5))
@@ -190,9 +189,9 @@ class CountsQuestions(Toto):
 
     asked = 0
 
-    def _on_ask(self, sender: ProcessId, spans: list[Span], out: Outbox) -> None:
+    def _on_ask(self, sender: ProcessId, ask: Ask, now: int, out: Outbox) -> None:
         self.asked += 1
-        super()._on_ask(sender, spans, out)
+        super()._on_ask(sender, ask, now, out)
 
 
 def test_who_lacks_much_has_one_question_to_each_holder_under_way() -> None:
@@ -221,9 +220,9 @@ def test_what_only_the_dead_held_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     for p in (0, 1, 3, 4, 5):
         one.links[2, p].clear()
     one.cut.clear()
-    monkeypatch.setattr(one.protocol(2), "_on_ask", lambda *_: None)
+    monkeypatch.setitem(one.protocol(2).handlers, Ask, Handler(lambda *_: None))
     one.crash(5)
-    while (gathering := one.protocol(0)._gathering) is None or 2 not in gathering.replies:
+    while (gathering := one.protocol(0).coordinator.gathering) is None or 2 not in gathering.replies:
         one.advance(SECOND // 20)
     assert gathering.replies[2].held != gathering.replies[1].held
     one.crash(2)
@@ -303,10 +302,10 @@ def test_every_replica_delivers_after_three_delays(rule: str) -> None:
 
 def test_a_message_of_a_stranger_about_another_group_is_refused() -> None:
     one = world()
-    with pytest.raises(PeerError, match="StateAsk from another group"):
+    with pytest.raises(PeerError, match="StateAsk from group 1"):
         one.protocol(0).on_message(3, StateAsk(), one.now, Outbox())
     one.protocol(0).on_message(3, Alive(1, False), one.now, Outbox())
-    assert one.protocol(0)._heard[3] == one.now
+    assert one.protocol(0).coordinator.heard[3] == one.now
 
 
 @pytest.mark.parametrize(

@@ -2,64 +2,42 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from multicast.parts.causal import EarlyDelivery, Votes
-from multicast.parts.views import Cast, Gathering
-from multicast.protocol import Outbox
+from multicast.parts.views import Gathering
 from multicast.protocols.toto import Toto
 from multicast.simulation.runner import Settings
 from tests.planted import Planted
+from tests.planted.rewriting import rewrite
 
 
+@rewrite("_order", "zip(self.view.stable, self.view.held,", "zip(self.view.held, self.view.held,")
 class OrdersUnstable(Toto):
     """Whatever is held decides about the order, stable or not."""
 
-    def _ripe(self) -> list[int]:
-        return self.view.held
 
-
+@rewrite("_begin_view", "len(self.topology.processes) // 2 + 1", "max(1, len(self.topology.processes) // 2)")
 class MinorityIsStable(Toto):
     """A cast is stable when one process less than a majority holds it."""
 
-    def _quorum(self) -> int:
-        return max(1, super()._quorum() - 1)
 
-
+@rewrite("_on_flush", 'record.move("stop") self._save_view(out)', "pass")
 class GoesOnAfterFlush(Toto):
     """Having answered a flush, a member still takes and sends."""
 
-    def _stop(self, out: Outbox) -> None:
-        pass
 
-
+@rewrite("_save_cast", "out.put(_cast_key(cast), _encode(cast))", "pass")
 class CastsNotSaved(Toto):
     """Casts are only in memory."""
 
-    def _save_cast(self, cast: Cast, out: Outbox) -> None:
-        pass
 
-
+@rewrite("_complete_if_due", "if state is None or self.log.position < state.position:", "if state is None:")
 class ComesBackTooSoon(Toto):
     """Who comes back goes on before it has the deliveries from before the view."""
 
-    def _complete_if_due(self, out: Outbox) -> None:
-        if self._target is not None:
-            self._target = msgspec.structs.replace(self._target, position=0)
-        super()._complete_if_due(out)
 
-
-class SmallestCut(Gathering):
-    """Only what all who answered hold belongs to the old view."""
-
-    def cut(self) -> list[int]:
-        return [min(r.held[k] for r in self.replies.values()) for k in range(len(self.members))]
-
-
+@rewrite("cut", "return [max(", "return [min(", part=Gathering)
 class CutTooSmall(Toto):
     """Only what all who answered the flush hold belongs to the old view."""
-
-    gathering_class = SmallestCut
 
 
 class SourceAtThreshold(Votes):

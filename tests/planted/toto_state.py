@@ -12,17 +12,17 @@ from tests.planted.rewriting import rewrite
 # -- lanes, and what is saved -----------------------------------------------------------------------------------------
 
 
-@rewrite("_send_receipt", "out.send_durable(", "out.send(")
+@rewrite("_tell", "out.send_durable(", "out.send(")
 class ReceiptBeforeSync(Toto):
     """A receipt leaves before what it vouches for is on disk."""
 
 
-@rewrite("_send_cast", "out.send_durable(", "out.send(")
+@rewrite("_cast", "out.send_durable(", "out.send(")
 class CastBeforeSync(Toto):
     """A cast leaves before it is on disk."""
 
 
-@rewrite("_send_copies", "out.send_durable(", "out.send(")
+@rewrite("_on_ask", "out.send_durable(", "out.send(")
 class CopiesBeforeSync(Toto):
     """Copies of casts leave before those are on disk."""
 
@@ -32,7 +32,7 @@ class FlushedBeforeSync(Toto):
     """A member says that it has stopped before that is on disk."""
 
 
-@rewrite("_stop", "self._save_view(out)", "pass")
+@rewrite("_on_flush", "self._save_view(out)", "pass")
 class StopNotSaved(Toto):
     """That a member has stopped is only in memory."""
 
@@ -102,18 +102,9 @@ class StableOneHolderEarly(Toto):
     """That a cast is stable is noticed one holder too early. (The value is still that of a majority.)"""
 
 
-@rewrite("silent_about", "last > self.covered[k]", "last > self.covered[k] + 1", part="view", after="_begin_view")
+@rewrite("silent_about", "if last > covered and", "if last > covered + 1 and", part="view", after="_begin_view")
 class SilentAboutTheLast(Toto):
     """The last cast of another member is not followed by an own one."""
-
-
-@rewrite(
-    "_order",
-    "min(a, b) for a, b in zip(self._ripe(), self.view.held, strict=True)",
-    "b for a, b in zip(self._ripe(), self.view.held, strict=True)",
-)
-class HeldIsOrdered(Toto):
-    """What this member holds is ordered, stable or not."""
 
 
 @rewrite(
@@ -168,7 +159,7 @@ class LastDeliveryAgain(Toto):
 # -- changes of views -------------------------------------------------------------------------------------------------
 
 
-@rewrite("_on_cast", "if not self.record.stopped:", "if True:")
+@rewrite("_take", "if not self.record.stopped:", "if True:")
 class TakesAfterFlush(Toto):
     """A member that has stopped still takes casts."""
 
@@ -216,85 +207,85 @@ class FinishesAnyView(Toto):
     "_propose_if_ready",
     "if not gathering.suffices or any(p in gathering.members and p not in gathering.replies for p in alive):",
     "if not gathering.replies:",
+    part="coordinator",
 )
 class FewAnswersAreEnough(Toto):
     """A coordinator goes on when anybody has answered the flush."""
 
 
-@rewrite("_propose_if_ready", "if not gathering.is_quorum(alive): return", "pass")
+@rewrite("_propose_if_ready", "if not gathering.is_quorum(alive): return", "pass", part="coordinator")
 class ViewWithoutQuorum(Toto):
     """A view may lack a quorum of a group."""
 
 
-@rewrite("_coordinate", "if alive == members and", "if len(alive) == len(members) and")
+@rewrite("coordinate", "if alive == members and", "if len(alive) == len(members) and", part="coordinator")
 class AnotherOfSameNumber(Toto):
     """A view is not changed if as many are alive as are members."""
 
 
-@rewrite("_coordinate", "not self._stop_seen and", "")
+@rewrite("coordinate", "not self._stop_seen and", "", part="coordinator")
 class StopNotSeen(Toto):
     """A coordinator does not notice that a member has stopped."""
 
 
-@rewrite("_after_paxos", "self._gathering = None", "pass")
+@rewrite(
+    "lead",
+    'self._move("lead") self.gathering = None',
+    "self.state = WATCHING if self.gathering is None else FLUSHING",
+    part="coordinator",
+)
 class GatheringKept(Toto):
     """A coordinator goes on with the answers that it had in an earlier ballot."""
 
 
-@rewrite("_after_paxos", "self._proposed = False", "pass")
+@rewrite("lead", 'self._move("lead")', 'self.state == PROPOSED or self._move("lead")', part="coordinator")
 class ProposedBefore(Toto):
     """A coordinator counts on the view that it proposed in an earlier ballot."""
 
 
-def _gathering(method: str, old: str, new: str) -> type[Gathering]:
-    """The coordinator's side, which is made anew for each flush."""
-    return rewrite(method, old, new)(type("Planted", (Gathering,), {}))
-
-
+@rewrite(
+    "cut",
+    "max(r.held[k] for r in self.replies.values())",
+    "sorted(r.held[k] for r in self.replies.values())[len(self.replies) // 2]",
+    part=Gathering,
+)
 class CutOfMajority(Toto):
     """The cut is what half of those who answered hold."""
 
-    gathering_class = _gathering(
-        "cut",
-        "max(r.held[k] for r in self.replies.values())",
-        "sorted(r.held[k] for r in self.replies.values())[len(self.replies) // 2]",
-    )
 
-
+@rewrite(
+    "floor",
+    "min(r.held[k] for r in staying.values())",
+    "sorted(r.held[k] for r in staying.values())[len(staying) // 2]",
+    part=Gathering,
+)
 class FloorTooHigh(Toto):
     """What most who answered hold is not given with the new view."""
 
-    gathering_class = _gathering(
-        "floor",
-        "min(r.held[k] for r in staying.values())",
-        "sorted(r.held[k] for r in staying.values())[len(staying) // 2]",
-    )
 
-
+@rewrite("is_quorum", "return all(", "return any(", part=Gathering)
 class QuorumOfOneGroup(Toto):
     """A quorum of one group is enough for a flush."""
 
-    gathering_class = _gathering("is_quorum", "return all(", "return any(")
 
-
+@rewrite(
+    "suffices",
+    "self.is_quorum(p for p, r in self.replies.items() if r.complete)",
+    "self.is_quorum(self.replies)",
+    part=Gathering,
+)
 class IncompleteCount(Toto):
     """Who lacks deliveries from before the view counts for a flush."""
 
-    gathering_class = _gathering(
-        "suffices", "self.is_quorum(p for p, r in self.replies.items() if r.complete)", "self.is_quorum(self.replies)"
-    )
 
-
+@rewrite("add", "reply.view == self.number and", "", part=Gathering)
 class RepliesOfAnyView(Toto):
     """Answers to the flush of an earlier view count."""
 
-    gathering_class = _gathering("add", "and reply.view == self.number", "")
 
-
+@rewrite("lacking", "range(low + 1, high + 1)", "range(low + 1, high)", part=Gathering)
 class LastMissingNotAsked(Toto):
     """The last of the casts that some lack is not collected."""
-
-    gathering_class = _gathering("lacking", "range(low + 1, high + 1)", "range(low + 1, high)")
 
 
 HARMLESS = (Planted(StableOneHolderEarly),)
