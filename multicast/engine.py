@@ -424,6 +424,8 @@ class Engine:
             if not to:
                 return
         held, data = self._held, self.codec.encode(channel, message)
+        if getattr(message, "bulk", False):
+            data = wire.Bulk(data)
         if ticket or held:
             free = []
             for peer in to:

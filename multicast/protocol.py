@@ -6,7 +6,8 @@ an integer count of microseconds, steady in a life, for timers; `real_clock(now)
 same object runs in the simulator (`multicast.simulation`) and over TCP (`multicast.runtime`); both drive it through
 `multicast.engine.Engine`, which is the host's side of this contract:
 
-- One FIFO per link. `send` never overtakes an earlier message to the same peer, whichever lane.
+- One FIFO per link. `send` never overtakes an earlier message to the same peer, whichever lane. But messages of a type
+  that says `bulk` wait while much else does, and are overtaken by all but each other.
 - A vote, acknowledgement, promise, barrier or reported clock is `send_durable`: it leaves only after every earlier
   `put` is on disk. A process counts its own vote only when it comes back to it through that lane.
 - Messages to oneself come back like any others. A durable one waits for the disk; any other is handled in the same

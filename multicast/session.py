@@ -8,6 +8,9 @@ restarts, what it had flushed is on its disk and everything else is resent. When
 a peer overflows, frames are gone: a new incarnation or epoch tells the receiver, and both protocols hear
 `on_peer_reset`.
 
+A large state travels as many frames (`Bulk`). They must not fill the queue: while it is half full they wait outside of
+it, in their order, and other frames overtake them. So a state of any size arrives, at the pace of the receiver's disk.
+
 Pure: the live links and the simulated network run these same two classes.
 """
 
@@ -16,9 +19,12 @@ from __future__ import annotations
 from collections import deque
 
 from multicast.protocol import PeerError
+from multicast.wire import Bulk
 
 QUEUE_FRAMES_MAX = 200_000
 QUEUE_BYTES_MAX = 128 * 1024 * 1024
+WAITING_BYTES_MAX = 1024 * 1024 * 1024
+"""Of bulk that waits for room in the queue; beyond, the queue overflows."""
 
 
 class Sender:
@@ -27,7 +33,8 @@ class Sender:
     frames_max, bytes_max: what may wait for acknowledgement; one frame more drops all of it (see `push`).
     """
 
-    __slots__ = ("_bytes", "_next", "_unacknowledged", "bytes_max", "epoch", "frames_max", "peer_incarnation")
+    __slots__ = ("_bytes", "_next", "_unacknowledged", "_waiting", "_waiting_bytes", "bytes_max", "epoch", "frames_max",
+                 "peer_incarnation")  # fmt: skip
 
     def __init__(self, frames_max: int = QUEUE_FRAMES_MAX, bytes_max: int = QUEUE_BYTES_MAX):
         self.frames_max = frames_max
@@ -37,6 +44,8 @@ class Sender:
         self._next = 1
         self._bytes = 0
         self._unacknowledged: deque[tuple[int, bytes]] = deque()
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
 
     @property
     def queued(self) -> int:
@@ -49,26 +58,52 @@ class Sender:
         return self._unacknowledged[0][0] if self._unacknowledged else self._next
 
     def push(self, frame: bytes) -> int | None:
-        """Take a frame; its sequence number. None: the queue overflowed, all of it is dropped and a new epoch begins;
-        close the connection, greet again, and tell the protocol `on_peer_reset`."""
+        """Take a frame; its sequence number, 0 if it waits for room. None: the queue overflowed, all of it is dropped
+        and a new epoch begins; close the connection, greet again, and tell the protocol `on_peer_reset`."""
+        if type(frame) is Bulk and (self._waiting or not self._has_room(frame)):
+            if self._waiting_bytes + len(frame) > WAITING_BYTES_MAX:
+                self._overflow()
+                return None
+            self._waiting.append(frame)
+            self._waiting_bytes += len(frame)
+            return 0
         if len(self._unacknowledged) >= self.frames_max or self._bytes + len(frame) > self.bytes_max:
-            self._unacknowledged.clear()
-            self._bytes = 0
-            self.epoch += 1
+            self._overflow()
             return None
+        return self._number(frame)
+
+    def _has_room(self, frame: bytes) -> bool:
+        """For one more frame of bulk: half of the queue is for others."""
+        queued = len(self._unacknowledged)
+        return not queued or (2 * queued < self.frames_max and 2 * (self._bytes + len(frame)) <= self.bytes_max)
+
+    def _overflow(self) -> None:
+        self._unacknowledged.clear()
+        self._waiting.clear()
+        self._bytes = self._waiting_bytes = 0
+        self.epoch += 1
+
+    def _number(self, frame: bytes) -> int:
         sequence = self._next
         self._next = sequence + 1
         self._unacknowledged.append((sequence, frame))
         self._bytes += len(frame)
         return sequence
 
-    def acknowledged(self, sequence: int) -> None:
-        """The peer has flushed everything up to here. PeerError for what was never sent."""
+    def acknowledged(self, sequence: int) -> list[tuple[int, bytes]]:
+        """The peer has flushed everything up to here. Returns frames that waited for that, to send now. PeerError for
+        what was never sent."""
         if sequence >= self._next:
             raise PeerError(f"acknowledged frame {sequence} before it was sent")
         queue = self._unacknowledged
         while queue and queue[0][0] <= sequence:
             self._bytes -= len(queue.popleft()[1])
+        released = []
+        while self._waiting and self._has_room(self._waiting[0]):
+            frame = self._waiting.popleft()
+            self._waiting_bytes -= len(frame)
+            released.append((self._number(frame), frame))
+        return released
 
     def resume(self, peer_incarnation: int, received: int) -> tuple[list[tuple[int, bytes]], bool]:
         """After a Welcome: (frames to send now, whether the peer has restarted since the last Welcome)."""

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -92,6 +92,7 @@ class State(msgspec.Struct, array_like=True, tag=9, gc=False):
     up to `position`. unlogged: local timestamps of such deliveries whose Assigns come after that instance. items: some
     of the entries, portion number `part` of `parts` (parts.transfer)."""
 
+    bulk: ClassVar[bool] = True
     position: int
     instance: int
     clock: int

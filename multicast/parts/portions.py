@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ T = TypeVar("T")
 class Portion(msgspec.Struct, array_like=True, kw_only=True, gc=False):
     """A message, or number `part` of the `parts` in which it travels. Its subclasses have `entries`."""
 
+    bulk: ClassVar[bool] = True
     part: int = 0
     parts: int = 1
 

@@ -145,6 +145,7 @@ class State(msgspec.Struct, array_like=True, tag=10, gc=False):
     """What holds after delivery number `position`. channels: (source group, messages received, barrier). items: (source
     group, number, message): received and not delivered. In portions: number `part` of `parts`."""
 
+    bulk: ClassVar[bool] = True
     position: int
     base: Base
     channels: list[tuple[GroupId, int, Stamp]]

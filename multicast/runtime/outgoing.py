@@ -74,7 +74,7 @@ class Outgoing(asyncio.Protocol):
             log.warning("queue overflow: everything for this peer is dropped", peer=self.peer)
             self.abort("queue overflow")
             self._reset(self.peer)
-        elif self.ready:
+        elif sequence and self.ready:
             self._stage(sequence, frame)
 
     def _stage(self, sequence: int, frame: bytes) -> None:
@@ -192,7 +192,9 @@ class Outgoing(asyncio.Protocol):
                 data = self._welcome(data)
             if self.ready and len(data) >= ACK.size:
                 whole = len(data) - len(data) % ACK.size
-                self.sender.acknowledged(ACK.unpack_from(data, whole - ACK.size)[0])
+                for sequence, frame in self.sender.acknowledged(ACK.unpack_from(data, whole - ACK.size)[0]):
+                    self._stage(sequence, frame)
+                self.flush()
                 data = data[whole:]
             self._buffer = data
         except PeerError as error:

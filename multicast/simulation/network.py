@@ -140,7 +140,7 @@ class Network:
         if sequence is None:
             self._break(link)
             self._lost_memory(link.sender, link.receiver.pid)
-        elif link.open:
+        elif sequence and link.open:
             self._transmit(link, sequence, frame)
 
     def _transmit(self, link: Link, sequence: int, frame: bytes) -> None:
@@ -200,7 +200,8 @@ class Network:
 
     def _acknowledged(self, link: Link, dial: int, seen: int) -> None:
         if link.open and link.dial == dial and link.sender.up:
-            link.session_out.acknowledged(seen)
+            for sequence, frame in link.session_out.acknowledged(seen):
+                self._transmit(link, sequence, frame)
 
     # -- connections --------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from multicast.protocol import PeerError
 from multicast.session import Receiver, Sender
+from multicast.wire import Bulk
 
 
 class Link:
@@ -29,14 +30,14 @@ class Link:
         self.got: list[int] = []
         self.resets: list[str] = []
 
-    def push(self) -> None:
+    def push(self, kind: type[bytes] = bytes) -> None:
         self.pushed += 1
-        frame = b"%d" % self.pushed
+        frame = kind(b"%d" % self.pushed)
         sequence = self.sender.push(frame)
         if sequence is None:
             self.resets.append("overflow")
             self.disconnect()
-        elif self.forward is not None:
+        elif sequence and self.forward is not None:
             self.forward.append((sequence, frame))
 
     def connect(self) -> None:
@@ -66,9 +67,14 @@ class Link:
         if self.forward is not None:
             self.backward.append(self.receiver.flushed)
 
+    def push_bulk(self) -> None:
+        self.push(Bulk)
+
     def acknowledge(self) -> None:
         if self.backward:
-            self.sender.acknowledged(self.backward.popleft())
+            released = self.sender.acknowledged(self.backward.popleft())
+            assert self.forward is not None
+            self.forward += released
 
     def restart_sender(self) -> None:
         self.disconnect()
@@ -83,11 +89,14 @@ class Link:
     def drain(self) -> None:
         """No more faults: everything arrives, is flushed and acknowledged."""
         self.connect()
-        while self.forward:
-            self.arrive()
-        self.flush()
-        while self.backward:
-            self.acknowledge()
+        while True:
+            while self.forward:
+                self.arrive()
+            self.flush()
+            while self.backward:
+                self.acknowledge()
+            if not self.forward:
+                break
 
 
 STEPS = ("push", "arrive", "arrive", "flush", "acknowledge", "connect", "disconnect")
@@ -169,6 +178,37 @@ def test_the_receiver_hears_of_a_restarted_sender_once() -> None:
     link.disconnect()
     link.connect()
     assert link.resets == ["lost"]
+
+
+@given(st.lists(st.sampled_from((*STEPS[1:], "push_bulk", "push_bulk", "push_bulk")), max_size=200))
+def test_bulk_of_any_size_comes_through_a_small_queue_in_order(steps: list[str]) -> None:
+    link = Link(frames_max=6)
+    for step in steps:
+        getattr(link, step)()
+        assert link.sender.queued <= 3
+    link.drain()
+    assert link.got == list(range(1, link.pushed + 1))
+    assert link.resets == []
+
+
+def test_what_is_no_bulk_overtakes_bulk_that_waits_and_has_half_of_the_queue() -> None:
+    link = Link(frames_max=6)
+    link.connect()
+    for kind in (Bulk, bytes, Bulk, Bulk, Bulk, bytes, bytes, bytes):
+        link.push(kind)
+    link.drain()
+    assert link.got == [1, 2, 3, 6, 7, 8, 4, 5] and link.resets == []
+    for _ in range(7):
+        link.push()
+    link.push_bulk()
+    assert link.resets == ["overflow"]
+
+
+def test_bulk_that_waits_is_gone_with_the_queue() -> None:
+    sender = Sender(frames_max=2)
+    assert [sender.push(Bulk(b"x")) for _ in range(3)] == [1, 0, 0]
+    assert [sender.push(b"y"), sender.push(b"y")] == [2, None]
+    assert sender.resume(1, 2) == ([], False)
 
 
 def test_a_queue_is_bounded_by_bytes_too() -> None:
