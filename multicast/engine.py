@@ -20,6 +20,7 @@ from multicast import records, wire
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
+    Bulk,
     MulticastProtocol,
     Outbox,
     Overloaded,
@@ -425,7 +426,7 @@ class Engine:
                 return
         held, data = self._held, self.codec.encode(channel, message)
         if getattr(message, "bulk", False):
-            data = wire.Bulk(data)
+            data = Bulk(data)
         if ticket or held:
             free = []
             for peer in to:

@@ -132,6 +132,10 @@ class Saved(msgspec.Struct):
     lost: bool = False
 
 
+class Bulk(bytes):
+    """An encoded message that others may overtake: one of many with which a large state travels (parts.portions)."""
+
+
 class Outbox:
     """The effects of one batch, in order. The engine makes it, hands it to every call, and carries the effects out.
 

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from multicast.protocol import PeerError
-from multicast.wire import Bulk
+from multicast.protocol import Bulk, PeerError
 
 QUEUE_FRAMES_MAX = 200_000
 QUEUE_BYTES_MAX = 128 * 1024 * 1024
@@ -31,10 +30,11 @@ class Sender:
     """The sending end of one link.
 
     frames_max, bytes_max: what may wait for acknowledgement; one frame more drops all of it (see `push`).
+    losses: how often that has happened since the last Welcome.
     """
 
     __slots__ = ("_bytes", "_next", "_unacknowledged", "_waiting", "_waiting_bytes", "bytes_max", "epoch", "frames_max",
-                 "peer_incarnation")  # fmt: skip
+                 "losses", "peer_incarnation")  # fmt: skip
 
     def __init__(self, frames_max: int = QUEUE_FRAMES_MAX, bytes_max: int = QUEUE_BYTES_MAX):
         self.frames_max = frames_max
@@ -43,6 +43,7 @@ class Sender:
         self.peer_incarnation: int | None = None
         self._next = 1
         self._bytes = 0
+        self.losses = 0
         self._unacknowledged: deque[tuple[int, bytes]] = deque()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -59,7 +60,8 @@ class Sender:
 
     def push(self, frame: bytes) -> int | None:
         """Take a frame; its sequence number, 0 if it waits for room. None: the queue overflowed, all of it is dropped
-        and a new epoch begins; close the connection, greet again, and tell the protocol `on_peer_reset`."""
+        and a new epoch begins; close the connection, greet again, and tell the protocol `on_peer_reset`, if it is the
+        first of the `losses`: what it answers must not fill the queue of a peer that is away once more, and so on."""
         if type(frame) is Bulk and (self._waiting or not self._has_room(frame)):
             if self._waiting_bytes + len(frame) > WAITING_BYTES_MAX:
                 self._overflow()
@@ -82,6 +84,7 @@ class Sender:
         self._waiting.clear()
         self._bytes = self._waiting_bytes = 0
         self.epoch += 1
+        self.losses += 1
 
     def _number(self, frame: bytes) -> int:
         sequence = self._next
@@ -106,11 +109,13 @@ class Sender:
         return released
 
     def resume(self, peer_incarnation: int, received: int) -> tuple[list[tuple[int, bytes]], bool]:
-        """After a Welcome: (frames to send now, whether the peer has restarted since the last Welcome)."""
+        """After a Welcome: (frames to send now, whether to tell the protocol `on_peer_reset`). It is told if since the
+        last Welcome the peer has restarted, or the queue has overflowed once more after that was told."""
         self.acknowledged(received)
-        restarted = self.peer_incarnation not in (None, peer_incarnation)
+        reset = self.peer_incarnation not in (None, peer_incarnation) or self.losses > 1
         self.peer_incarnation = peer_incarnation
-        return list(self._unacknowledged), restarted
+        self.losses = 0
+        return list(self._unacknowledged), reset
 
 
 class Receiver:

@@ -25,10 +25,6 @@ APPLICATION = 1
 HOST = 2
 
 
-class Bulk(bytes):
-    """An encoded message that others may overtake: one of many with which a large state travels (parts.portions)."""
-
-
 class Hello(msgspec.Struct, array_like=True):
     """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it
     has."""

@@ -73,7 +73,8 @@ class Outgoing(asyncio.Protocol):
         if sequence is None:
             log.warning("queue overflow: everything for this peer is dropped", peer=self.peer)
             self.abort("queue overflow")
-            self._reset(self.peer)
+            if self.sender.losses == 1:
+                self._reset(self.peer)
         elif sequence and self.ready:
             self._stage(sequence, frame)
 
@@ -209,14 +210,14 @@ class Outgoing(asyncio.Protocol):
         welcome, used = read
         if welcome.refusal:
             raise PeerError(f"refuses this process: {welcome.refusal[:200]}")
-        frames, restarted = self.sender.resume(welcome.incarnation, welcome.received)
+        frames, reset = self.sender.resume(welcome.incarnation, welcome.received)
         self.ready = True
         self._connected(self.peer, True)
         self._troubles.over(f"cannot reach process {self.peer}")
-        log.info("link up", peer=self.peer, resent=len(frames), peer_restarted=restarted)
+        log.info("link up", peer=self.peer, resent=len(frames), lost_memory=reset)
         for sequence, frame in frames:
             self._stage(sequence, frame)
-        if restarted:
+        if reset:
             self._reset(self.peer)
         self.flush()
         return data[used:]

@@ -139,7 +139,8 @@ class Network:
         sequence = link.session_out.push(frame)
         if sequence is None:
             self._break(link)
-            self._lost_memory(link.sender, link.receiver.pid)
+            if link.session_out.losses == 1:
+                self._lost_memory(link.sender, link.receiver.pid)
         elif sequence and link.open:
             self._transmit(link, sequence, frame)
 
@@ -267,10 +268,10 @@ class Network:
             return
         if link.dial != dial or not sender.up:
             return
-        frames, restarted = link.session_out.resume(incarnation, received)
+        frames, reset = link.session_out.resume(incarnation, received)
         link.open = True
         self._connected(sender, link.receiver.pid, True)
-        if restarted:
+        if reset:
             self._lost_memory(sender, link.receiver.pid)
         for sequence, frame in frames:
             self._transmit(link, sequence, frame)
