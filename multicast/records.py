@@ -150,7 +150,6 @@ _TYPES: dict[int, type] = {
     COMPLETED: Completed,
     BATCH_END: BatchEnd,
 }
-_KINDS = {kind: type_ for type_, kind in _TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _TYPES.items()

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from spark_etl.blackbox.graphs import Edge
 from spark_etl.blackbox.history import Transaction
-from spark_etl.blackbox.models import MODELS, PLAIN, REALTIME, SESSION, Judge, realtime_edges, weaker
+from spark_etl.blackbox.models import MODELS, PLAIN, REALTIME, SESSION, Judge, realtime_edges, session_edges, weaker
 from spark_etl.blackbox.resolve import INIT, Facts, Read
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
 from spark_etl.columns import absent
@@ -103,15 +103,8 @@ class _Judge(Judge):
         return [edge for one in by_file.values() for edge in realtime_edges(one)]
 
     def session_edges(self) -> list[Edge]:
-        """An operation that was not acknowledged binds nobody."""
-        last: dict[int, int] = {}
-        edges = []
-        for transaction in self.history:
-            if transaction.process in last:
-                edges.append(Edge(last[transaction.process], transaction.index, "session", None))
-            if transaction.type == "ok":
-                last[transaction.process] = transaction.index
-        return edges
+        """Those of the processes that run one after the other, although some do not."""
+        return session_edges(self.history)
 
 
 def judge(dependencies: Sequence[Dependency], placed: Sequence[Placed]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from multicast.simulation.checkers import attach
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
+from multicast.simulation.runner import fixed_words
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.trace import FrameTrace
 from multicast.simulation.true_time import TrueTime
@@ -56,13 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--signals", self.signals, "--profile", self.profile]
-        for name in ("size", "shards", "replicas", "clients", "seconds"):
-            value = getattr(self, name)
-            if value is not None:
-                words += [f"--{name}", str(value)]
-        for key in sorted(self.options):
-            words += ["--option", f"{key}={self.options[key]}"]
-        return shlex.join(words)
+        return shlex.join(words + fixed_words(self, ("size", "shards", "replicas", "clients", "seconds")))
 
 
 class Outcome(msgspec.Struct, kw_only=True):

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from multicast.types import Timestamp
 
 SUBMITTED, DELIVERED = "submitted", "delivered"
 """Phases that every protocol has: multicast by this process, and not known to be delivered; delivered here."""
-
-Blockers = Sequence[dict[str, Any]]
-"""What must happen first, each in one of these forms:
-{"message": id, "at": timestamp}: this message, proposed or committed at that timestamp, must be delivered, or committed
-above; {"clock": which, "at": time}: that clock, now at `at`, must reach the final timestamp; {"group": g, "barrier":
-stamp}: group g has promised up to there only; {"process": p}: p must be heard; {"leader": p}: p must say so."""
 
 
 def seen(
@@ -26,7 +20,13 @@ def seen(
     **more: Any,
 ) -> dict[str, Any]:
     """One message. local: the own group's stamp. stamps: those of all groups, as known here. What is None or empty is
-    left out."""
+    left out.
+
+    blocked_by: what must happen first, each in one of these forms: {"message": id, "at": timestamp}: this message,
+    proposed or committed at that timestamp, must be delivered, or committed above; {"clock": which, "at": time}: that
+    clock, now at `at`, must reach the final timestamp; {"group": g, "barrier": stamp}: group g has promised up to there
+    only; {"process": p}: p must be heard; {"leader": p}: p must say so.
+    """
     found: dict[str, Any] = {"phase": phase}
     if local is not None:
         found["local"] = list(local)

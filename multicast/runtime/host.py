@@ -54,8 +54,7 @@ class Host:
     incarnation: differs in every life; by default the time. durability: "fsync", or "os": survives the death of the
     process, not of the machine.
     on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
-    on_error(error): once, when the host fails. lost: the disk that this process had before is gone (`Saved.lost`).
-    wall(): the wall clock, microseconds since 1970.
+    lost: the disk that this process had before is gone (`Saved.lost`). wall(): the wall clock, microseconds since 1970.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class Host:
         durability: str = "fsync",
         on_batch: Callable[[Batch], None] | None = None,
         on_flushed: Callable[[int], None] | None = None,
-        on_error: Callable[[BaseException], None] | None = None,
         lost: bool = False,
         wall: Callable[[], int] = wall_us,
     ):
@@ -89,7 +87,6 @@ class Host:
         self.failed: asyncio.Future[None]
         self._on_batch = on_batch
         self._on_flushed = on_flushed
-        self._on_error = on_error
         self._lost = lost
         self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail)
         self._links = Links(
@@ -201,8 +198,6 @@ class Host:
         if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()  # seen, even if nobody awaits it
-        if self._on_error is not None:
-            self._on_error(error)
 
     def _told_of_progress(self) -> None:
         if self._progress is not None and not self._progress.done():

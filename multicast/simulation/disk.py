@@ -31,7 +31,6 @@ class SimulatedDisk:
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
-        self.bytes_lost = 0
         self.failing = False
 
     def list(self) -> list[str]:
@@ -115,7 +114,6 @@ class SimulatedDisk:
                 zeros = rng.randrange(loose - kept + 1) if rng.random() < 0.3 else 0
             del file.data[file.synced + kept :]
             file.data += bytes(zeros)
-            self.bytes_lost += loose - kept
             if not file.data and file.synced == 0 and rng.random() < 0.5:
                 del self._files[name]
 

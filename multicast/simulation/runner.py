@@ -36,6 +36,15 @@ if TYPE_CHECKING:
 PROFILES = ("calm", "faults")
 
 
+def fixed_words(settings: Any, names: Sequence[str]) -> list[str]:
+    """The options of a command line for what is fixed of these settings, those of the protocol last."""
+    values = [(name, getattr(settings, name)) for name in names]
+    words = [word for name, value in values if value is not None for word in (f"--{name}", str(value))]
+    for key in sorted(settings.options):
+        words += ["--option", f"{key}={settings.options[key]}"]
+    return words
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. size: one of `drawing.SIZES`. store: replicas of a store
     run on the protocol (`worlds`)."""
@@ -52,13 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The command that runs this seed again."""
         words = ["python", "-m", "multicast.simulation", "run", "--protocol", protocol, "--seeds", f"{seed}:{seed + 1}"]
         words += ["--profile", self.profile, *(["--store"] if self.store else [])]
-        for name in ("size", "groups", "replicas", "messages"):
-            value = getattr(self, name)
-            if value is not None:
-                words += [f"--{name}", str(value)]
-        for key in sorted(self.options):
-            words += ["--option", f"{key}={self.options[key]}"]
-        return shlex.join(words)
+        return shlex.join(words + fixed_words(self, ("size", "groups", "replicas", "messages")))
 
 
 class Outcome(msgspec.Struct, kw_only=True):

@@ -98,6 +98,19 @@ class Limits(msgspec.Struct, frozen=True):
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
+def session_edges(history: Iterable[Transaction]) -> list[Edge]:
+    """From each transaction to the next one of its process. Nobody knows when one of unknown outcome took effect:
+    nothing follows it."""
+    last: dict[int, int] = {}
+    edges = []
+    for transaction in history:
+        if transaction.process in last:
+            edges.append(Edge(last[transaction.process], transaction.index, "session", None))
+        if transaction.type == "ok":
+            last[transaction.process] = transaction.index
+    return edges
+
+
 class Judge:
     """One history. `verdicts` gives every model of MODELS."""
 
@@ -207,18 +220,8 @@ class Judge:
         return overwritten(self.facts, self.readers, key, earlier, later)
 
     def session_edges(self) -> list[Edge]:
-        """From each transaction to the next one of its process. Nobody knows when one of unknown outcome took effect:
-        nothing follows it."""
-        if self.no_sessions:
-            return []
-        last: dict[int, int] = {}
-        edges = []
-        for transaction in self.history:
-            if transaction.process in last:
-                edges.append(Edge(last[transaction.process], transaction.index, "session", None))
-            if transaction.type == "ok":
-                last[transaction.process] = transaction.index
-        return edges
+        """`session_edges`; none without sessions."""
+        return [] if self.no_sessions else session_edges(self.history)
 
     def realtime_edges(self) -> list[Edge]:
         """Enough of "completed before the other was invoked" that the rest follows: of those completed before an
