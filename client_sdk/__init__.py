@@ -51,7 +51,7 @@ from client_sdk.errors import (
 )
 from client_sdk.interactive import InteractiveTransaction
 from kvstore.api.codec import Page
-from kvstore.api.model import Add, Append, Compare, Delete, Found, Get, OperationResult, Put, Range, Result
+from kvstore.api.model import Add, Append, Compare, Delete, Get, KeyValue, OperationResult, Put, Range, Result
 from multicast.types import ZERO, Timestamp
 
 __all__ = [
@@ -65,11 +65,11 @@ __all__ = [
     "Conflict",
     "Delete",
     "Expired",
-    "Found",
     "Get",
     "IdReused",
     "InteractiveTransaction",
     "InvalidRequest",
+    "KeyValue",
     "KvError",
     "OperationResult",
     "OutcomeUnknown",

@@ -17,7 +17,7 @@ from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import Router, find_urls
 from kvstore.api.codec import Page
-from kvstore.api.model import Found
+from kvstore.api.model import KeyValue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class AsyncClient:
 
     async def scan(
         self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
-    ) -> AsyncIterator[Found]:
+    ) -> AsyncIterator[KeyValue]:
         """The entries of `scan_pages`, one by one."""
         async for page in self.scan_pages(prefix, page_size=page_size, timeout=timeout):
             for entry in page.entries:

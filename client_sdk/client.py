@@ -17,7 +17,7 @@ from client_sdk.async_client import AsyncClient
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from kvstore.api.codec import Page
-from kvstore.api.model import Found
+from kvstore.api.model import KeyValue
 from multicast.types import Timestamp
 
 P = ParamSpec("P")
@@ -115,7 +115,9 @@ class Client:
         """See `AsyncClient.scan_pages`."""
         return self._iterate(self._client.scan_pages(prefix, page_size=page_size, timeout=timeout))
 
-    def scan(self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None) -> Iterator[Found]:
+    def scan(
+        self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
+    ) -> Iterator[KeyValue]:
         """See `AsyncClient.scan`."""
         for page in self.scan_pages(prefix, page_size=page_size, timeout=timeout):
             yield from page.entries

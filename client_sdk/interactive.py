@@ -16,7 +16,7 @@ from client_sdk import requests
 from client_sdk.attempts import Attempts
 from client_sdk.errors import Conflict
 from client_sdk.requests import as_bytes
-from kvstore.api.model import Compare, Delete, Found, Operation, Put
+from kvstore.api.model import Compare, Delete, KeyValue, Operation, Put
 from multicast.types import ZERO, Timestamp
 
 
@@ -29,7 +29,7 @@ class InteractiveTransaction:
     def __init__(self, attempts: Attempts, timeout: float | None):
         self._attempts = attempts
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._reads: dict[bytes, Found | None] = {}
+        self._reads: dict[bytes, KeyValue | None] = {}
         self._writes: dict[bytes, bytes | None] = {}
         self._done = False
         self.version: Timestamp | None = None

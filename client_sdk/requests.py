@@ -20,7 +20,7 @@ import msgspec
 from client_sdk.errors import InvalidRequest, ResultsForgotten
 from kvstore.api import codec
 from kvstore.api.codec import MalformedAnswer, Page
-from kvstore.api.model import Compare, Found, InvalidTransaction, Operation, Range, Result, Transaction, validate
+from kvstore.api.model import Compare, InvalidTransaction, KeyValue, Operation, Range, Result, Transaction, validate
 from multicast.types import ZERO, MessageId, Timestamp, is_uuid7, new_message_id
 
 T = TypeVar("T")
@@ -100,12 +100,12 @@ def as_bytes(text: bytes | str) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def get(key: bytes | str, *, timeout: float | None = None) -> Request[Found | None]:
+def get(key: bytes | str, *, timeout: float | None = None) -> Request[KeyValue | None]:
     """The key's value and version; None if it is absent. Linearizable."""
     name = as_bytes(key)
 
-    def parse(answer: Answer) -> Found | None:
-        return None if answer.status == 404 else Found(name, answer.body, codec.parse_etag(answer.etag))
+    def parse(answer: Answer) -> KeyValue | None:
+        return None if answer.status == 404 else KeyValue(name, answer.body, codec.parse_etag(answer.etag))
 
     return Request("GET", _key_path(name), parse, (name,), timeout, accepts=(200, 404))
 

@@ -26,9 +26,9 @@ from kvstore.api.model import (
     Append,
     Compare,
     Delete,
-    Found,
     Get,
     InvalidTransaction,
+    KeyValue,
     Operation,
     OperationResult,
     Put,
@@ -207,6 +207,7 @@ def _operation(field: str, operation: OperationJson) -> Operation:
         return Append(key, _bytes(field, "value", operation.value, operation.value_b64))
     return Delete(key)
 
+
 def transaction_body(transaction: Transaction) -> bytes:
     """The body of `POST /v1/txn`."""
     return encode(
@@ -249,7 +250,7 @@ class Page(msgspec.Struct, frozen=True):
     """
 
     version: Timestamp
-    entries: tuple[Found, ...]
+    entries: tuple[KeyValue, ...]
     next_page_token: str | None
 
 
@@ -323,14 +324,14 @@ def parse_etag(etag: str | None) -> Timestamp:
         raise MalformedAnswer(f"ETag: {error}") from error
 
 
-def entry_json(found: Found) -> dict[str, Any]:
+def entry_json(found: KeyValue) -> dict[str, Any]:
     """A key with its value and version."""
     return {**text_or_b64("key", found.key), **text_or_b64("value", found.value), "version": str(found.version)}
 
 
-def _entry(answer: _EntryAnswer) -> Found:
+def _entry(answer: _EntryAnswer) -> KeyValue:
     key = _bytes("entry", "key", answer.key, answer.key_b64)
-    return Found(key, _bytes("entry", "value", answer.value, answer.value_b64), Timestamp.parse(answer.version))
+    return KeyValue(key, _bytes("entry", "value", answer.value, answer.value_b64), Timestamp.parse(answer.version))
 
 
 def page_answer(page: Page) -> bytes:
@@ -372,7 +373,7 @@ def _result(operation: Operation, answer: _ResultAnswer) -> OperationResult:
         if answer.value is None and answer.value_b64 is None:
             return OperationResult()
         value = _bytes("result", "value", answer.value, answer.value_b64)
-        return OperationResult(found=Found(operation.key, value, Timestamp.parse(answer.version)))
+        return OperationResult(found=KeyValue(operation.key, value, Timestamp.parse(answer.version)))
     if isinstance(operation, Add):
         if not isinstance(answer.value, int):
             raise MalformedAnswer("an add without its new value")

@@ -85,8 +85,8 @@ class Transaction(msgspec.Struct, array_like=True, gc=False):
     failure: tuple[Operation, ...] = ()
 
 
-class Found(msgspec.Struct, array_like=True, gc=False):
-    """A key as a read saw it."""
+class KeyValue(msgspec.Struct, array_like=True, gc=False):
+    """A key, its value and its version, as a read saw them."""
 
     key: bytes
     value: bytes
@@ -100,11 +100,11 @@ class OperationResult(msgspec.Struct, array_like=True, gc=False, omit_defaults=T
     Range: `entries` in key order, `more` if there are further ones.
     """
 
-    found: Found | None = None
+    found: KeyValue | None = None
     deleted: bool = False
     value: int = 0
     length: int = 0
-    entries: tuple[Found, ...] = ()
+    entries: tuple[KeyValue, ...] = ()
     more: bool = False
 
 

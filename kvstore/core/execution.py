@@ -20,8 +20,8 @@ from kvstore.api.model import (
     Append,
     Compare,
     Delete,
-    Found,
     Get,
+    KeyValue,
     Operation,
     OperationResult,
     Put,
@@ -144,7 +144,7 @@ class Execution:
 
     def _get(self, operation: Get) -> OperationResult:
         row = self._current(operation.key)
-        return OperationResult(found=None if row is None else Found(operation.key, *row))
+        return OperationResult(found=None if row is None else KeyValue(operation.key, *row))
 
     def _put(self, operation: Put) -> OperationResult:
         self.writes[operation.key] = operation.value
@@ -186,11 +186,11 @@ class Execution:
             further, more = self._state.scan(prefix, stored[-1][0], limit + len(writes))
             stored += further
         end = stored[-1][0] if more else None
-        found = [Found(*entry) for entry in stored if entry[0] not in writes]
+        found = [KeyValue(*entry) for entry in stored if entry[0] not in writes]
         if writes:
             for key, value in writes.items():
                 if value is not None and key.startswith(prefix) and key > after and (end is None or key <= end):
-                    found.append(Found(key, value, self._timestamp))
+                    found.append(KeyValue(key, value, self._timestamp))
             found.sort(key=_key_of)
         more = more or len(found) > limit
         del found[limit:]
@@ -200,7 +200,7 @@ class Execution:
         return OperationResult(entries=tuple(found), more=more)
 
 
-def _key_of(found: Found) -> bytes:
+def _key_of(found: KeyValue) -> bytes:
     return found.key
 
 

@@ -12,7 +12,19 @@ import msgspec
 from aiohttp import web
 
 from kvstore.api import codec
-from kvstore.api.model import Add, Append, Compare, Delete, Found, Get, Operation, OperationResult, Put, Range, Result
+from kvstore.api.model import (
+    Add,
+    Append,
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Operation,
+    OperationResult,
+    Put,
+    Range,
+    Result,
+)
 from kvstore.api.model import Transaction as Txn
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.api.shard_map import ShardMap
@@ -205,11 +217,11 @@ class FakeCluster:
     def operate(self, operation: Operation, version: Timestamp) -> OperationResult:
         if isinstance(operation, Range):
             keys = sorted(k for k in self.rows if k.startswith(operation.prefix) and k > operation.after)
-            entries = tuple(Found(k, *self.rows[k]) for k in keys[: operation.limit])
+            entries = tuple(KeyValue(k, *self.rows[k]) for k in keys[: operation.limit])
             return OperationResult(entries=entries, more=len(keys) > operation.limit)
         key, row = operation.key, self.rows.get(operation.key)
         if isinstance(operation, Get):
-            return OperationResult(found=Found(key, *row) if row else None)
+            return OperationResult(found=KeyValue(key, *row) if row else None)
         if isinstance(operation, Delete):
             return OperationResult(deleted=self.rows.pop(key, None) is not None)
         if isinstance(operation, Add):

@@ -17,9 +17,9 @@ from kvstore.api.model import (
     Append,
     Compare,
     Delete,
-    Found,
     Get,
     InvalidTransaction,
+    KeyValue,
     Operation,
     OperationResult,
     Put,
@@ -53,7 +53,7 @@ _compares = st.one_of(
 )
 _branch = st.lists(_operations, max_size=4).map(tuple)
 _int64 = st.integers(-(2**63), 2**63 - 1)
-_found = st.builds(Found, _keys, _values, _versions)
+_found = st.builds(KeyValue, _keys, _values, _versions)
 
 
 @st.composite
@@ -64,7 +64,7 @@ def _answered(draw: st.DrawFn) -> tuple[Transaction, Result]:
 
     def result_of(operation: Operation) -> OperationResult:
         if isinstance(operation, Get):
-            found = draw(st.none() | st.builds(Found, st.just(operation.key), _values, _versions))
+            found = draw(st.none() | st.builds(KeyValue, st.just(operation.key), _values, _versions))
             return OperationResult(found=found)
         if isinstance(operation, Range):
             return OperationResult(entries=draw(st.lists(_found, max_size=3).map(tuple)), more=draw(st.booleans()))
@@ -156,7 +156,7 @@ def test_how_requests_stand_on_the_wire() -> None:
 
 
 def test_how_answers_stand_on_the_wire() -> None:
-    found = Found(b"a", ODD, VERSION)
+    found = KeyValue(b"a", ODD, VERSION)
     branch = (Get(b"a"), Get(ODD), Put(b"a", b""), Delete(b"a"), Add(b"a", 1), Append(b"a", b"x"), Range(b"", 1))
     results = (
         OperationResult(found=found), OperationResult(), OperationResult(), OperationResult(deleted=True),

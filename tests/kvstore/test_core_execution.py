@@ -11,8 +11,8 @@ from kvstore.api.model import (
     Append,
     Compare,
     Delete,
-    Found,
     Get,
+    KeyValue,
     OperationResult,
     Put,
     Range,
@@ -71,7 +71,7 @@ def test_operations_see_the_effects_of_earlier_ones_of_their_branch():
     done = run(state(a=b"5"), Add(b"a", 2), Get(b"a"), Append(b"a", b"!"), Delete(b"a"), Get(b"a"), Add(b"a", -1))
     assert [result for _, result in done.results] == [
         OperationResult(value=7),
-        OperationResult(found=Found(b"a", b"7", NOW)),
+        OperationResult(found=KeyValue(b"a", b"7", NOW)),
         OperationResult(length=2),
         OperationResult(deleted=True),
         OperationResult(),
@@ -134,9 +134,9 @@ def test_condition_and_written_keys():
 
 def test_results_of_shards_merge_into_one_per_operation():
     branch = (Put(b"a", b""), Range(b"k", 2), Get(b"b"))
-    entry = [Found(b"k%d" % i, b"", OLD) for i in range(4)]
+    entry = [KeyValue(b"k%d" % i, b"", OLD) for i in range(4)]
     one = [(0, OperationResult()), (1, OperationResult(entries=(entry[0], entry[3])))]
-    two = [(1, OperationResult(entries=(entry[1],))), (2, OperationResult(found=Found(b"b", b"v", OLD)))]
+    two = [(1, OperationResult(entries=(entry[1],))), (2, OperationResult(found=KeyValue(b"b", b"v", OLD)))]
     merged = merge_results(branch, [one, two])
     assert merged[1] == OperationResult(entries=(entry[0], entry[1]), more=True)
-    assert merged[2].found == Found(b"b", b"v", OLD)
+    assert merged[2].found == KeyValue(b"b", b"v", OLD)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.api.model import Found, OperationResult, Result, Transaction
+from kvstore.api.model import KeyValue, OperationResult, Result, Transaction
 from kvstore.config import Limits
 from kvstore.core.messages import Answered, Refused
 from kvstore.http.app import ApiServer, HttpApi
@@ -170,7 +170,7 @@ async def test_our_own_bug_is_a_500_without_its_innards() -> None:
 
 
 async def test_a_read_that_was_lost_on_its_way_is_read_again() -> None:
-    found = OperationResult(found=Found(b"a", b"value", VERSION))
+    found = OperationResult(found=KeyValue(b"a", b"value", VERSION))
     answers = [answered(omitted=True), answered(found)]
 
     async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
