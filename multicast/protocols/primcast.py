@@ -60,8 +60,8 @@ Deviations from the algorithms, with reasons:
    tells another group of m has delivered it, and tells p so, or knows of a quorum without p's old word
    (parts.delivered, by_quorum).
 
-Orderings relied on: FIFO from a primary to a follower between NEW-STATE and proposals; whatever is lost with a link is
-found by place, position or time.
+Orderings relied on: none for safety; FIFO makes repairs rare. Whatever is lost with a link, or overtakes a NEW-STATE,
+is found by place, position or time.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ and the leader's own acknowledgement (it is part of every quorum that counts, si
 it commits); line 51 takes ACCEPTED states of the maximal cballot only. tests/planted/white_box.py has each of these
 lines, and each of the deviations 1 to 5, 7 and 11 left out, as a bug that a random run or a staged schedule finds.
 
-Orderings relied on: FIFO from a leader to its followers (ACCEPT before DELIVER, NEW_STATE before either; DELIVERs and
-heartbeats in order of their positions); a loss is found by position.
+Orderings relied on: FIFO from a leader to its followers (ACCEPT before DELIVER; DELIVERs and heartbeats in order of
+their positions); a loss is found by position. What overtakes a NEW_STATE counts when that is there, or is fetched.
 """
 
 from __future__ import annotations
