@@ -192,27 +192,47 @@ def test_how_a_problem_stands_on_the_wire() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "field"),
+    ("body", "field", "says"),
     [
-        ({"op": "put", "key": "a", "key_b64": "YQ==", "value": ""}, "success[0].key"),
-        ({"op": "put", "value": ""}, "success[0].key"),
-        ({"op": "put", "key": "a"}, "success[0].value"),
-        ({"op": "get", "key_b64": "YQ"}, "success[0].key_b64"),
-        ({"op": "get", "key_b64": "Y!=="}, "success[0].key_b64"),
-        ({"op": "add", "key": "a", "delta": 2**63}, "success[0].delta"),
-        ({"op": "range", "prefix": "a", "prefix_b64": "YQ=="}, "success[0].prefix"),
-        ({"op": "got", "key": "a"}, "success[0].op"),
-        ({"op": "get", "kye": "a"}, "success[0].kye"),
-        ({"op": "get", "key": ""}, "success[0].key"),
-        ({"op": "get", "key": "k" * 401}, "success[0].key"),
-        ({"op": "range", "limit": 1001}, "success[0].limit"),
-        ({"op": "range", "limit": 0}, "success[0].limit"),
+        (b"", "body", "not JSON"),
+        (b"{", "body", "not JSON"),
+        (b"\xff\xfe", "body", "not JSON"),
+        (b"[]", "body", "a JSON object"),
+        (b"[" * 100_000, "body", "not JSON"),
+        ({}, "transaction", "no comparison and no operation"),
+        ({"sucess": []}, "sucess", "did you mean 'success'?"),
+        ({"success": [{"op": "put", "key": "a", "valu": "b"}]}, "success[0].valu", "did you mean 'value'?"),
+        ({"success": [{"op": "puts", "key": "a"}]}, "success[0].op", "did you mean 'put'?"),
+        ({"success": [{"key": "a"}]}, "success[0]", "op"),
+        ({"success": [{"op": "get"}]}, "success[0].key", "give key or key_b64"),
+        ({"success": [{"op": "get", "key": "a", "key_b64": "YQ=="}]}, "success[0].key", "not both"),
+        ({"success": [{"op": "get", "key_b64": "a"}]}, "success[0].key_b64", "not base64"),
+        ({"success": [{"op": "get", "key": ""}]}, "success[0].key", "1 to 400 bytes, this one 0"),
+        ({"success": [{"op": "get", "key": "é" * 201}]}, "success[0].key", "1 to 400 bytes, this one 402"),
+        ({"success": [{"op": "put", "key": "a"}]}, "success[0].value", "missing"),
+        ({"success": [{"op": "put", "key": "a", "value": 7}]}, "success[0].value", "Expected"),
+        ({"success": [{"op": "add", "key": "a", "delta": 2**63}]}, "success[0].delta", "64-bit"),
+        ({"success": [{"op": "add", "key": "a", "delta": 1.5}]}, "success[0].delta", "Expected `int`"),
+        ({"success": [{"op": "range", "prefix": "a", "limit": 0}]}, "success[0].limit", "from 1 to 1000"),
+        ({"compare": [{"key": "a", "target": "value", "op": "~", "value": "b"}]}, "compare[0].op", "Invalid"),
+        (
+            {"compare": [{"key": "a", "target": "exists", "op": "==", "value": "b"}]},
+            "compare[0].value",
+            "true or false",
+        ),
+        ({"compare": [{"key": "a", "target": "exists", "op": "<", "value": True}]}, "compare[0].op", "== or !="),
+        ({"compare": [{"key": "a", "target": "version", "op": "==", "value": "x"}]}, "compare[0].value", "a version"),
+        ({"success": [{"op": "get", "key": "a"}] * 513}, "transaction", "at most 512"),
+        ({"success": [{"op": "put", "value": ""}]}, "success[0].key", "missing"),
+        ({"success": [{"op": "get", "key_b64": "Y!=="}]}, "success[0].key_b64", "not base64"),
+        ({"success": [{"op": "range", "prefix": "a", "prefix_b64": "YQ=="}]}, "success[0].prefix", "not both"),
+        ({"success": [{"op": "range", "limit": 1001}]}, "success[0].limit", "from 1 to 1000"),
     ],
 )
-def test_a_wrong_request_is_refused_by_field(operation: dict[str, Any], field: str) -> None:
+def test_a_malformed_transaction_is_refused_by_name(body: Any, field: str, says: str) -> None:
     with pytest.raises(InvalidTransaction) as refused:
-        validate(codec.parse_transaction(json.dumps({"success": [operation]}).encode()))
-    assert refused.value.field == field
+        validate(codec.parse_transaction(body if isinstance(body, bytes) else json.dumps(body).encode()))
+    assert refused.value.field == field and says in refused.value.problem
 
 
 @given(st.binary(max_size=200))
