@@ -8,18 +8,18 @@ stamp is told to, and what follows from the stamps of other groups, is the owner
     Paxos*         inside the group (parts.paxos)               see there
     Deliver        leader -> others of the group                -  (the decisions that it rests on are)
     PositionAsk, Position                                       (parts.reign)
-    Applied        member -> members                            the state after that instance
+    Applied        member -> members                            (parts.truncation)
     StateAsk, State  between members                            -  (parts.transfer)
     Stable         process -> destination groups                -  (parts.delivered)
     Forgot         process without memory -> everybody          -  (parts.reminders)
     Reminder       process -> who has forgotten                 -  (parts.reminders)
 
-Garbage. An instance is dropped by a member that has applied it, durably, when all have (or a quorum has, and the others
-lack more than `_KEPT` instances). A member that needs dropped ones gets the present state of a peer
-(parts.transfer), after the host's catch-up of the deliveries that it supposes. It may lead by then: if its reign
-is being prepared it goes on; if it reigns (it did not hear that its proposals were decided) it begins a new ballot, as
-it does not know any more what is in flight. A member that sees by the watermarks of its group that it is behind gets
-the deliveries from a peer's journal (parts.behind); it may have them before it has the log (`Entry.logged`).
+Garbage. When an instance of the log is dropped is parts.truncation. A member that needs dropped ones gets the present
+state of a peer (parts.transfer), after the host's catch-up of the deliveries that it supposes. It may lead by then: if
+its reign is being prepared it goes on; if it reigns (it did not hear that its proposals were decided) it begins a new
+ballot, as it does not know any more what is in flight. A member that sees by the watermarks of its group that it is
+behind gets the deliveries from a peer's journal (parts.behind); it may have them before it has the log
+(`Entry.logged`).
 
 Lost disk. A process whose disk is gone comes back as its group's consensus says (parts.paxos): what was decided with
 its vote is safe by that, and with it the stamps that it told and the reigns that it began. What others count on besides
@@ -33,8 +33,6 @@ from __future__ import annotations
 
 import random
 from typing import Any, Protocol
-
-import msgspec
 
 from multicast.parts import paxos, reminders
 from multicast.parts.behind import Behind
@@ -57,18 +55,11 @@ from multicast.parts.paxos import Paxos
 from multicast.parts.reign import FOLLOWING, PREPARING, Position, PositionAsk, Reign
 from multicast.parts.reminders import Forgot, Reminder, Reminders
 from multicast.parts.transfer import StateAsk, StateTransfer
+from multicast.parts.truncation import Applied, Truncation
 from multicast.protocol import Handler, Outbox, Saved
 from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology
 
 _FIRST_NUMBER = 1
-_KEPT = 64
-
-
-class Applied(msgspec.Struct, array_like=True, tag=5, gc=False):
-    """I have durably applied the log up to this instance, and delivered up to this timestamp."""
-
-    instance: int
-    delivered: Timestamp
 
 
 HOUSEKEEPING = (Applied, PositionAsk, Position, StateAsk, State, Stable, *reminders.MESSAGES)
@@ -146,7 +137,7 @@ class GroupMember:
         self._behind = Behind(o.retry_us, rng)
         self._deadlines = deadlines
         for name, timer in {
-            "applied": self._tell_if_applied, "behind": self._fetch_if_behind, "positions": self._ask_positions,
+            "behind": self._fetch_if_behind, "positions": self._ask_positions,
             "return": self._return_if_due,
         }.items():  # fmt: skip
             deadlines.add(name, timer)
@@ -155,8 +146,7 @@ class GroupMember:
             is_needed=lambda: self.paxos.stranded, give=self._give_state, adopt=self._adopt,
         )  # fmt: skip
         self._reminders = Reminders(self_id, topology, o.retry_us)
-        self._applied: dict[ProcessId, int] = dict.fromkeys(self.members, 0)
-        self._told = 0
+        self._truncation = Truncation(self_id, self.members, o.stability_us, deadlines, self._say_applied)
         self.handlers: dict[type, Handler] = {
             **dict.fromkeys(paxos.MESSAGES, Handler(self._on_paxos, own_group=True)),
             Deliver: Handler(self._on_deliver, own_group=True), Applied: Handler(self._on_applied, own_group=True),
@@ -176,7 +166,7 @@ class GroupMember:
             self._deadlines.by("return", now)
         self._after_paxos(now, out)
         if not saved.first:
-            self._tell_later(now)
+            self._truncation.tell_later(now)
 
     # -- for the owner ------------------------------------------------------------------------------------------------
 
@@ -241,7 +231,7 @@ class GroupMember:
             reign.promise(part.promised)
             if acted:
                 self._stop_acting()
-        for instance, values in part.take():
+        for instance, values in part.instances.take():
             if instance > self.log.instance:
                 self._apply(instance, values, now, out)
         if part.leading and reign.state is FOLLOWING:
@@ -267,7 +257,7 @@ class GroupMember:
                 self.log.advance(command, out)
                 if self.reign.acting:
                     self.reign.clock.advance(command.final.time)
-        self._tell_later(now)
+        self._truncation.tell_later(now)
         self.deliver_ready(now, out)
 
     # -- delivery -----------------------------------------------------------------------------------------------------
@@ -406,7 +396,7 @@ class GroupMember:
             self.paxos.election.stand(now, out)
         self.deliver_ready(now, out)
         self._after_paxos(now, out)
-        self._tell_later(now)
+        self._truncation.tell_later(now)
 
     # -- a process that has lost its disk -----------------------------------------------------------------------------
 
@@ -429,7 +419,7 @@ class GroupMember:
         behind = told.watermark > self.deliveries.timestamp
         if told.complete and not behind and self.paxos.may_return:
             self.paxos.finish_return(now, out)
-            self._tell_applied(out)
+            self._truncation.tell(out)
             return None
         if told.tick(now, out) and behind:
             out.catch_up(self._transfer.next_peer())
@@ -445,28 +435,14 @@ class GroupMember:
         self.log.drop(self.deliveries.on_stable_message(sender, stable, out), out)
         self._notice_ahead(sender, stable.watermark, now)
 
-    def _tell_later(self, now: int) -> None:
-        self._deadlines.by("applied", now + self._options.stability_us)
+    def _say_applied(self) -> Applied | None:
+        return None if self.paxos.amnesiac else Applied(self.log.instance, self.deliveries.timestamp)
 
-    def _tell_if_applied(self, now: int, out: Outbox) -> None:
-        if self.log.instance > self._told:
-            self._tell_applied(out)
-
-    def _tell_applied(self, out: Outbox) -> None:
-        if not self.paxos.amnesiac:
-            self._told = self.log.instance
-            out.send_durable(self.members, Applied(self._told, self.deliveries.timestamp))
-
-    def _on_applied(self, sender: ProcessId, message: Applied, now: int, out: Outbox) -> None:
-        """Drop the instances that nobody needs any more."""
-        applied = self._applied
-        applied[sender] = max(applied[sender], message.instance)
-        quorum = sorted(applied.values(), reverse=True)[self._topology.quorum(self.group) - 1]
-        spare = max(min(applied.values()), self.log.instance - _KEPT)
-        drop = min(quorum, spare, applied[self._self_id])
-        if drop >= self.paxos.low:
-            self.paxos.truncate(drop, out)
-        self._notice_ahead(sender, message.delivered, now)
+    def _on_applied(self, sender: ProcessId, applied: Applied, now: int, out: Outbox) -> None:
+        instance = self._truncation.heard(sender, applied, self.log.instance)
+        if instance >= self.paxos.instances.low:
+            self.paxos.instances.truncate(instance, out)
+        self._notice_ahead(sender, applied.delivered, now)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -481,12 +457,13 @@ class GroupMember:
         self._transfer.forget(peer)
         if peer in self.others:
             self.paxos.on_peer_reset(peer, now)
-            self._told = 0
-            self._tell_later(now)
+            self._truncation.tell_later(now, again=True)
 
     def tick(self, now: int, out: Outbox) -> int | None:
         """Consensus and watermarks; the rest is in the owner's deadlines. Returns when it wants to be called again."""
         wake = self.paxos.tick(now, out)
+        if self.paxos.promised != self.reign.ballot:
+            self._after_paxos(now, out)
         return wake if self.paxos.amnesiac else earliest(wake, self.deliveries.tick(now, out))
 
     # -- for people ---------------------------------------------------------------------------------------------------

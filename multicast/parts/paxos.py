@@ -5,7 +5,8 @@ members; each, unless it has promised a higher ballot, keeps the batch on disk a
 every member learns by itself, two message delays after the leader's proposal, that a quorum has accepted it. Who leads
 is elected (parts.election): a vote is a promise, and says what the member has accepted. Who has won proposes again, in
 its ballot, for every instance that is not decided, what was accepted in the highest ballot, an empty batch where
-nothing was. A member that hears of a higher ballot from its leader has promised that, too.
+nothing was. A member that hears of a higher ballot from its leader has promised that, too. What a member has accepted,
+and when that is decided, is parts.instances.
 
     message    from -> to               durable before it leaves
     NewLeader, Nack, Returned, Highest  (parts.election, parts.rejoin)
@@ -18,14 +19,13 @@ nothing was. A member that hears of a higher ballot from its leader has promised
     Begun      leader -> member without memory    -  (its ballot began with promises of a quorum)
 
 Use. Forward `MESSAGES` to `on_message`; call `end_batch` and `tick` with the protocol's own; after any of these calls
-`take` what was decided. `propose` queues a value at a leader, and a deposed leader forgets its queue: whoever wants a
-value decided repeats it until he sees it decided. `truncate` drops instances that the user needs no longer; a member
-that asks for dropped ones learns so (`stranded_below`), and must be given the user's state by other means and then
-`jump`. The first ballot belongs to the first member and needs no promises: nothing can have been accepted below it.
+`instances.take` what was decided. `propose` queues a value at a leader, and a deposed leader forgets its queue: whoever
+wants a value decided repeats it until he sees it decided. `instances.truncate` drops those that the user needs no
+longer; a member that asks for dropped ones learns so (`stranded_below`), and must be given the user's state by other
+means and then `jump`.
 
-Durable: `x` + instance -> ballot and batch; `xp` -> the promised ballot; `xd` -> up to where all is decided, and the
-lowest instance that is kept. Not every decision is durable where it was learned: what is lost is learned again. (`xs`,
-the ballot for which a process stood, was written apart from its promise once, and is still read.)
+Durable: `xp` -> the promised ballot; the rest is in parts.instances. (`xs`, the ballot for which a process stood, was
+written apart from its promise once, and is still read.)
 
 Lost disk. A member whose disk is gone (`amnesiac`, parts.rejoin) learns decisions and keeps what leaders send, but
 sends no Promise and no Accepted, and does not stand. When it knows a bound for what it may have promised, whoever leads
@@ -52,24 +52,21 @@ from multicast.parts import rejoin
 from multicast.parts.ballots import CANDIDATE, LEADER, REJOINING, Heartbeat, Nack, NewLeader
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.election import Election
+from multicast.parts.instances import Instances, Values
 from multicast.parts.options import GroupOptions
 from multicast.parts.portions import Portion
 from multicast.parts.rejoin import Highest
 from multicast.protocol import Handler, Outbox, PeerError, Saved
 from multicast.types import Ballot, ProcessId
 
-PREFIX = b"x"
 _PROMISED_KEY = b"xp"
 _STOOD_KEY = b"xs"
-_DECIDED_KEY = b"xd"
 _BATCH_BYTES = 1024 * 1024
 _ACCEPT_BYTES = 64
 _RESENT_MIN = 8
 _RESENT_MAX = 64
 
 FOLLOWER = "follower"
-
-Values = list[bytes]
 
 
 class Promise(Portion, array_like=True, tag=111, gc=False):
@@ -123,13 +120,7 @@ MESSAGES = (NewLeader, Promise, Accept, Accepted, Nack, Heartbeat, Fetch, Chosen
 HOUSEKEEPING = (NewLeader, Promise, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_entry = msgspec.msgpack.Decoder(tuple[Ballot, Values]).decode
 _decode_ballot = msgspec.msgpack.Decoder(Ballot).decode
-_decode_marks = msgspec.msgpack.Decoder(tuple[int, int]).decode
-
-
-def _key(instance: int) -> bytes:
-    return PREFIX + instance.to_bytes(8, "big")
 
 
 class Paxos:
@@ -138,7 +129,7 @@ class Paxos:
     instances_max: how many instances a leader keeps under way at once (1: the next begins when the last is decided).
     values_max: how many values it puts into one; 0: all that wait.
     election: who leads. look_ahead: how far beyond `decided` instances are taken.
-    decided: all instances up to here are decided and were or will be taken. low: the lowest instance that is kept.
+    instances: what is accepted and decided here.
     stranded_below: 0, or some member has dropped all instances below this one and this process lacks some of them.
     held: the user's own state is not complete yet: see "Lost disk" in the module.
     learners: processes outside the group that hear of acceptances, too.
@@ -168,24 +159,18 @@ class Paxos:
             self, self_id, members, options, rng, self._deadlines,
             position=lambda: self.decided, bytes_of=lambda entry: sum(map(len, entry[2])),
         )  # fmt: skip
-        self.decided = 0
-        self.low = 1
+        self.instances = Instances(self.election.quorum)
         self.stranded_below = 0
         self.learners: tuple[ProcessId, ...] = ()
         self.proposals: list[tuple[int, Values]] | None = None
         self.held = False
         self._begun: tuple[Ballot, int] = (self.promised, 0)
-        self._entries: dict[int, tuple[Ballot, Values]] = {}
-        self._taken: list[tuple[int, Values]] = []
         self._queue: deque[bytes] = deque()
         self._next = 1
-        self._acks: dict[int, dict[Ballot, set[ProcessId]]] = {}
-        self._chosen: dict[int, Ballot] = {}
         self._accepting: dict[Ballot, list[int]] = {}
         self._seen = 0
         self._fetch_target = 0
         self._fetch_turn = 0
-        self._marks_dirty = False
         self._beaten = (0, 0)
         self._resend_at = self._resent = self._lost_below = 0
         self._resend_max = _RESENT_MIN
@@ -201,12 +186,7 @@ class Paxos:
     def on_start(self, values: Mapping[bytes, bytes], now: int, out: Outbox, lost: bool = False) -> None:
         """Decisions that were known before are given to `take` again, from `low` on. lost: `Saved.lost`."""
         self.election.lose_disk(Saved(dict(values), lost=lost), now, out)
-        for key, value in values.items():
-            if key[:1] == PREFIX and len(key) == 9:
-                self._entries[int.from_bytes(key[1:], "big")] = _decode_entry(value)
-        if _DECIDED_KEY in values:
-            self.decided, self.low = _decode_marks(values[_DECIDED_KEY])
-        self._taken = [(k, self._entries[k][1]) for k in range(self.low, self.decided + 1)]
+        self.instances.restore(values)
         self._seen = self.decided
         if _PROMISED_KEY in values:
             promised = _decode_ballot(values[_PROMISED_KEY])
@@ -218,9 +198,6 @@ class Paxos:
         if self.promised.leader == self.self_id and not self.amnesiac:
             self.election.go("stand")
             self.election.send_vote(self.vote(0), out)
-
-    def _save_entry(self, instance: int, out: Outbox) -> None:
-        out.put(_key(instance), _encode(self._entries[instance]))
 
     # -- lost disk ----------------------------------------------------------------------------------------------------
 
@@ -270,6 +247,11 @@ class Paxos:
     # -- for the user -------------------------------------------------------------------------------------------------
 
     @property
+    def decided(self) -> int:
+        """All instances up to here are decided and were or will be taken."""
+        return self.instances.decided
+
+    @property
     def promised(self) -> Ballot:
         """The highest ballot promised; its leader is whom this member follows."""
         return self.election.promised
@@ -293,39 +275,12 @@ class Paxos:
             raise AssertionError("only a leader proposes")
         self._queue.append(value)
 
-    def take(self) -> list[tuple[int, Values]]:
-        """What was decided since the last call: (instance, values), in order, without gaps."""
-        taken = self._taken
-        if taken:
-            self._taken = []
-        return taken
-
-    def truncate(self, instance: int, out: Outbox) -> None:
-        """Drop the decided instances up to this one."""
-        if instance > self.decided:
-            raise AssertionError(f"instance {instance} is not decided, the last one is {self.decided}")
-        for k in range(self.low, instance + 1):
-            if self._entries.pop(k, None) is not None:
-                out.delete(_key(k))
-        self.low = max(self.low, instance + 1)
-        self._marks_dirty = True
-
     def jump(self, instance: int, now: int, out: Outbox) -> None:
         """The user's state now contains all instances up to this one."""
-        if instance <= self.decided:
-            return
-        for k in [k for k in self._entries if k <= instance]:
-            del self._entries[k]
-            out.delete(_key(k))
-        self._acks = {k: v for k, v in self._acks.items() if k > instance}
-        self._chosen = {k: v for k, v in self._chosen.items() if k > instance}
-        self._taken.clear()
-        self.decided = instance
-        self.low = instance + 1
-        self._next = max(self._next, self.low)
-        self._marks_dirty = True
-        self._decide_next()
-        self.election.choose(now, out)
+        if instance > self.decided:
+            self.instances.jump(instance, out)
+            self._decided_since(instance)
+            self.election.choose(now, out)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -354,9 +309,7 @@ class Paxos:
                 if not self.amnesiac:
                     out.send_durable(self.members + self.learners, Accepted(ballot, instances))
             self._accepting.clear()
-        if self._marks_dirty:
-            self._marks_dirty = False
-            out.put(_DECIDED_KEY, _encode((self.decided, self.low)))
+        self.instances.end_batch(out)
 
     def _send_accept(self, instance: int, values: Values, out: Outbox) -> None:
         out.send(self.members, Accept(self.promised, instance, values, self.decided))
@@ -369,14 +322,14 @@ class Paxos:
             raise PeerError("an Accept of somebody else's ballot")
         if not self.election.obey(sender, accept.ballot, now, out):
             return
-        if accept.instance < self.low:
-            self._tell_chosen(sender, accept.instance, out)
+        if accept.instance < self.instances.low:
+            self._on_fetch(sender, Fetch(accept.instance), now, out)
             return
         if self._takes(sender, accept.instance):
-            self._entries[accept.instance] = (accept.ballot, accept.values)
-            self._save_entry(accept.instance, out)
+            before = self.decided
+            self.instances.accept(accept.instance, accept.ballot, accept.values, out)
             self._accepting.setdefault(accept.ballot, []).append(accept.instance)
-            self._decide_next()
+            self._decided_since(before)
         self._see(accept.decided, now)
 
     def _takes(self, sender: ProcessId, instance: int) -> bool:
@@ -385,34 +338,19 @@ class Paxos:
 
     def _on_accepted(self, sender: ProcessId, accepted: Accepted, now: int, out: Outbox) -> None:
         """Phase 2b arrives at a learner."""
+        before = self.decided
         for instance in accepted.instances:
-            if instance <= self.decided or not self._takes(sender, instance):
-                continue
-            ballots = self._acks.setdefault(instance, {})
-            voters = ballots.setdefault(accepted.ballot, set())
-            voters.add(sender)
-            if len(voters) >= self.election.quorum:
-                self._chosen[instance] = max(accepted.ballot, self._chosen.get(instance, accepted.ballot))
+            takes = instance > before and self._takes(sender, instance)
+            if takes and self.instances.count(instance, accepted.ballot, sender):
                 self._seen = max(self._seen, instance)
-        self._decide_next()
+        self.instances.decide_next()
+        self._decided_since(before)
         self._see(self._seen, now)
 
-    def _decide_next(self) -> None:
-        """A batch accepted here in the chosen ballot or a later one is the chosen one."""
-        while (ballot := self._chosen.get(self.decided + 1)) is not None:
-            entry = self._entries.get(self.decided + 1)
-            if entry is None or entry[0] < ballot:
-                return
-            self._decide(entry[1])
-
-    def _decide(self, values: Values) -> None:
-        self.decided += 1
-        self._acks.pop(self.decided, None)
-        self._chosen.pop(self.decided, None)
-        self._taken.append((self.decided, values))
+    def _decided_since(self, before: int) -> None:
+        """More may be decided than `before`."""
         self._next = max(self._next, self.decided + 1)
-        self._marks_dirty = True
-        if self.decided == self._resent < self._lost_below - 1:
+        if before < self._resent <= self.decided and self._resent < self._lost_below - 1:
             self._resend_at = 0
             self._deadlines.by("beat", 0)  # the next of what was lost
 
@@ -439,33 +377,18 @@ class Paxos:
         return now + self.heartbeat_us
 
     def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:
-        self._tell_chosen(sender, fetch.first, out)
-
-    def _tell_chosen(self, to: ProcessId, first: int, out: Outbox) -> None:
-        first = max(first, self.low)
-        batches: list[Values] = []
-        size = 0
-        for k in range(first, self.decided + 1):
-            values = self._entries[k][1]
-            size += sum(map(len, values))
-            if batches and size > self.portion_bytes:
-                break
-            batches.append(values)
-        out.send((to,), Chosen(first, batches, self.decided, self.low))
+        known = self.instances
+        first = max(fetch.first, known.low)
+        out.send((sender,), Chosen(first, known.decisions(first, self.portion_bytes), known.decided, known.low))
 
     def _on_chosen(self, sender: ProcessId, chosen: Chosen, now: int, out: Outbox) -> None:
         before = self.decided
-        for k, values in enumerate(chosen.batches, chosen.first):
-            if k == self.decided + 1:
-                held = self._entries.get(k)
-                self._entries[k] = (self.promised if held is None else held[0], values)
-                self._save_entry(k, out)
-                self._decide(values)
+        self.instances.learn(chosen.first, chosen.batches, self.promised, out)
+        self._decided_since(before)
         if chosen.low > self.decided + 1:
             self.stranded_below = chosen.low
         elif before < self.decided < chosen.decided:
             out.send((sender,), Fetch(self.decided + 1))
-        self._decide_next()
         self._see(chosen.decided, now)
         self.election.choose(now, out)
 
@@ -477,8 +400,8 @@ class Paxos:
     # -- as the election's voter ---------------------------------------------------------------------------------------
 
     def vote(self, after: int) -> Promise:
-        accepted = [(k, *self._entries[k]) for k in sorted(self._entries) if k > after]
-        return Promise(self.promised, self.low - 1, accepted)
+        entries = [(k, *held) for k, held in sorted(self.instances.accepted.items()) if k > after]
+        return Promise(self.promised, self.instances.low - 1, entries)
 
     def keep(self, out: Outbox) -> None:
         out.put(_PROMISED_KEY, _encode(self.promised))
@@ -489,7 +412,6 @@ class Paxos:
             self.proposals.clear()
 
     def fetch(self, ahead: ProcessId, position: int, out: Outbox) -> None:
-        """That is dropped there."""
         self.stranded_below = position + 1
 
     def won(self, votes: dict[ProcessId, Promise], now: int, out: Outbox) -> None:
@@ -555,9 +477,9 @@ class Paxos:
         size = 0
         for instance in range(self.decided + 1, min(self._lost_below, self.decided + 1 + self._resend_max)):
             self._resent = instance
-            entry = self._entries.get(instance)
+            entry = self.instances.accepted.get(instance)
             if entry is not None and entry[0] == self.promised and size < self._batch_bytes:
-                heard = self._acks.get(instance, {}).get(self.promised, ())
+                heard = self.instances.voters(instance, self.promised)
                 silent = tuple(p for p in others if p not in heard)
                 out.send(silent, Accept(self.promised, instance, entry[1], self.decided))
                 size += _ACCEPT_BYTES + sum(map(len, entry[1]))
@@ -569,10 +491,10 @@ class Paxos:
         return {
             "ballot": f"{self.promised.number}/{self.promised.leader}",
             "decided": self.decided,
-            "kept": self.decided + 1 - self.low,
+            "kept": self.decided + 1 - self.instances.low,
             "queued": len(self._queue),
         }
 
     def inspect(self) -> dict[str, Any]:
         """JSON-ready. accepted: instance -> the ballot in which this process has accepted what it holds there."""
-        return {"accepted": {str(k): list(ballot) for k, (ballot, _) in sorted(self._entries.items())}}
+        return {"accepted": {str(k): list(ballot) for k, (ballot, _) in sorted(self.instances.accepted.items())}}

@@ -403,7 +403,7 @@ class QuasiGenuine(MulticastProtocol):
         begins = part.leading and self.leader is None
         if begins:
             self._new_leader()
-        decided = part.take()
+        decided = part.instances.take()
         for instance, values in decided:
             self._on_decide(instance, values, now, out)
         if decided:
@@ -708,7 +708,7 @@ class QuasiGenuine(MulticastProtocol):
         self.channels.tell_receipts(self.stream.base.instance, out)
         dropped = self.stream.truncate(self.channels.waiting.items, out)
         if dropped:
-            self.paxos.truncate(dropped, out)
+            self.paxos.instances.truncate(dropped, out)
 
     def _on_ack(self, sender: ProcessId, ack: Ack, now: int, out: Outbox) -> None:
         if self.stream.acknowledge(sender, ack.number) and self.stream.droppable:

@@ -537,7 +537,7 @@ class Toto(MulticastProtocol):
     def _after_paxos(self, now: int, out: Outbox) -> None:
         """Take what was decided; notice that this process leads."""
         part = self.paxos
-        for instance, values in part.take():
+        for instance, values in part.instances.take():
             for value in values:
                 self._on_new_view(instance, _decode_new_view(value), now, out)
         if part.leading and self._led != part.promised:
@@ -584,7 +584,7 @@ class Toto(MulticastProtocol):
         self._asked = {}
         self._gaps = []
         self._dirty = True
-        self.paxos.truncate(min(record.instance - 1, self.paxos.decided), out)
+        self.paxos.instances.truncate(min(record.instance - 1, self.paxos.decided), out)
         self._deadlines.by("beat", now)
         self._retry_by(now)
         early, self._early = self._early, []

@@ -51,7 +51,7 @@ class Log(MulticastProtocol):
         self._take()
 
     def _take(self) -> None:
-        for instance, values in self.paxos.take():
+        for instance, values in self.paxos.instances.take():
             assert instance == len(self.batches) + 1
             self.batches.append(len(values))
             self.values += values
@@ -286,7 +286,7 @@ def test_dropped_instances_are_gone_and_who_asks_for_them_learns_so() -> None:
     out = Outbox()
     for p in (0, 1):
         part = world.protocol(p).paxos
-        part.truncate(part.decided, out)
+        part.instances.truncate(part.decided, out)
         assert part.describe()["kept"] == 0
     assert [value for _, value in out.changes] == [None, None]
     world.cut = set()
@@ -307,7 +307,7 @@ def test_a_candidate_that_lacks_dropped_instances_does_not_lead() -> None:
     world.submit(0, 0)
     world.settle()
     drop(world, 2)
-    world.protocol(1).paxos.truncate(1, Outbox())
+    world.protocol(1).paxos.instances.truncate(1, Outbox())
     world.crash(0)
     world.cut = {(1, 2)}
     world.advance(3 * SECOND)
@@ -338,7 +338,7 @@ def test_a_restarted_member_keeps_promise_batches_and_decisions() -> None:
     again = Paxos(1, (0, 1, 2), GroupOptions(), random.Random(2))
     again.on_start(saved, 9, Outbox())
     assert (again.promised, again.decided, again.leading) == (Ballot(7, 0), 1, False)
-    assert again.take() == [(1, [b"a"])]
+    assert again.instances.take() == [(1, [b"a"])]
     assert again.inspect() == part.inspect() == {"accepted": {"1": [7, 0], "2": [7, 0]}}
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from multicast.parts.delivered import Stable
 from multicast.parts.group_log import Advance, Assign, Begin, Deliver, encode_command
-from multicast.parts.group_member import Applied
 from multicast.parts.paxos import Fetch
 from multicast.parts.reign import TRANSITIONS, PositionAsk, Reign
 from multicast.parts.replicated import Stamp
 from multicast.parts.transfer import StateAsk
+from multicast.parts.truncation import Applied
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
 from multicast.protocols.fastcast import FastCast, Soft
 from multicast.protocols.ft_skeen import FtSkeen
@@ -280,7 +280,7 @@ def test_who_leads_already_goes_on_after_taking_over_a_state(
     close_ears(world.protocol(1), Applied, Fetch, StateAsk)
     ids = [world.submit(0, 0) for _ in range(80) if world.settle() is None]
     world.advance(SECOND)
-    assert world.protocol(0).member.paxos.low > world.protocol(1).member.paxos.low == 1
+    assert world.protocol(0).member.paxos.instances.low > world.protocol(1).member.paxos.instances.low == 1
     for peer in (0, 1):
         world.lose_link(peer, 2)
         world.lose_link(2, peer)
@@ -313,7 +313,7 @@ def test_a_leader_that_did_not_hear_that_its_proposals_were_decided_leads_anew(
     world.cut = {(1, 0), (2, 0)}
     ids = [world.submit(0, 0) for _ in range(90) if world.settle() is None]
     world.advance(SECOND)
-    assert world.protocol(1).member.paxos.low > 1
+    assert world.protocol(1).member.paxos.instances.low > 1
     world.lose_link(1, 0)
     world.lose_link(2, 0)
     world.cut = set()
@@ -390,7 +390,7 @@ def test_entries_stamps_and_instances_go_once_nobody_needs_them(
         member = world.protocol(p)
         log = member.member.log
         assert (log.entries, member.stamps, log._locals, len(log)) == ({}, {}, {}, 0)
-        assert member.member.paxos.low == log.instance + 1
+        assert member.member.paxos.instances.low == log.instance + 1
 
 
 @PROTOCOLS
@@ -403,7 +403,7 @@ def test_a_member_that_lacks_dropped_instances_gets_the_state(protocol: type[Mul
         world.settle()
         world.now += 10_000
     world.advance(SECOND)
-    assert world.protocol(0).member.paxos.low > 1
+    assert world.protocol(0).member.paxos.instances.low > 1
     for p in others:
         world.links[p, 2].clear()
         world.links.get((2, p), type(world.links[p, 2])()).clear()

@@ -28,7 +28,7 @@ class EverybodyAccepts(FtSkeen):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.member.paxos.election.quorum = len(self.topology.groups[self.group])
+        self.member.paxos.instances._quorum = len(self.topology.groups[self.group])
 
 
 PLANTED = (

@@ -5,11 +5,13 @@ from __future__ import annotations
 from multicast.parts.election import Election
 from multicast.parts.group_log import GroupLog, LeadersWord
 from multicast.parts.group_member import GroupMember
+from multicast.parts.instances import Instances
 from multicast.parts.paxos import Paxos
 from multicast.parts.reign import Reign
 from multicast.parts.rejoin import Rejoin
 from multicast.parts.reminders import Reminders
 from multicast.parts.transfer import StateTransfer
+from multicast.parts.truncation import Truncation
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from tests.planted import Planted, planted_in
@@ -193,7 +195,7 @@ class StateWithoutBallot(FtSkeen):
 
 
 @rewrite(
-    "_on_applied", "drop = min(quorum, spare, applied[self._self_id])", "drop = max(quorum, spare)", part=GroupMember
+    "heard", "min(quorum, spare, reached[self._self_id])", "max(quorum, spare)", part=Truncation
 )
 class DroppedBeforeApplied(FtSkeen):
     """Instances are dropped though this process has not applied them."""
@@ -297,32 +299,32 @@ class BegunAtDecided(FtSkeen):
     """Who lost its disk returns with what was decided when the ballot began, not with what it began with."""
 
 
-@rewrite("_decide_next", "if entry is None or entry[0] < ballot:", "if entry is None:", part=Paxos)
+@rewrite("decide_next", "if entry is None or entry[0] < ballot:", "if entry is None:", part=Instances)
 class AnyBatchDecided(FtSkeen):
     """What was accepted in a lower ballot is taken for what is chosen."""
 
 
 @rewrite(
-    "_on_accepted",
-    "max(accepted.ballot, self._chosen.get(instance, accepted.ballot))",
-    "min(accepted.ballot, self._chosen.get(instance, accepted.ballot))",
-    part=Paxos,
+    "count",
+    "max(ballot, self._chosen.get(instance, ballot))",
+    "min(ballot, self._chosen.get(instance, ballot))",
+    part=Instances,
 )
 class LowestChosen(FtSkeen):
     """An instance is chosen in the lowest ballot that a quorum accepted."""
 
 
-@rewrite("_on_chosen", "self._save_entry(k, out)", "pass", part=Paxos)
+@rewrite("learn", "self._keep(k,", "self.accepted[k] =(lambda k, b, v, o: (b, v))(k,", part=Instances)
 class FetchedNotSaved(FtSkeen):
     """Decisions that were fetched are only in memory."""
 
 
-@rewrite("_tell_chosen", "first = max(first, self.low)", "first = max(first - 1, self.low)", part=Paxos)
+@rewrite("_on_fetch", "max(fetch.first, known.low)", "max(fetch.first - 1, known.low)", part=Paxos)
 class FetchesOneBefore(FtSkeen):
     """Decisions are told from one instance earlier on: of small portions, that one for ever."""
 
 
-@rewrite("on_start", "range(self.low, self.decided + 1)", "range(self.low, self.decided)", part=Paxos)
+@rewrite("restore", "range(self.low, self.decided + 1)", "range(self.low, self.decided)", part=Instances)
 class LastDecisionForgotten(FtSkeen):
     """After a restart the last decision is not taken again."""
 
@@ -330,7 +332,8 @@ class LastDecisionForgotten(FtSkeen):
 @rewrite(
     "on_start",
     "self.election.restore(promised, stood, now, promised.leader == self.self_id)",
-    "self.election.restore(promised, stood, now, False); self._next = max(self._entries, default=self.decided) + 1; "
+    "self.election.restore(promised, stood, now, False); "
+    "self._next = max(self.instances.accepted, default=self.decided) + 1; "
     "self.election.state = LEADER if promised.leader == self.self_id else self.election.state; "
     'self._deadlines.by("beat", now)',
     part=Paxos,
@@ -339,7 +342,7 @@ class LeadsAgain(FtSkeen):
     """A restarted leader goes on in its ballot."""
 
 
-@rewrite("jump", "self._taken.clear()", "pass", part=Paxos)
+@rewrite("jump", "self._taken.clear()", "pass", part=Instances)
 class TakenAfterJump(FtSkeen):
     """Decisions that an adopted state contains are taken again. (Whoever takes them passes over what it has.)"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multicast.parts.instances import Instances
 from multicast.parts.paxos import Paxos
 from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.simulation.runner import Settings
@@ -16,7 +17,7 @@ class PromiseNotSaved(QuasiGenuine):
     """A promise is given, and forgotten at a crash."""
 
 
-@rewrite("_save_entry", "out.put(_key(instance), _encode(self._entries[instance]))", "pass", part=Paxos)
+@rewrite("_keep", "out.put(_key(instance), _encode(entry))", "pass", part=Instances)
 class AcceptedNotSaved(QuasiGenuine):
     """Acceptances are only in memory."""
 
@@ -26,7 +27,7 @@ class AcceptedBeforeSync(QuasiGenuine):
     """An acceptance is told before it is on disk."""
 
 
-@rewrite("_on_accepted", ">= self.election.quorum", ">= max(1, self.election.quorum - 1)", part=Paxos)
+@rewrite("count", ">= self._quorum", ">= max(1, self._quorum - 1)", part=Instances)
 class OneIsEnough(QuasiGenuine):
     """Chosen without a quorum."""
 

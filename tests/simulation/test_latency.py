@@ -16,7 +16,7 @@ from multicast import registry
 from multicast.parts import barriers
 from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.clock import Clock
-from multicast.parts.paxos import Paxos
+from multicast.parts.instances import Instances
 from multicast.protocol import Application, MulticastProtocol, Options, Outbox
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.quasi_genuine import QuasiGenuine
@@ -197,7 +197,7 @@ def test_another_latency_is_noticed(protocol: type[MulticastProtocol], options: 
     assert any(line.startswith(field) for line in row.against), row.against
 
 
-@rewrite("_on_accepted", "if len(voters) >= self.election.quorum:", "if voters:", part=Paxos)
+@rewrite("count", "len(voters) >= self._quorum", "bool(voters)", part=Instances)
 class QuickConsensus(Consensus):
     """The first acceptance decides."""
 

@@ -51,7 +51,7 @@ class Consensus(MulticastProtocol):
 
     def end_batch(self, now: int, out: Outbox) -> None:
         self._paxos.end_batch(now, out)
-        for instance, values in self._paxos.take():
+        for instance, values in self._paxos.instances.take():
             for place, value in enumerate(values):
                 out.deliver(_decode(value), Timestamp(instance, place))
 
