@@ -24,8 +24,10 @@ from kvstore.api.model import (
     Transaction,
 )
 from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
-from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.clients import reads_one_shard
+from kvstore.core.messages import Answered, Execute, Refused, read_id
 from kvstore.core.replica import Replica
+from kvstore.core.signals import signals_for
 from kvstore.storage.backend import StorageError
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import Store
@@ -76,7 +78,7 @@ class LiveReplica:
             topology,
             config.map(),
             self._store,
-            signals=self._protocol.strict_groups_max() is not None,
+            signals=signals_for(self._protocol.strict_groups_max()),
             dedup_window_us=options.dedup_window_us,
             leader_of=self._protocol.leader_of,
             real_clock=self._protocol.real_clock,
@@ -138,8 +140,12 @@ class LiveReplica:
 
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
-    async def execute(self, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
+    async def execute(self, message_id: MessageId | None, transaction: Transaction) -> Answered | Refused:
         assert self._host is not None
+        if message_id is None:
+            message_id = self.new_message_id()
+            if reads_one_shard(transaction, self._replica.shard_map):
+                message_id = read_id(message_id)
         try:
             answer: Answered | Refused = await self._host.request(Execute(message_id, transaction))
         except Overloaded as error:

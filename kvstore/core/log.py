@@ -12,7 +12,7 @@ from collections import deque
 
 from kvstore.core.execution import LocalPlan
 from kvstore.core.messages import Part, ShardResult
-from multicast.types import AppMessage, GroupId, Timestamp
+from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
 
 class Entry:
@@ -71,10 +71,11 @@ class Entry:
 
 
 class Log:
-    """Entries in delivery order. signal_at_delivery: leave out rule (1); unsafe, for the simulator."""
+    """Entries in delivery order; by_id: the first of each id. signal_at_delivery: leave out rule (1)."""
 
     def __init__(self, signal_at_delivery: bool = False):
         self.entries: deque[Entry] = deque()
+        self.by_id: dict[MessageId, Entry] = {}
         self.completed = 0
         self._signal_at_delivery = signal_at_delivery
         self._last_of_shards: dict[tuple[GroupId, ...], int] = {}
@@ -84,23 +85,30 @@ class Log:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def append(self, entry: Entry) -> bool:
-        """The next delivery. True if this shard's part may be sent at once; else `complete` says when."""
-        entry.blocker = self._blocker(entry)
+    def append(self, entry: Entry) -> list[Entry]:
+        """The next delivery. Returns it if this shard's part of it may be sent at once; if there is none, nothing; else
+        `complete` returns it when it is time."""
+        self.by_id.setdefault(entry.message.id, entry)  # a repetition that expired may overtake the first's completion
+        has_part = len(entry.message.destinations) > 1 and not entry.expired
+        if has_part:
+            entry.blocker = self._blocker(entry)
         entry.written_keys = entry.plan.written_keys()
         for key in entry.written_keys:
             self._last_writer[key] = entry.position
         self._last_of_shards[entry.message.destinations] = entry.position
         self.entries.append(entry)
-        if entry.blocker <= self.completed:
-            return True
-        self._blocked.setdefault(entry.blocker, []).append(entry)
-        return False
+        if has_part:
+            if entry.blocker <= self.completed:
+                return [entry]
+            self._blocked.setdefault(entry.blocker, []).append(entry)
+        return []
 
     def complete(self) -> list[Entry]:
         """The head is complete and leaves. Returns the entries whose parts may be sent now, in order."""
         entry = self.entries.popleft()
         position = self.completed = entry.position
+        if self.by_id.get(entry.message.id) is entry:
+            del self.by_id[entry.message.id]
         if self._last_of_shards.get(entry.message.destinations) == position:
             del self._last_of_shards[entry.message.destinations]
         for key in entry.written_keys:

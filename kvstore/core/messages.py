@@ -52,8 +52,24 @@ def decode_payload(payload: bytes) -> Transaction:
     return envelope.transaction
 
 
+def read_id(message_id: MessageId) -> MessageId:
+    """A UUIDv8 in place of a UUIDv7, for a request that only reads, in one shard, and that nobody can repeat, since its
+    replica has made the id and tells it to nobody. So nothing is kept under it."""
+    return b"%b%c%b" % (message_id[:6], 0x80 | message_id[6] & 0x0F, message_id[7:])
+
+
+def is_read_id(message_id: MessageId) -> bool:
+    """Whether `read_id` made it."""
+    return message_id[6] >> 4 == 8
+
+
+def request_digest(message_id: MessageId, payload: bytes, destinations: Sequence[GroupId]) -> bytes:
+    """16 bytes that tell whether two messages with this id ask for the same thing; none if there is but one."""
+    return b"" if is_read_id(message_id) else body_digest(payload, destinations)
+
+
 def body_digest(payload: bytes, destinations: Sequence[GroupId]) -> bytes:
-    """16 bytes that tell whether two messages with one id ask for the same thing."""
+    """See `request_digest`."""
     return blake2b(payload + b"".join(d.to_bytes(2, "big") for d in destinations), digest_size=16).digest()
 
 
@@ -61,7 +77,8 @@ def body_digest(payload: bytes, destinations: Sequence[GroupId]) -> bytes:
 
 
 class Execute(msgspec.Struct, gc=False):
-    """Execute this transaction exactly once under this id, a UUIDv7. Repetitions get the first result."""
+    """Execute this transaction exactly once under this id, a UUIDv7. Repetitions get the first result. Or read under an
+    id that `read_id` made."""
 
     message_id: MessageId
     transaction: Transaction

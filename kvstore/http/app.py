@@ -59,8 +59,9 @@ _log = structlog.get_logger("kvstore.http")
 class Node(Protocol):
     """The replica behind the HTTP interface."""
 
-    async def execute(self, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
-        """Have it ordered and executed. Cancellable; then nobody knows the outcome."""
+    async def execute(self, message_id: MessageId | None, transaction: Transaction) -> Answered | Refused:
+        """Have it ordered and executed. None: under an id that nobody hears of, so that nobody can repeat it.
+        Cancellable; then nobody knows the outcome."""
 
     def new_message_id(self) -> MessageId:
         """A fresh UUIDv7 by this replica's clock."""
@@ -233,7 +234,7 @@ class HttpApi:
         """A read of its own, whole: if what another shard read was lost on its way, it is read again."""
         async with self._deadline(req) as call:
             while True:
-                answered = await self._execute(call, self.node.new_message_id(), Transaction((), (operation,)))
+                answered = await self._execute(call, None, Transaction((), (operation,)))
                 if not answered.results_omitted:
                     return answered.result
 
@@ -243,7 +244,7 @@ class HttpApi:
         text_id = call.text_id = request.id_text(message_id)
         return await self._execute(call, message_id, transaction), text_id
 
-    async def _execute(self, call: _Call, message_id: MessageId, transaction: Transaction) -> Answered:
+    async def _execute(self, call: _Call, message_id: MessageId | None, transaction: Transaction) -> Answered:
         if self.stopping:
             raise errors.unavailable("stopping", "this replica is stopping")
         unready = self.node.unready()

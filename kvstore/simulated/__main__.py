@@ -25,9 +25,8 @@ _console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
 class Signals(StrEnum):
-    """store: the rule, unless the protocol needs none. rule: always. delivery, off: unsafe, to see what it is for."""
+    """`kvstore.core.signals.SignalRule`."""
 
-    store = "store"
     rule = "rule"
     delivery = "delivery"
     off = "off"
@@ -116,7 +115,7 @@ OptionPairs = Annotated[list[str] | None, typer.Option("--option", metavar="NAME
 def run(
     protocol: Protocols = "white_box",
     seeds: Seeds = "0:20",
-    signals: Signals = Signals.store,
+    signals: Annotated[Signals | None, typer.Option(help="Default: the rule, if the protocol needs one.")] = None,
     profile: Profile = Profile.faults,
     size: Annotated[Size | None, typer.Option(help="Default: drawn from the seed, mostly small.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, max=16, help="Default: drawn from the seed.")] = None,
@@ -139,7 +138,7 @@ def run(
     for name in names:
         settings = Settings(
             protocol=name,
-            signals=signals.value,
+            signals=signals.value if signals else None,
             profile=profile.value,
             size=size and size.value,
             shards=shards,

@@ -13,7 +13,7 @@ import msgspec
 from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
-from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.messages import Answered, Execute, Refused, is_read_id, read_id
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.types import ZERO, MessageId, ProcessId, Timestamp, new_message_id
 
@@ -195,8 +195,12 @@ class Client:
         self.operate(f, getattr(self, f"_{f}")(), self.go_on)
 
     def operate(self, f: str, transaction: Transaction, done: Callable[[Operated], None]) -> None:
-        """Get it executed, by repeating it if need be; `done` in any case."""
-        operation = Operated(self._workload.new_id(), f, transaction, self._world.now)
+        """Get it executed, by repeating it if need be; `done` in any case. A get is asked once, under an id that nobody
+        could repeat."""
+        message_id = self._workload.new_id()
+        if f == "get":
+            message_id = read_id(message_id)
+        operation = Operated(message_id, f, transaction, self._world.now)
         self._workload.history.invoke(self._process, self._world.now, operation)
         self._attempt(operation, 1, False, done)
 
@@ -233,7 +237,7 @@ class Client:
         elif isinstance(answer, Refused) and (answer.code == "expired" or (not uncertain and not answer.retryable)):
             operation.failed, operation.refused = answer.outcome == "not_applied", answer.code
             history.end(self._process, "fail" if operation.failed else "info", now, operation, answer.code)
-        elif attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
+        elif not is_read_id(operation.id) and attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
             uncertain = uncertain or not isinstance(answer, Refused) or answer.outcome == "unknown"
             pause = self._rng.randint(1_000, 200_000)
             self._world.after(pause, lambda: self._attempt(operation, attempt + 1, uncertain, done))

@@ -12,6 +12,7 @@ import msgspec
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import Outcome, decode_outcome
 from kvstore.core.replica import Replica
+from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast import registry
@@ -50,8 +51,8 @@ class Executed(msgspec.Struct, frozen=True):
 class SimulatedCluster:
     """`shards` groups of `replicas` replicas of a protocol, or its name, in a world of their own.
 
-    options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`; "store":
-    the rule, unless the protocol says that delivery alone is strict for so many shards, as the live store decides it.
+    options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
+    None: as the live store decides it (`signals_for`).
     replica, store: classes, for planted bugs. name: see `World`.
     """
 
@@ -62,7 +63,7 @@ class SimulatedCluster:
         replicas: int,
         seed: int | str,
         *,
-        signals: str = "rule",
+        signals: SignalRule | None = None,
         options: Mapping[str, Any] | None = None,
         conditions: Conditions | None = None,
         script: Script | None = None,
@@ -105,15 +106,12 @@ class SimulatedCluster:
         store = self.stores[pid] = self._store_class.open(self.backends[pid], self.world.cluster, pid)
         self._frozen_at.pop(pid, None)
         protocol = self.protocol(pid, self.topology, self.options, rng)
-        signals = self.signals
-        if signals == "store":
-            signals = "off" if protocol.strict_groups_max() is None else "rule"
         replica = self.replicas[pid] = self._replica_class(
             pid,
             self.topology,
             self.shard_map,
             store,
-            signals=signals,
+            signals=self.signals or signals_for(protocol.strict_groups_max()),
             dedup_window_us=self.options.dedup_window_us,
             leader_of=protocol.leader_of,
             real_clock=protocol.real_clock,

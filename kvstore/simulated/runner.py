@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from kvstore.core.replica import Replica
+from kvstore.core.signals import SignalRule
 from kvstore.simulated import chase, clients
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
@@ -40,11 +41,11 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. size: one of `drawing.SIZES`. signals: see `SimulatedCluster`.
-    options: the protocol's."""
+    """What the user fixes; None: drawn from the seed. size: one of `drawing.SIZES`. options: the protocol's. signals:
+    see `SimulatedCluster`."""
 
     protocol: str
-    signals: str = "store"
+    signals: SignalRule | None = None
     profile: str = "faults"
     options: dict[str, str] = {}
     size: str | None = None
@@ -56,8 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def replay(self, seed: int) -> str:
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
-        words += ["--seeds", f"{seed}:{seed + 1}", "--signals", self.signals, "--profile", self.profile]
-        return shlex.join(words + fixed_words(self, ("size", "shards", "replicas", "clients", "seconds")))
+        words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
+        return shlex.join(words + fixed_words(self, ("signals", "size", "shards", "replicas", "clients", "seconds")))
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -102,7 +103,7 @@ class Summary(msgspec.Struct, kw_only=True):
         """For people."""
         runs = self.runs
         return [
-            f"{self.settings.protocol}, signals {self.settings.signals}: {len(runs)} seeds, "
+            f"{self.settings.protocol}, signals {self.settings.signals or 'as needed'}: {len(runs)} seeds, "
             f"{sum(o.simulated_us for o in runs) / 1e6:.1f} simulated seconds, "
             f"{sum(o.operations for o in runs)} operations ({sum(o.answered for o in runs)} answered, "
             f"{sum(o.repetitions for o in runs)} repetitions), {sum(o.commits for o in runs)} store commits",

@@ -29,6 +29,7 @@ import msgspec
 
 from kvstore.api.model import Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.signals import SignalRule
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated
 from kvstore.simulated.cluster import SimulatedCluster
@@ -99,7 +100,7 @@ class Played(msgspec.Struct):
 
 
 class _Player:
-    def __init__(self, name: str, protocol: str, signals: str, options: Mapping[str, str]):
+    def __init__(self, name: str, protocol: str, signals: SignalRule, options: Mapping[str, str]):
         self.schedule = SCHEDULES[name]
         replicas = 3 if registry.load(protocol).specification.fault_tolerant else 1
         self.cluster = SimulatedCluster(
@@ -197,7 +198,7 @@ class _Player:
 
 
 def play(
-    name: str, protocol: str, signals: str, out: Path | None = None, options: Mapping[str, str] | None = None
+    name: str, protocol: str, signals: SignalRule, out: Path | None = None, options: Mapping[str, str] | None = None
 ) -> Played:
     """Play one of SCHEDULES; `out`: write the run directory there."""
     player = _Player(name, protocol, signals, options or {})

@@ -8,6 +8,7 @@ import pytest
 from kvstore.api.model import Add, Compare, Get, OperationResult, Put, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH, decode_outcome
+from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT
 from kvstore.core.messages import (
     Answered,
     EnvelopeError,
@@ -22,9 +23,11 @@ from kvstore.core.messages import (
     Vote,
     body_digest,
     encode_payload,
+    read_id,
 )
-from kvstore.core.replica import PULLS_BEFORE_FETCH, RESULT_BYTES_KEPT, Replica
+from kvstore.core.replica import Replica
 from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US, WAIT_US_MAX
+from kvstore.core.signals import PULLS_BEFORE_FETCH
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox, PeerError
@@ -414,6 +417,57 @@ def test_an_overloaded_protocol_refuses_without_effect():
     assert len(bench.out.submissions) == 2
 
 
+# -- reads that nobody can repeat -------------------------------------------------------------------------------------
+
+GET = Transaction(success=(Get(key(0)),))
+
+
+def test_a_read_that_nobody_can_repeat_leaves_nothing_in_the_store():
+    bench = Bench()
+    bench.deliver(write(key(0)))
+    before = bench.store.pending_bytes
+    message_id = bench.request(GET, read_id(bench.new_id()))
+    bench.deliver(GET, message_id)
+    bench.replica.on_settled(message_id, bench.now, bench.out)
+    (answer,) = bench.answers()
+    assert answer.result.results[0].found.value == b"v" and not answer.repeated
+    assert bench.store.pending_bytes == before and bench.store.remembered(message_id) is None
+    assert not bench.replica.signals._settled_early
+    assert bench.outcomes()[-1].reads and bench.outcomes()[-1].id == message_id  # the audit sees it as any other
+
+
+def test_its_result_is_told_again_if_it_was_lost_on_its_way():
+    bench = Bench()
+    message_id = bench.deliver(GET, read_id(bench.new_id()), origin=4)
+    ((to, first),) = bench.sent(ShardResults)
+    bench.hear(4, ResultRequest([message_id]))
+    assert to == (4,) and bench.sent(ShardResults) == [((4,), first)]
+
+
+def test_of_such_results_only_the_last_are_kept():
+    bench = Bench()
+    ids = [bench.deliver(GET, read_id(bench.new_id()), origin=4) for _ in range(READS_KEPT + 1)]
+    bench.sent(ShardResults)
+    bench.hear(4, ResultRequest(ids[:2]))
+    ((_, results),) = bench.sent(ShardResults)
+    assert [r.id for r in results.results] == ids[1:2]
+
+
+@pytest.mark.parametrize(
+    "transaction",
+    [
+        write(key(0)),
+        Transaction(success=(Get(key(0)), Get(key(1)))),
+        Transaction((Compare(key(0), "exists", "==", True),), (Get(key(0)),)),
+    ],
+)
+def test_only_reads_of_one_shard_have_such_ids(transaction):
+    bench = Bench()
+    bench.request(transaction, read_id(bench.new_id()))
+    (refused,) = bench.answers()
+    assert (refused.code, refused.outcome) == ("invalid", "not_applied") and bench.out.submissions == []
+
+
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
@@ -476,7 +530,7 @@ def test_nobody_waits_for_ever():
     bench.request(write(key(1)))
     bench.tick(WAIT_US_MAX + RESULT_RETRY_US + 1)
     (refused,) = bench.answers()
-    assert (refused.code, refused.outcome) == ("timeout", "unknown") and len(bench.replica.requests) == 0
+    assert (refused.code, refused.outcome) == ("timeout", "unknown") and bench.replica.status()["requests_waiting"] == 0
 
 
 def test_a_replica_tells_the_result_that_it_remembers():
@@ -592,7 +646,7 @@ def test_parts_may_come_before_the_delivery():
     bench.deliver(transaction, message_id)
     assert len(bench.outcomes()) == 1
     bench.part(1, message_id, transaction)
-    assert not bench.replica._early_parts
+    assert not bench.replica.signals._early
 
 
 def test_settled_before_it_is_complete_here_leaves_nothing_behind():
@@ -606,7 +660,7 @@ def test_settled_before_it_is_complete_here_leaves_nothing_behind():
     for message_id in (early, late):
         bench.part(1, message_id, transaction)
         assert bench.store.part(message_id) is None
-    assert not bench.replica._settled_early
+    assert not bench.replica.signals._settled_early
 
 
 def test_a_replayed_outcome_needs_no_parts_and_remembers_the_same():

@@ -83,7 +83,7 @@ def test_as_many_groups_as_claimed_are_not_too_many(variant: strictness.Variant,
 @pytest.mark.parametrize("protocol", ["skeen", "white_box", "primcast"])
 def test_the_rule_of_the_store_withstands_the_search(protocol: str) -> None:
     for seed in range(3):
-        outcome = run_seed(Settings(protocol=protocol, signals="store", profile="chase", shards=3), seed)
+        outcome = run_seed(Settings(protocol=protocol, profile="chase", shards=3), seed)
         assert outcome.violations == [], seed
         assert outcome.answered > 50
 

@@ -12,15 +12,18 @@ from unittest import mock
 
 import msgspec
 
+import kvstore.core.clients
 import kvstore.core.replica
 import kvstore.simulated.cluster
 import multicast.simulation.world
 from kvstore.api.model import Get, Result
+from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution, vote
 from kvstore.core.log import Entry, Log
 from kvstore.core.messages import Answered, Part, decode_shard_result
-from kvstore.core.replica import Replica
+from kvstore.core.replica import Fate, Replica
 from kvstore.core.requests import Waiting
+from kvstore.core.signals import Signals
 from kvstore.simulated.runner import Outcome, Settings, run_seed
 from kvstore.storage.backend import DATA, META, Changes
 from kvstore.storage.store import Store
@@ -33,7 +36,7 @@ FAULTS = Settings(protocol="white_box")
 SHORT = Settings(protocol="white_box", seconds=1.0, clients=3)
 CHASE = Settings(protocol="skeen", profile="chase", shards=3)
 
-_MODULES = (kvstore.core.replica, kvstore.simulated.cluster, multicast.simulation.world)
+_MODULES = (kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, multicast.simulation.world)
 
 
 # -- in the replica ---------------------------------------------------------------------------------------------------
@@ -59,13 +62,13 @@ class _HastyVotes(Log):
 class RemoteVotesIgnored(Replica):
     """A shard goes by its own vote alone: half a transfer happens."""
 
-    def _fate(self, entry: Entry) -> tuple[int, bool, str, bytes]:
+    def _fate(self, entry: Entry) -> Fate:
         entry.parts = {shard: Part(part.id, part.digest, vote(entry.plan, self.store)) for shard, part in
                        entry.parts.items()}  # fmt: skip
         return super()._fate(entry)
 
 
-class RepetitionUnderAnotherId(Replica):
+class RepetitionUnderAnotherId(Clients):
     """What is asked again is multicast under a fresh id, so that no protocol can know it for a repetition."""
 
     def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
@@ -81,13 +84,13 @@ class AnsweredAtDelivery(Replica):
 
     def on_deliver(self, delivery: Delivered, *rest: Any) -> None:
         message, timestamp = delivery.message, delivery.timestamp
-        waiting = self.requests.by_id.get(message.id)
+        waiting = self.clients.requests.by_id.get(message.id)
         if waiting is not None and len(message.destinations) > 1 and not waiting.transaction.compare:
-            self._finish(waiting, Answered(Result(True, timestamp), results_omitted=True), rest[-1])
+            self.clients._finish(waiting, Answered(Result(True, timestamp), results_omitted=True), rest[-1])
         super().on_deliver(delivery, *rest)
 
 
-class AnsweredBeforeOrder(Replica):
+class AnsweredBeforeOrder(Clients):
     """The client hears of success as soon as its transaction is multicast."""
 
     def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
@@ -96,25 +99,26 @@ class AnsweredBeforeOrder(Replica):
             self._finish(waiting, Answered(Result(True, Timestamp(now, 0)), results_omitted=True), out)
 
 
-class SomeResultsAreEnough(Replica):
+class SomeResultsAreEnough(Clients):
     """The answer leaves without what some shards have read."""
 
     def _answer(self, waiting: Waiting, out: ApplicationOutbox) -> bool:
-        for shard in waiting.missing(self.shard_map) if waiting.results else ():
+        for shard in waiting.missing(self._shard_map) if waiting.results else ():
             some = next(iter(waiting.results.values()))
             waiting.results[shard] = msgspec.structs.replace(some, results=[])
         return super()._answer(waiting, out)
 
 
-class ReadAgainForARepetition(Replica):
+class ReadAgainForARepetition(Clients):
     """A repetition is told what the keys hold now instead of what it was told the first time."""
 
     def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
-        record, branch = self.store.remembered(waiting.id), waiting.transaction.success
-        if record is None or waiting.destinations != (self.shard,) or not all(isinstance(op, Get) for op in branch):
+        record, branch = self._store.remembered(waiting.id), waiting.transaction.success
+        here = waiting.destinations == (self._peers.shard,)
+        if record is None or not here or not all(isinstance(op, Get) for op in branch):
             return super()._begin(waiting, payload, now, out)
         first = decode_shard_result(record)
-        execution = Execution(self.store, first.timestamp)
+        execution = Execution(self._store, first.timestamp)
         execution.run(list(enumerate(branch)))
         results = tuple(result for _, result in execution.results)
         self._finish(waiting, Answered(Result(True, first.timestamp, results), True), out)
@@ -134,7 +138,7 @@ class NoSignals(Replica):
         super().__init__(*arguments, **{**options, "signals": "off"})
 
 
-class NothingIsPulled(Replica):
+class NothingIsPulled(Signals):
     """Parts are pushed once; whoever misses one never asks for it."""
 
     def _pull(self, now: int, out: ApplicationOutbox) -> None:
@@ -242,14 +246,14 @@ PLANTED_IN_STORE = (
     Planted("votes_read_too_early", "agreement", VotesReadTooEarly),
     Planted("remote_votes_ignored", "exactly once", RemoteVotesIgnored),
     Planted("remote_votes_ignored", "conservation", RemoteVotesIgnored),
-    Planted("repetition_under_another_id", "exactly once", RepetitionUnderAnotherId),
+    Planted("repetition_under_another_id", "exactly once", core=RepetitionUnderAnotherId),
     Planted("answered_at_delivery", "strict serializability", AnsweredAtDelivery, settings=CHASE),
-    Planted("answered_before_order", "answers", AnsweredBeforeOrder, settings=SHORT),
-    Planted("some_results_are_enough", "answers", SomeResultsAreEnough),
-    Planted("read_again_for_a_repetition", "answers", ReadAgainForARepetition),
+    Planted("answered_before_order", "answers", core=AnsweredBeforeOrder, settings=SHORT),
+    Planted("some_results_are_enough", "answers", core=SomeResultsAreEnough),
+    Planted("read_again_for_a_repetition", "answers", core=ReadAgainForARepetition),
     Planted("signals_at_delivery", "strict serializability", SignalsAtDelivery, settings=CHASE),
     Planted("no_signals", "strict serializability", NoSignals, settings=CHASE),
-    Planted("nothing_is_pulled", "liveness", NothingIsPulled),
+    Planted("nothing_is_pulled", "liveness", core=NothingIsPulled),
     Planted("expired_is_applied", "exactly once", ExpiredIsApplied),
     Planted("commit_forgets_position", "exception", store=CommitForgetsPosition),
     Planted("reads_the_committed", "reads", store=ReadsTheCommitted),

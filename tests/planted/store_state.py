@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Log
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Requests, Waiting
+from kvstore.core.signals import Signals
 from kvstore.simulated.runner import Settings
 from kvstore.storage.store import Store
 from multicast.checkpoint import Checkpoints
@@ -20,33 +22,33 @@ WINDOW = Settings(protocol="white_box", seconds=2.0, clients=4, options={"dedup_
 # -- in the replica ---------------------------------------------------------------------------------------------------
 
 
-@rewrite("_forget", "REMEMBERED_WINDOWS * self.window_us", "self.window_us // 2")
+@rewrite("_forget", "forgotten_before(timestamp, self.window_us)", "forgotten_before(timestamp, self.window_us // 6)")
 class ForgottenEarly(Replica):
     """Results are forgotten half a window after the creation of their ids."""
 
 
 @rewrite("_settle_up_to", "if set(shards) <= set(destinations)", "")
-class SettledElsewhere(Replica):
+class SettledElsewhere(Signals):
     """What was found at the start is settled by any later transaction, of whichever shards."""
 
 
 @rewrite("_settle_up_to", "queue[0][0] <= timestamp:", "queue[0][0] >= timestamp:")
-class SettledTheWrongWay(Replica):
+class SettledTheWrongWay(Signals):
     """What was found at the start is settled by what comes before it."""
 
 
-@rewrite("_complete", "if entry.own_part is not None and not entry.settled:", "if False:")
-class PartsNotKept(Replica):
+@rewrite("completed", "if part is not None and not entry.settled:", "if False:")
+class PartsNotKept(Signals):
     """Parts are not kept after completion: whoever missed one must do with the result."""
 
 
-@rewrite("_on_part_request", "record = self.store.remembered(message_id)", "record = None")
-class NoResultForPart(Replica):
+@rewrite("on_part_request", "self._clients.tell(sender, message_id)", "pass")
+class NoResultForPart(Signals):
     """Who asks for a part that is gone does not get the result for it."""
 
 
 @rewrite("_remember", "if first is not None:", "if False:")
-class ExpiredRemembered(Replica):
+class ExpiredRemembered(Clients):
     """A repetition that came too late takes the place of the first result."""
 
 
@@ -60,32 +62,32 @@ class FirstFailureCounts(Replica):
     """Only the first shard's impossible operation fails a transaction."""
 
 
-@rewrite("_fate", 'if entry.expired: return EXPIRED, False, "", b""', "pass")
+@rewrite("_fate", "if entry.expired: return Fate(EXPIRED)", "pass")
 class ExpiryIgnored(Replica):
     """What comes too late for its id has its effect."""
 
 
-@rewrite("_complete", "if status == APPLIED: if len(", "if True:\n            if len(")
+@rewrite("_execute", "if fate.status == APPLIED: if len(", "if True:\n                if len(")
 class FailedIsApplied(Replica):
     """A transaction that failed in another shard has its effect in this one."""
 
 
-@rewrite("_complete", "if execution.failure: status,", "if execution.failure and False: status,")
+@rewrite("_execute", "if execution.failure: fate =", "if False: fate =")
 class FailureNotTold(Replica):
     """A transaction of one shard that fails is called applied."""
 
 
-@rewrite("on_deliver", "self._delivered.setdefault(message.id, entry)", "self._delivered[message.id] = entry")
-class RepetitionTakesPlace(Replica):
+@rewrite("append", "self.by_id.setdefault(entry.message.id, entry)", "self.by_id[entry.message.id] = entry")
+class RepetitionTakesPlace(Log):
     """A repetition that expired takes the place of the first delivery."""
 
 
 @rewrite(
-    "_complete",
-    "if self._delivered.get(message_id) is entry: del self._delivered[message_id]",
-    "self._delivered.pop(message_id, None)",
+    "complete",
+    "if self.by_id.get(entry.message.id) is entry: del self.by_id[entry.message.id]",
+    "self.by_id.pop(entry.message.id, None)",
 )
-class BothForgotten(Replica):
+class BothForgotten(Log):
     """When one of two deliveries of an id completes, both are forgotten."""
 
 
@@ -94,8 +96,8 @@ class OutcomeOneOff(Replica):
     """A peer's outcome is taken for that of the transaction before."""
 
 
-@rewrite("on_deliver", "if shard in entry.needed: entry.parts[shard] = part", "pass")
-class EarlyPartsLost(Replica):
+@rewrite("delivered", "if shard in entry.needed: entry.parts[shard] = part", "pass")
+class EarlyPartsLost(Signals):
     """Parts that come before the delivery are forgotten."""
 
 
@@ -258,12 +260,13 @@ def _store(*kinds: type[Store], settings: Settings = SHORT) -> list[Planted]:
 
 
 PLANTED_IN_STORE = (
-    *_replica(ForgottenEarly, ExpiredRemembered, ExpiryIgnored, RepetitionTakesPlace, BothForgotten, settings=WINDOW),
+    *_replica(ForgottenEarly, ExpiryIgnored, settings=WINDOW),
     *_replica(
-        SettledElsewhere, SettledTheWrongWay, PartsNotKept, NoResultForPart, OneVoteIsEnough, FirstFailureCounts,
-        FailedIsApplied, FailureNotTold, OutcomeOneOff, EarlyPartsLost, NoProgressByParts,
+        OneVoteIsEnough, FirstFailureCounts, FailedIsApplied, FailureNotTold, OutcomeOneOff, NoProgressByParts
     ),
+    *_core(ExpiredRemembered, RepetitionTakesPlace, BothForgotten, settings=WINDOW),
     *_core(
+        SettledElsewhere, SettledTheWrongWay, PartsNotKept, NoResultForPart, EarlyPartsLost,
         WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, BlockerOneOff, FailedWrites,
         OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst,
     ),

@@ -1,0 +1,296 @@
+"""Clients: their requests, and the results that they and other replicas ask for. Pure.
+
+Theory of operation. A request becomes one multicast message to the shards of its keys, under the client's id
+(`Clients.on_request`). When the transaction completes in this replica's shard, its result is remembered beside the id
+and goes to whoever waits for it (`Clients.completed`): to clients here, or, if this replica leads the shard, to the
+replica where the message entered. The entry replica answers as soon as it has what every shard has read that read
+anything (`kvstore.core.requests`). What was lost on its way it asks for, one replica after the other.
+
+A repetition of a request, through any replica, is the same multicast message again; the protocol delivers it once. The
+replica that got the repetition finds the result in its own store or asks the shards for it. So an id has one result,
+for as long as `REMEMBERED_WINDOWS`.
+
+Reads that nobody can repeat, because the replica itself made their id, leave nothing behind: see `read_id`. Of those
+that entered elsewhere the last `READS_KEPT` results stay in memory, should one be lost on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from kvstore.api.model import RESULT_BYTES_MAX, Get, InvalidTransaction, Range, Transaction, validate
+from kvstore.api.shard_map import ShardMap
+from kvstore.core.audit import EXPIRED
+from kvstore.core.execution import result_bytes
+from kvstore.core.log import Entry, Log
+from kvstore.core.messages import (
+    Answered,
+    Execute,
+    Refused,
+    ResultRequest,
+    ShardResult,
+    ShardResults,
+    decode_shard_result,
+    encode_payload,
+    encode_shard_result,
+    is_read_id,
+    request_digest,
+)
+from kvstore.core.peers import Peers
+from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
+from kvstore.core.state import State
+from multicast.protocol import ApplicationOutbox
+from multicast.types import AppMessage, MessageId, ProcessId, Timestamp, created_us, is_uuid7
+
+REQUESTS_MAX = 50_000
+
+RESULT_BYTES_KEPT = 4096
+"""Larger results are not remembered beside their id."""
+
+READS_KEPT = 1000
+
+REPETITION_AFTER_US = 100_000
+"""A request whose id is older than this is likely a repetition: shards are asked at once whether they have a result."""
+
+
+class Clients:
+    """Those of one replica; the rest as in `Replica`."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        shard_map: ShardMap,
+        store: State,
+        log: Log,
+        window_us: int,
+        clock_ahead_us_max: int,
+        real_clock: Callable[[int], int],
+    ):
+        self.requests = Requests()
+        self._peers = peers
+        self._shard_map = shard_map
+        self._store = store
+        self._log = log
+        self._window_us = window_us
+        self._clock_ahead_us_max = clock_ahead_us_max
+        self._real_clock = real_clock
+        self._reads: dict[MessageId, ShardResult] = {}
+        self._outgoing: dict[ProcessId, list[ShardResult]] = {}
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def on_request(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
+        """Answered with `Answered` or `Refused`."""
+        refusal = self._refusal(request, now)
+        if refusal is not None:
+            out.answer(token, refusal)
+            return
+        message_id, transaction = request.message_id, request.transaction
+        payload = encode_payload(transaction)
+        destinations = self._shard_map.shards_of(transaction)
+        digest = request_digest(message_id, payload, destinations)
+        waiting = self.requests.by_id.get(message_id)
+        if waiting is not None:
+            if waiting.digest == digest:
+                waiting.tokens.append(token)
+            else:
+                out.answer(token, id_reused())
+            return
+        waiting = Waiting(message_id, transaction, destinations, digest, now, self._window_us)
+        waiting.tokens.append(token)
+        self._begin(waiting, payload, now, out)
+
+    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
+        """Get the result: from the store, from the log, or by multicasting the transaction."""
+        self.requests.add(waiting)
+        message = AppMessage(waiting.id, waiting.destinations, payload, self._peers.self_id)
+        if is_read_id(waiting.id):
+            out.submit(message)
+            return
+        remembered = self._store.remembered(waiting.id)
+        if remembered is not None:
+            waiting.repeated = True
+            waiting.results[self._peers.shard] = decode_shard_result(remembered)
+            if not self._answer(waiting, out):
+                self._ask_for_results(waiting, out)
+            return
+        entry = self._log.by_id.get(waiting.id)
+        if entry is None:
+            out.submit(message)
+            if (self._real_clock(now) or now) - created_us(waiting.id) > REPETITION_AFTER_US:
+                self._ask_for_results(waiting, out)
+        elif entry.digest != waiting.digest:
+            self._finish(waiting, id_reused(), out)
+
+    def _refusal(self, request: Execute, now: int) -> Refused | None:
+        message_id = request.message_id
+        read = is_read_id(message_id)
+        if not read and not is_uuid7(message_id):
+            return Refused("invalid", "message_id: not a UUIDv7", False, "not_applied")
+        try:
+            validate(request.transaction)
+        except InvalidTransaction as error:
+            return Refused("invalid", str(error), False, "not_applied")
+        if read and not reads_one_shard(request.transaction, self._shard_map):
+            return Refused("invalid", "message_id: that of a read of one shard", False, "not_applied")
+        if len(self.requests) >= REQUESTS_MAX:
+            return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
+        if not self._window_us:
+            return None
+        real = self._real_clock(now)
+        now = real or now
+        age = now - created_us(message_id)
+        if age > self._window_us and self._store.remembered(message_id) is None:
+            return Refused(
+                "id_expired",
+                f"the id was made {age / 1e6:.1f} s ago by this server's clock ({now / 1e6:.3f} s since 1970); "
+                f"at most {self._window_us / 1e6:g} s are allowed",
+                False,
+                "unknown",
+            )
+        if -age > self._clock_ahead_us_max:
+            # What replicas agree on differs by less than the allowance, so twice of it was acceptable to none of them.
+            return Refused(
+                "id_in_future",
+                f"the id was made {-age / 1e6:.1f} s ahead of this server's clock ({now / 1e6:.3f} s since 1970); "
+                f"at most {self._clock_ahead_us_max / 1e6:g} s are allowed",
+                False,
+                "not_applied" if real and -age > 2 * self._clock_ahead_us_max else "unknown",
+            )
+        return None
+
+    def on_refused(self, message_id: MessageId, reason: str, out: ApplicationOutbox) -> None:
+        """The protocol did not take the message."""
+        waiting = self.requests.by_id.get(message_id)
+        if waiting is not None:
+            self._finish(waiting, Refused("overloaded", reason, True, "not_applied"), out)
+
+    def _answer(self, waiting: Waiting, out: ApplicationOutbox) -> bool:
+        """Answer if nothing is missing."""
+        answer = waiting.answer(self._shard_map)
+        if answer is not None:
+            self._finish(waiting, answer, out)
+        return answer is not None
+
+    def _finish(self, waiting: Waiting, answer: Answered | Refused, out: ApplicationOutbox) -> None:
+        self.requests.remove(waiting.id)
+        for token in waiting.tokens:
+            out.answer(token, answer)
+
+    def _ask_for_results(self, waiting: Waiting, out: ApplicationOutbox) -> None:
+        for shard in waiting.missing(self._shard_map):
+            peer = self._peers.to_ask(shard, waiting.attempt)
+            if peer is not None:
+                out.send((peer,), ResultRequest([waiting.id]))
+        waiting.attempt += 1
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def completed(self, entry: Entry, result: ShardResult, replaying: bool, out: ApplicationOutbox) -> None:
+        """This shard's part of a transaction is done: keep the result, and tell those who wait, here or elsewhere."""
+        origin = entry.message.origin
+        origin_shard = self._peers.shard_of.get(origin)
+        if not is_read_id(result.id):
+            result = self._remember(result)
+        elif origin_shard != self._peers.shard and not replaying:
+            self._keep_read(result)
+        waiting = self.requests.by_id.get(result.id)
+        if waiting is not None:
+            waiting.results[self._peers.shard] = result
+            if not self._answer(waiting, out) and origin != self._peers.self_id:
+                self._ask_for_results(waiting, out)  # the others report to the one who asked first
+        if replaying or origin_shard in (None, self._peers.shard) or not self._peers.leads:
+            return
+        shards = entry.message.destinations
+        reporting = reporting_shards(entry.plan.transaction, result.status, result.succeeded, self._shard_map)
+        if self._peers.shard in reporting or (origin_shard not in shards and self._peers.shard == shards[0]):
+            self._outgoing.setdefault(origin, []).append(result)
+
+    def _remember(self, result: ShardResult) -> ShardResult:
+        """Keep the result of this id; returns the one that stands."""
+        if result.status == EXPIRED:
+            first = self._store.remembered(result.id)
+            if first is not None:
+                return decode_shard_result(first)  # a repetition that came too late
+        record = encode_shard_result(result)
+        if len(record) > RESULT_BYTES_KEPT:
+            record = encode_shard_result(_without_results(result))
+        self._store.remember(result.id, record)
+        return result
+
+    def _keep_read(self, result: ShardResult) -> None:
+        large = result_bytes(result.results or []) > RESULT_BYTES_KEPT
+        self._reads[result.id] = _without_results(result) if large else result
+        if len(self._reads) > READS_KEPT:
+            del self._reads[next(iter(self._reads))]
+
+    def tell(self, receiver: ProcessId, message_id: MessageId) -> None:
+        """The result of a transaction that is complete here, to another replica, if it is still known."""
+        record = self._store.remembered(message_id)
+        result = self._reads.get(message_id) if record is None else decode_shard_result(record)
+        if result is not None:
+            self._outgoing.setdefault(receiver, []).append(result)
+
+    def on_results(self, message: ShardResults, out: ApplicationOutbox) -> None:
+        """What another shard has read for clients of this replica."""
+        for result in message.results:
+            waiting = self.requests.by_id.get(result.id)
+            if waiting is not None and message.shard in waiting.destinations:
+                known = waiting.results.get(message.shard)
+                if known is None or known.results is None:
+                    waiting.results[message.shard] = result
+                self._answer(waiting, out)
+
+    # -- batches and time ---------------------------------------------------------------------------------------------
+
+    def end_batch(self, out: ApplicationOutbox) -> None:
+        """Send what was told in this batch."""
+        if self._outgoing:
+            for receiver, results in self._outgoing.items():
+                for some in _portions(results):
+                    out.send((receiver,), ShardResults(self._peers.shard, some))
+            self._outgoing = {}
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Ask again for what is missing. Returns when it wants to be called again."""
+        for waiting in self.requests.due(now):
+            if now - waiting.since > WAIT_US_MAX:
+                self._finish(waiting, Refused("timeout", "no result in time", True, "unknown"), out)
+            else:
+                self._ask_for_results(waiting, out)
+                self.requests.schedule(waiting, now)
+        return self.requests.next_due()
+
+
+def reads_one_shard(transaction: Transaction, shard_map: ShardMap) -> bool:
+    """Whether it may be asked under a `read_id`."""
+    if transaction.compare or transaction.failure or not all(type(op) in (Get, Range) for op in transaction.success):
+        return False
+    return len(shard_map.shards_of(transaction)) == 1
+
+
+def forgotten_before(timestamp: Timestamp, window_us: int) -> MessageId:
+    """The first id that is still remembered when what is complete has come to `timestamp`: of those created more than
+    REMEMBERED_WINDOWS before, nobody may use one any more."""
+    milliseconds = max(0, timestamp.time - REMEMBERED_WINDOWS * window_us) // 1000
+    return milliseconds.to_bytes(6, "big") + bytes(10)
+
+
+def _portions(results: list[ShardResult]) -> list[list[ShardResult]]:
+    """Portions for one message each, of about RESULT_BYTES_MAX."""
+    portions: list[list[ShardResult]] = [[]]
+    size = 0
+    for result in results:
+        more = result_bytes(result.results or [])
+        if portions[-1] and size + more > RESULT_BYTES_MAX:
+            portions.append([])
+            size = 0
+        portions[-1].append(result)
+        size += more
+    return portions
+
+
+def _without_results(result: ShardResult) -> ShardResult:
+    return msgspec.structs.replace(result, results=None)

@@ -1,0 +1,237 @@
+"""Signals and votes: what the shards of a transaction tell one another before any of them completes it. Pure.
+
+Theory of operation. A transaction that concerns several shards waits at the head of the log for the *parts* of the
+others. A part is the shard's execution signal, "everything before it here concerns no other shards or is complete"
+(`kvstore.core.log` has the rule), and its vote: whether its comparisons hold and its operations are possible. All
+shards see the same votes and take the same branch, or none.
+
+A part is a function of the shard's log, so any replica may send it: the one that believes itself leader pushes it, and
+whoever waits too long pulls it from the shard's replicas in turn. A replica that has completed the transaction answers
+a pull with the result, which does as well. Parts are kept until a quorum of every shard has completed the transaction,
+results until `REMEMBERED_WINDOWS`. When even that is gone, a replica that is behind gets the outcome from the journal
+of a peer of its own shard.
+
+What the protocol says to be settled may be lost in a crash; but once a transaction is settled, so is everything before
+it that concerns no other shards, and parts found at the start go by that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Literal
+
+from kvstore.api.model import Transaction
+from kvstore.api.shard_map import ShardMap
+from kvstore.core.clients import Clients
+from kvstore.core.execution import vote, voting_keys
+from kvstore.core.log import Entry, Log
+from kvstore.core.messages import (
+    Part,
+    PartRequest,
+    Parts,
+    Retained,
+    decode_retained,
+    encode_retained,
+    is_read_id,
+)
+from kvstore.core.peers import Peers
+from kvstore.core.state import State
+from multicast.protocol import ApplicationOutbox
+from multicast.types import GroupId, MessageId, ProcessId, Timestamp
+
+PULLS_BEFORE_FETCH = 5
+"""After so many pulls in vain the other shards may have forgotten the transaction: ask a peer of the own shard."""
+
+PULL_MAX = 64
+"""Transactions whose parts one pull asks for."""
+
+SignalRule = Literal["rule", "delivery", "off"]
+"""When a shard signals: by the store's rule; at delivery; never, so that there are only votes. The last two are unsafe
+with a protocol whose `strict_groups_max` is bounded; the simulator shows how."""
+
+
+def signals_for(strict_groups_max: int | None) -> SignalRule:
+    """What the store needs of a protocol that says this of itself."""
+    return "off" if strict_groups_max is None else "rule"
+
+
+class Signals:
+    """Those of one replica; the rest as in `Replica`. pushed, pulled: how many parts."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        shard_map: ShardMap,
+        store: State,
+        log: Log,
+        clients: Clients,
+        rule: SignalRule,
+        retry_us: int,
+    ):
+        self.pushed = self.pulled = 0
+        self._peers = peers
+        self._shard_map = shard_map
+        self._store = store
+        self._log = log
+        self._clients = clients
+        self._rule = rule
+        self._retry_us = retry_us
+        self._early: dict[MessageId, dict[GroupId, Part]] = {}
+        self._settled_early: set[MessageId] = set()
+        self._doubtful: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
+        self._outgoing: dict[GroupId, list[Part]] = {}
+        self._last_pull = self._pulls = 0
+
+    def start(self) -> None:
+        """A life begins: whether what is found here was settled may have been lost."""
+        kept = ((message_id, decode_retained(part)) for message_id, part in self._store.parts())
+        found = [(retained.timestamp, retained.destinations, message_id) for message_id, retained in kept]
+        found += [(e.timestamp, e.message.destinations, e.message.id) for e in self._log.entries]
+        for timestamp, shards, message_id in sorted(found):
+            if len(shards) > 1:
+                self._doubtful.setdefault(shards, deque()).append((timestamp, message_id))
+
+    # -- the way of a transaction -------------------------------------------------------------------------------------
+
+    def needed(self, transaction: Transaction, shards: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
+        """The shards whose parts this transaction waits for."""
+        others = tuple(shard for shard in shards if shard != self._peers.shard)
+        if self._rule != "off":
+            return others
+        voters = {self._shard_map.shard_of(key) for key in voting_keys(transaction)}
+        return tuple(shard for shard in others if shard in voters)
+
+    def delivered(self, entry: Entry) -> None:
+        """What came before the delivery itself."""
+        message_id = entry.message.id
+        if message_id in self._settled_early:
+            self._settled_early.discard(message_id)
+            entry.settled = True
+        for shard, part in self._early.pop(message_id, {}).items():
+            if shard in entry.needed:
+                entry.parts[shard] = part
+
+    def ready(self, entry: Entry, replaying: bool) -> None:
+        """This shard's part may be told; push it if that is this replica's task."""
+        part = entry.own_part = Part(entry.message.id, entry.digest, vote(entry.plan, self._store))
+        if not replaying and self._peers.leads:
+            for shard in entry.message.destinations:
+                if shard != self._peers.shard:
+                    self._outgoing.setdefault(shard, []).append(part)
+            self.pushed += 1
+
+    def completed(self, entry: Entry) -> None:
+        """Keep the part for those who are behind."""
+        part = entry.own_part
+        if part is not None and not entry.settled:
+            retained = Retained(part.id, part.digest, part.vote, entry.timestamp, entry.message.destinations)
+            self._store.keep_part(part.id, encode_retained(retained))
+
+    # -- other replicas -----------------------------------------------------------------------------------------------
+
+    def on_parts(self, message: Parts) -> None:
+        """Another shard's."""
+        for part in message.parts:
+            entry = self._log.by_id.get(part.id)
+            if entry is not None:
+                if message.shard in entry.needed:
+                    entry.parts[message.shard] = part
+            elif self._store.remembered(part.id) is None:
+                self._early.setdefault(part.id, {})[message.shard] = part
+
+    def on_part_request(self, sender: ProcessId, message: PartRequest, out: ApplicationOutbox) -> None:
+        """Tell what is known: the part, or else the result."""
+        found: list[Part] = []
+        for message_id in message.ids:
+            entry = self._log.by_id.get(message_id)
+            if entry is not None:
+                if entry.own_part is not None:
+                    found.append(entry.own_part)
+                continue
+            kept = self._store.part(message_id)
+            if kept is not None:
+                found.append(decode_retained(kept).part())
+            else:
+                self._clients.tell(sender, message_id)
+        if found:
+            out.send((sender,), Parts(self._peers.shard, found))
+
+    def on_settled(self, message_id: MessageId) -> None:
+        """A quorum of every shard has completed it: nobody will ask for its part."""
+        if is_read_id(message_id):
+            return
+        entry = self._log.by_id.get(message_id)
+        if entry is not None:
+            entry.settled = True
+            self._settle_up_to(entry.timestamp, entry.message.destinations)
+        elif self._store.remembered(message_id) is None:
+            self._settled_early.add(message_id)  # this replica is behind and will deliver it
+        else:
+            kept = self._store.part(message_id)
+            if kept is not None:
+                self._store.drop_part(message_id)
+                retained = decode_retained(kept)
+                self._settle_up_to(retained.timestamp, retained.destinations)
+
+    def _settle_up_to(self, timestamp: Timestamp, destinations: tuple[GroupId, ...]) -> None:
+        """A quorum of each of these shards has completed everything up to there: so it is with what was found here at
+        the start and concerns no other shards."""
+        for shards in [shards for shards in self._doubtful if set(shards) <= set(destinations)]:
+            queue = self._doubtful[shards]
+            while queue and queue[0][0] <= timestamp:
+                message_id = queue.popleft()[1]
+                entry = self._log.by_id.get(message_id)
+                if entry is not None:
+                    entry.settled = True
+                else:
+                    self._store.drop_part(message_id)
+            if not queue:
+                del self._doubtful[shards]
+
+    def forget_before(self, oldest: MessageId) -> None:
+        """Of ids less than this one nothing will be delivered with effect."""
+        for message_id in [i for i in self._early if i < oldest]:
+            del self._early[message_id]
+        self._settled_early = {message_id for message_id in self._settled_early if message_id >= oldest}
+
+    # -- batches and time ---------------------------------------------------------------------------------------------
+
+    def end_batch(self, out: ApplicationOutbox) -> None:
+        """Push what became ready in this batch."""
+        if self._outgoing:
+            for shard, parts in self._outgoing.items():
+                out.send(self._peers.replicas[shard], Parts(self._peers.shard, parts))
+            self._outgoing = {}
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Pull what has been missing for too long. Returns when it wants to be called again."""
+        if not self._log.entries:
+            return None
+        at = max(self._log.entries[0].delivered_at, self._last_pull) + self._retry_us
+        if at > now:
+            return at
+        self._pull(now, out)
+        return now + self._retry_us
+
+    def _pull(self, now: int, out: ApplicationOutbox) -> None:
+        """Ask for the parts that the first transactions of the log have been waiting for too long."""
+        self._last_pull = now
+        head = self._log.entries[0]
+        head.pulls += 1
+        if head.pulls % PULLS_BEFORE_FETCH == 0:
+            peer = self._peers.to_ask(self._peers.shard, self._pulls)
+            if peer is not None:
+                out.fetch_outcomes(peer)
+        wanted: dict[GroupId, list[MessageId]] = {}
+        for entry in islice(self._log.entries, PULL_MAX):
+            if entry.delivered_at + self._retry_us > now:
+                break
+            for shard in entry.missing():
+                wanted.setdefault(shard, []).append(entry.message.id)
+        for shard, ids in wanted.items():
+            peer = self._peers.to_ask(shard, self._pulls)
+            if peer is not None:
+                out.send((peer,), PartRequest(ids))
+                self.pulled += len(ids)
+        self._pulls += 1
