@@ -40,6 +40,8 @@ from multicast.runtime.host import Host, HostStopped
 from multicast.types import MessageId, ProcessId, new_message_id
 
 COMMIT_RETRY_SECONDS = 1.0
+COMMIT_POSITIONS = 10_000
+"""After so many deliveries the position is committed though nothing else has changed: a restart replays from there."""
 
 _log = structlog.get_logger("kvstore.host")
 
@@ -88,6 +90,7 @@ class LiveReplica:
         self._failure = ""
         self._written = self._flushed = self._frozen_at = 0
         self._frozen = False
+        self._committed = self._replica.position
         self._commit: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -243,10 +246,12 @@ class LiveReplica:
 
     def _freeze(self) -> None:
         """Between batches: what is in the buffer goes to LMDB as soon as the journal has all of it."""
-        if self._frozen or self._host is None or not self._store.pending_bytes:
+        if self._frozen or self._host is None:
+            return
+        if not self._store.pending_bytes and self._host.engine.completed < self._committed + COMMIT_POSITIONS:
             return
         if self._store.freeze(self._host.engine.completed):
-            self._frozen, self._frozen_at = True, self._written
+            self._frozen, self._frozen_at, self._committed = True, self._written, self._host.engine.completed
             self._on_flushed(self._flushed)
 
     async def _commit_frozen(self) -> None:

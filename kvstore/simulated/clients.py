@@ -195,10 +195,10 @@ class Client:
         self.operate(f, getattr(self, f"_{f}")(), self.go_on)
 
     def operate(self, f: str, transaction: Transaction, done: Callable[[Operated], None]) -> None:
-        """Get it executed, by repeating it if need be; `done` in any case. A get is asked once, under an id that nobody
-        could repeat."""
+        """Get it executed, by repeating it if need be; `done` in any case. Half of the gets are asked once, under an id
+        that nobody could repeat."""
         message_id = self._workload.new_id()
-        if f == "get":
+        if f == "get" and message_id[-1] & 1:
             message_id = read_id(message_id)
         operation = Operated(message_id, f, transaction, self._world.now)
         self._workload.history.invoke(self._process, self._world.now, operation)

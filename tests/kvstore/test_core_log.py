@@ -67,4 +67,4 @@ def test_nothing_is_remembered_of_what_is_complete():
         log.append(entry(position, (0, position % 3), {b"a"}, {b"b", b"a"}))
     for _ in range(1, 50):
         log.complete()
-    assert not log._last_writer and not log._last_of_shards and not log._blocked and not log.by_id and log.completed == 49
+    assert not (log._last_writer or log._last_of_shards or log._blocked or log.by_id) and log.completed == 49

@@ -67,7 +67,7 @@ class ExpiryIgnored(Replica):
     """What comes too late for its id has its effect."""
 
 
-@rewrite("_execute", "if fate.status == APPLIED: if len(", "if True:\n                if len(")
+@rewrite("_execute", "if fate.status == APPLIED: if len(", "if True:\n            if len(")
 class FailedIsApplied(Replica):
     """A transaction that failed in another shard has its effect in this one."""
 
