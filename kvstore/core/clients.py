@@ -10,8 +10,8 @@ A repetition of a request, through any replica, is the same multicast message ag
 replica that got the repetition finds the result in its own store or asks the shards for it. So an id has one result,
 for as long as `REMEMBERED_WINDOWS`.
 
-Reads that nobody can repeat, because the replica itself made their id, leave nothing behind: see `read_id`. Of those
-that entered elsewhere the last `READS_KEPT` results stay in memory, should one be lost on its way.
+Reads that nobody can repeat, because the replica itself made their id (`read_id`), leave nothing behind. The results of
+the last `READS_KEPT` that entered elsewhere stay in memory, should one be lost on its way, or the entry replica slow.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Clients:
         origin_shard = self._peers.shard_of.get(origin)
         if not is_read_id(result.id):
             result = self._remember(result)
-        elif origin_shard != self._peers.shard and not replaying:
+        elif origin != self._peers.self_id and not replaying:
             self._keep_read(result)
         waiting = self.requests.by_id.get(result.id)
         if waiting is not None:
