@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from multicast import records, wire
+from multicast.catch_up import CatchUp
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
@@ -29,10 +30,6 @@ from multicast.protocol import (
 )
 from multicast.records import encode_record
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
-
-CATCH_UP_RETRY_US = 1_000_000
-"""After so long without an answer a request for deliveries may be made again. It is made of somebody else at once when
-the link to the peer that was asked breaks, or has lost its memory."""
 
 _ROUNDS_MAX = 1_000
 
@@ -102,8 +99,7 @@ class Engine:
         self._flush_positions: deque[tuple[int, int]] = deque()
         self._stable = self._stable_told = 0
         self._journaled_completed = 0
-        self._catching_up: tuple[ProcessId, int] | None = None
-        self._away: set[ProcessId] = set()
+        self._catch_up = CatchUp(self.self_id, protocol.topology.groups[protocol.group])
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -197,11 +193,7 @@ class Engine:
     def connected(self, peer: ProcessId, up: bool) -> bool:
         """Whether there is a connection to this peer; if not, what is sent to it waits. Returns whether that is a
         reason to `run`."""
-        if up:
-            self._away.discard(peer)
-            return False
-        self._away.add(peer)
-        asked = self._catching_up is not None and self._catching_up[0] == peer
+        asked = self._catch_up.connected(peer, up)
         if asked:
             self._inputs.append((_LOST, peer, None, None))
         return asked
@@ -299,14 +291,14 @@ class Engine:
         elif kind == _SUBMIT:
             self._app_out.submit(a)
         elif kind == _LOST:
-            if self._mate_after(a) != a:
-                self._ask_another(a, now)
+            if not self._catch_up.alone_with(a):
+                self._ask_for_deliveries(self._catch_up.ask_instead_of(a, now))
         else:
             if self.discipline is not None:
                 self.discipline.on_peer_reset(a)
             self.protocol.on_peer_reset(a, now, self._out)
             self.application.on_peer_reset(a, now, self._app_out)
-            self._ask_another(a, now)
+            self._ask_for_deliveries(self._catch_up.ask_instead_of(a, now))
 
     def _read_clock(self, now: int, ahead_us: int) -> None:
         self._ahead_us = ahead_us
@@ -343,7 +335,7 @@ class Engine:
             if out.catch_ups:
                 catch_ups, out.catch_ups = out.catch_ups, []
                 for peer in catch_ups:
-                    self._catch_up(peer, now)
+                    self._ask_for_deliveries(self._catch_up.ask(peer, now))
             if app_out.fetches:
                 fetches, app_out.fetches = app_out.fetches, []
                 for peer in fetches:
@@ -465,26 +457,9 @@ class Engine:
 
     # -- catching up --------------------------------------------------------------------------------------------------
 
-    def _catch_up(self, peer: ProcessId, now: int) -> None:
-        if self._catching_up is not None and now - self._catching_up[1] < CATCH_UP_RETRY_US:
-            return
-        if peer in self._away:
-            peer = self._mate_after(peer)
-        self._catching_up = (peer, now)
-        self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False)
-
-    def _ask_another(self, peer: ProcessId, now: int) -> None:
-        """If deliveries were to come from this peer."""
-        if self._catching_up is not None and self._catching_up[0] == peer:
-            self._catching_up = None
-            self._catch_up(self._mate_after(peer), now)
-
-    def _mate_after(self, peer: ProcessId) -> ProcessId:
-        """The next other member of the own group that is connected; the same one if there is none."""
-        members = self.protocol.topology.groups[self.protocol.group]
-        first = members.index(peer) + 1
-        around = (*members[first:], *members[:first])
-        return next((p for p in around if p != self.self_id and p not in self._away), peer)
+    def _ask_for_deliveries(self, peer: ProcessId | None) -> None:
+        if peer is not None:
+            self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False)
 
     def _on_host_message(self, peer: ProcessId, message: Any, now: int) -> None:
         if type(message) is wire.ClockProbe:
@@ -500,7 +475,7 @@ class Engine:
         if type(message) is wire.CatchUpRequest:
             self._batch.reads.append((peer, max(1, message.position)))
             return
-        self._catching_up = None
+        self._catch_up.answered()
         for delivered, completion in message.deliveries:
             if self.completed < delivered.position <= self.position and completion is not None:
                 self.application.on_outcome(delivered.position, completion, now, self._app_out)
@@ -512,4 +487,4 @@ class Engine:
             self.protocol.on_install(self.position, delivered.message, delivered.timestamp, note, now, self._out)
             self._drain(now)
         if message.more:
-            self._catch_up(peer, now)
+            self._ask_for_deliveries(self._catch_up.ask(peer, now))

@@ -26,6 +26,7 @@ from unittest import mock
 
 import msgspec
 
+import multicast.engine
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import scene, world
 from multicast.simulation.runner import Outcome, Settings
@@ -44,7 +45,7 @@ def small(**options: str) -> Settings:
 SMALL = small()
 
 FIRST_SEEDS: dict[str, int | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
-_MODULES = {"Engine": world, "Journal": scene, "Sender": scene, "Receiver": scene}
+_MODULES = {"CatchUp": multicast.engine, "Engine": world, "Journal": scene, "Sender": scene, "Receiver": scene}
 
 
 def planted_in(module: str, harmless: Sequence[Planted] = ()) -> tuple[Planted, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multicast.catch_up import CatchUp
 from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
@@ -80,7 +81,7 @@ class InstallsWithGaps(Engine):
     """Catch-up passes over deliveries that it does not get."""
 
 
-@rewrite("_catch_up", "wire.CatchUpRequest(self.position + 1)", "wire.CatchUpRequest(self.position + 2)")
+@rewrite("_ask_for_deliveries", "wire.CatchUpRequest(self.position + 1)", "wire.CatchUpRequest(self.position + 2)")
 class CatchesUpOneLate(Engine):
     """Catch-up asks for what comes after the next delivery."""
 
@@ -94,18 +95,16 @@ class InstalledNoteLost(Engine):
     """What is installed is journaled without its note: who installs it from there has none."""
 
 
-@rewrite("_on_host_message", "if message.more: self._catch_up(peer, now)", "pass")
+@rewrite(
+    "_on_host_message", "if message.more: self._ask_for_deliveries(self._catch_up.ask(peer, now))", "pass"
+)
 class FirstPortionOnly(Engine):
     """Catch-up ends after its first portion."""
 
 
-@rewrite(
-    "_catch_up",
-    "if self._catching_up is not None and now - self._catching_up[1] < CATCH_UP_RETRY_US:",
-    "if self._catching_up is not None:",
-)
-@rewrite("_ask_another", "self._catching_up[0] == peer", "False")
-class CatchesUpOnce(Engine):
+@rewrite("ask", "if self._asked is not None and now - self._asked[1] < RETRY_US:", "if self._asked is not None:")
+@rewrite("ask_instead_of", "if self._asked is None or self._asked[0] != peer:", "if True:")
+class CatchesUpOnce(CatchUp):
     """A lost request for deliveries is never repeated."""
 
 

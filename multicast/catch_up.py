@@ -1,0 +1,60 @@
+"""Catching up: which member of the own group is asked for the deliveries that this process misses. Pure.
+
+One is asked at a time, and anew only after `RETRY_US`. If the connection to it is lost, or it has lost its memory, the
+next one that is connected is asked at once.
+"""
+
+from __future__ import annotations
+
+from multicast.types import ProcessId
+
+RETRY_US = 1_000_000
+
+
+class CatchUp:
+    """Of process `self_id`, one of `members`."""
+
+    def __init__(self, self_id: ProcessId, members: tuple[ProcessId, ...]):
+        self._self_id = self_id
+        self._members = members
+        self._asked: tuple[ProcessId, int] | None = None
+        self._away: set[ProcessId] = set()
+
+    def connected(self, peer: ProcessId, up: bool) -> bool:
+        """Whether there is a connection to this peer. Returns whether another one should be asked instead."""
+        if up:
+            self._away.discard(peer)
+            return False
+        self._away.add(peer)
+        return self._asked is not None and self._asked[0] == peer
+
+    def ask(self, peer: ProcessId, now: int) -> ProcessId | None:
+        """`peer` has what is missing. Whom to ask: it, or another one if it is not connected; None to wait for the one
+        that was asked."""
+        if self._asked is not None and now - self._asked[1] < RETRY_US:
+            return None
+        if peer in self._away:
+            peer = self._next_after(peer)
+        self._asked = (peer, now)
+        return peer
+
+    def ask_instead_of(self, peer: ProcessId, now: int) -> ProcessId | None:
+        """What this peer was asked for, it may not tell. Whom to ask; None if it was not asked."""
+        if self._asked is None or self._asked[0] != peer:
+            return None
+        self._asked = None
+        return self.ask(self._next_after(peer), now)
+
+    def answered(self) -> None:
+        """Somebody has told what he has."""
+        self._asked = None
+
+    def alone_with(self, peer: ProcessId) -> bool:
+        """Whether there is nobody to ask instead."""
+        return self._next_after(peer) == peer
+
+    def _next_after(self, peer: ProcessId) -> ProcessId:
+        """The next other member that is connected; the same one if there is none."""
+        first = self._members.index(peer) + 1
+        around = (*self._members[first:], *self._members[:first])
+        return next((p for p in around if p != self._self_id and p not in self._away), peer)
