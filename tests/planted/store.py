@@ -35,6 +35,8 @@ from tests.planted import FIRST_SEEDS
 FAULTS = Settings(protocol="white_box")
 SHORT = Settings(protocol="white_box", seconds=1.0, clients=3)
 CHASE = Settings(protocol="skeen", profile="chase", shards=3)
+WINDOW = Settings(protocol="white_box", seconds=1.0, clients=4, size="small", options={"dedup_window_us": "1000000"})
+ONE_SHARD = Settings(protocol="white_box", seconds=1.0, clients=6, size="small", shards=1)
 
 _MODULES = (kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, multicast.simulation.world)
 
@@ -250,11 +252,11 @@ PLANTED_IN_STORE = (
     Planted("answered_at_delivery", "strict serializability", AnsweredAtDelivery, settings=CHASE),
     Planted("answered_before_order", "answers", core=AnsweredBeforeOrder, settings=SHORT),
     Planted("some_results_are_enough", "answers", core=SomeResultsAreEnough),
-    Planted("read_again_for_a_repetition", "answers", core=ReadAgainForARepetition),
+    Planted("read_again_for_a_repetition", "answers", core=ReadAgainForARepetition, settings=ONE_SHARD),
     Planted("signals_at_delivery", "strict serializability", SignalsAtDelivery, settings=CHASE),
     Planted("no_signals", "strict serializability", NoSignals, settings=CHASE),
     Planted("nothing_is_pulled", "liveness", core=NothingIsPulled),
-    Planted("expired_is_applied", "exactly once", ExpiredIsApplied),
+    Planted("expired_is_applied", "exactly once", ExpiredIsApplied, settings=WINDOW),
     Planted("commit_forgets_position", "exception", store=CommitForgetsPosition),
     Planted("reads_the_committed", "reads", store=ReadsTheCommitted),
     Planted("scans_miss_the_buffer", "agreement", store=ScansMissTheBuffer),

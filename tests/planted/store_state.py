@@ -17,6 +17,8 @@ from multicast.checkpoint import Checkpoints
 from tests.planted.rewriting import rewrite
 from tests.planted.store import CHASE, SHORT, Planted
 
+CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small")
+CALM_THREE = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small", shards=3)
 WINDOW = Settings(protocol="white_box", seconds=2.0, clients=4, options={"dedup_window_us": "1000000"})
 
 # -- in the replica ---------------------------------------------------------------------------------------------------
@@ -267,9 +269,11 @@ PLANTED_IN_STORE = (
     *_core(ExpiredRemembered, RepetitionTakesPlace, BothForgotten, settings=WINDOW),
     *_core(
         SettledElsewhere, SettledTheWrongWay, PartsNotKept, NoResultForPart, EarlyPartsLost,
-        WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, BlockerOneOff, FailedWrites,
-        OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst,
+        WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, OwnWritesUnread,
+        FailureBranchNeedsNothing, LastDueFirst,
     ),
+    *_core(FailedWrites, settings=CALM),
+    *_core(BlockerOneOff, settings=CALM_THREE),
     *_core(SignalsPastOverlaps, settings=CHASE),
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
     *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
