@@ -17,8 +17,7 @@ from multicast.checkpoint import Checkpoints
 from tests.planted.rewriting import rewrite
 from tests.planted.store import CHASE, SHORT, Planted
 
-CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small")
-CALM_THREE = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small", shards=3)
+CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small", shards=3)
 WINDOW = Settings(protocol="white_box", seconds=2.0, clients=4, options={"dedup_window_us": "1000000"})
 
 # -- in the replica ---------------------------------------------------------------------------------------------------
@@ -269,11 +268,10 @@ PLANTED_IN_STORE = (
     *_core(ExpiredRemembered, RepetitionTakesPlace, BothForgotten, settings=WINDOW),
     *_core(
         SettledElsewhere, SettledTheWrongWay, PartsNotKept, NoResultForPart, EarlyPartsLost,
-        WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, OwnWritesUnread,
+        WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, FailedWrites, OwnWritesUnread,
         FailureBranchNeedsNothing, LastDueFirst,
     ),
-    *_core(FailedWrites, settings=CALM),
-    *_core(BlockerOneOff, settings=CALM_THREE),
+    *_core(BlockerOneOff, settings=CALM),
     *_core(SignalsPastOverlaps, settings=CHASE),
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
     *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
