@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from kvstore import config
+from tests.house import ROOT
 from tests.kvstore.live import running_cluster
 from workloads.cli import main
 
@@ -239,3 +244,11 @@ def test_help_is_for_everything(alone: Shell) -> None:
     for command in ("cluster", "serve", "get", "put", "delete", "scan", "txn", "bench"):
         assert f"  {command} " in ran.out
     assert alone("cluster", "--help").status == 0
+
+
+def test_the_installed_script_runs_these_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    script = EntryPoint("kvstore", project["project"]["scripts"]["kvstore"], "console_scripts").load()
+    with patch.object(sys, "argv", ["kvstore", "--help"]), pytest.raises(SystemExit) as ended:
+        script()
+    assert ended.value.code == 0 and "bench" in capsys.readouterr().out
