@@ -111,7 +111,7 @@ def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_d
     return Started(replica, process, path, begin)
 
 
-def up(directory: Path, say: Callable[[str], None], ready_seconds: float = READY_SECONDS) -> list[Started]:
+def up(directory: Path, say: Callable[[str], None]) -> list[Started]:
     """Start every replica that is down, and wait until all are ready; those that this call started.
 
     ClusterError if one cannot be started or is not ready in time; then those that this call started are stopped.
@@ -122,18 +122,16 @@ def up(directory: Path, say: Callable[[str], None], ready_seconds: float = READY
         for replica in config.replicas:
             if running(replica_directory(directory, replica.id)) is None:
                 started.append(start(directory, config, replica))
-        _wait_ready(config, started, say, ready_seconds)
+        _wait_ready(config, started, say)
     except BaseException:
         stop_started(directory, started, say)
         raise
     return started
 
 
-def _wait_ready(
-    config: ClusterConfig, started: list[Started], say: Callable[[str], None], ready_seconds: float
-) -> None:
+def _wait_ready(config: ClusterConfig, started: list[Started], say: Callable[[str], None]) -> None:
     waiting = {replica.id: replica for replica in config.replicas}
-    deadline = time.monotonic() + ready_seconds
+    deadline = time.monotonic() + READY_SECONDS
     while waiting:
         for one in started:
             if one.process.poll() is not None:
@@ -145,7 +143,7 @@ def _wait_ready(
         if waiting and time.monotonic() > deadline:
             names = ", ".join(str(i) for i in waiting)
             raise ClusterError(
-                f"not ready after {ready_seconds:.0f} s: replica {names}; see {Path('replicas') / 'ID' / LOG_FILE}"
+                f"not ready after {READY_SECONDS:.0f} s: replica {names}; see {Path('replicas') / 'ID' / LOG_FILE}"
             )
         if waiting:
             time.sleep(POLL_SECONDS)

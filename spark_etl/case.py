@@ -228,9 +228,7 @@ class Case:
         """A property's verdict; empty if it was not checked."""
         return next((p.verdict for p in self.properties if p.name == name), "")
 
-    def check(
-        self, name: str, frame: DataFrame | None, rows: int, *, blind: bool = False, skip: str = "", note: str = ""
-    ) -> Property:
+    def check(self, name: str, frame: DataFrame | None, rows: int, *, blind: bool = False, skip: str = "") -> Property:
         """Run one check. blind: a part of the input that it needs is missing. skip: why it does not apply."""
         began = time.monotonic()
         self.progress(f"checking {name}")
@@ -241,9 +239,8 @@ class Case:
             for r in found
         ]
         verdict = VIOLATED if count else NOT_APPLICABLE if skip else UNDETERMINED if blind else VALID
-        if verdict == UNDETERMINED:
-            note = f"nothing is wrong in what could be read. {note}".strip()
-        prop = Property(name, verdict, rows, round(time.monotonic() - began, 3), count, examples, skip or note)
+        note = skip or ("nothing is wrong in what could be read." if verdict == UNDETERMINED else "")
+        prop = Property(name, verdict, rows, round(time.monotonic() - began, 3), count, examples, note)
         self.properties.append(prop)
         return prop
 
