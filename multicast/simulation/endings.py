@@ -220,7 +220,7 @@ class Endings:
         world.conditions = world.network.conditions = msgspec.structs.replace(
             kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0)
         )
-        world.run_for(self._quiet_us)
+        world.run_for(2 * self._quiet_us if dead else self._quiet_us)  # a new leader has yet to miss the other dead
         alive = [p for p in world.topology.processes if p not in dead]
         for destinations in self._shapes():
             sender = rng.choice(alive)
@@ -228,7 +228,8 @@ class Endings:
                 self._probe.expect(destinations, dead)
                 begun = world.now
                 self._judged.multicast(sender, destinations)
-                world.run_while(self._probe.is_missing, self._promised_us(), DELTA_US)
+                wait_us = self._promised_us() if warm else 2 * self._quiet_us  # the cold one finds out who leads now
+                world.run_while(self._probe.is_missing, wait_us, DELTA_US)
                 if not self._settle(dead, quiet=False):
                     return
                 if warm and self._probe.sent:
