@@ -22,8 +22,6 @@ from multicast.types import Topology
 
 SIZES = ("small", "large")
 _LARGE_SHARE = 0.05
-_PORTION_BYTES_USUAL = 1_000
-_QUEUE_OF_PORTIONS = 200
 _SLOWED = ("delay", "slow_fsync")
 _BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us", "clock_probe_us")
 
@@ -127,12 +125,10 @@ def topology(
 
 def conditions(rng: random.Random, chosen: Size, options: Options) -> Conditions:
     """What network, disks and hosts are like. Who never asks again (no `retry_us`) does not tolerate a queue that
-    overflows; nor does a state whose portions do not fit into one."""
+    overflows."""
     most, queue = rng.choice(chosen.delays), rng.choice(chosen.queue_frames)
     if not hasattr(options, "retry_us"):
         queue = QUEUE_FRAMES_MAX
-    elif options.portion_bytes < _PORTION_BYTES_USUAL:
-        queue = max(queue, _QUEUE_OF_PORTIONS)
     return Conditions(
         delay_us=(100, most),
         late_probability=rng.choice((0.0, 0.01, 0.05)),
