@@ -133,12 +133,12 @@ class EpochNotNoticed(Receiver):
     """A receiver does not notice that the sender's queue has overflowed."""
 
 
-@rewrite("resume", "restarted = self.peer_incarnation not in (None, peer_incarnation)", "restarted = False")
+@rewrite("resume", "self.peer_incarnation not in (None, peer_incarnation) or", "")
 class ReceiversRestartNotNoticed(Sender):
     """A sender does not tell that the receiver has restarted."""
 
 
-@rewrite("resume", "return list(self._unacknowledged), restarted", "return list(self._unacknowledged)[1:], restarted")
+@rewrite("resume", "return list(self._unacknowledged), reset", "return list(self._unacknowledged)[1:], reset")
 class FirstNotResent(Sender):
     """After a reconnection the first frame that was not acknowledged is not sent again."""
 
@@ -148,7 +148,7 @@ class OneMoreAcknowledged(Sender):
     """An acknowledgement drops one frame more."""
 
 
-@rewrite("push", "self.epoch += 1", "pass")
+@rewrite("_overflow", "self.epoch += 1", "pass")
 class OverflowUnnoticed(Sender):
     """After an overflow a sender goes on as if nothing were lost."""
 
