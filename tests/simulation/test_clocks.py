@@ -45,8 +45,8 @@ def test_who_has_last_heard_two_minorities_that_were_wrong_one_after_the_other_m
     protocol, topology = registry.load("white_box"), Topology.grid(1, 3)
     options = protocol.specification.options(clock="hybrid", dedup_window_us=120 * SECOND)
 
-    def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application, None]:
-        return protocol(pid, topology, options, rng), Application(), None
+    def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, topology, options, rng), Application()
 
     world = World(topology, make, 1, Conditions.exact(1_000))
     attach(world, TrueTime(options))
