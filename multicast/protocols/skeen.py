@@ -46,6 +46,7 @@ import msgspec
 
 from multicast.parts import submissions
 from multicast.parts.clock import Clock
+from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
@@ -143,6 +144,7 @@ class Skeen(MulticastProtocol):
             topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
             lacks=lambda message_id: message_id not in self._entries, take=self._on_copy,
         )  # fmt: skip
+        self._deadlines = Deadlines({"stamps": self._ask_for_stamps, "submissions": self._submissions.tick})
         self.handlers = {
             Multicast: Handler(self._on_multicast), Propose: Handler(self._on_propose), Final: Handler(self._on_final),
             Reached: Handler(self._on_reached), Stable: Handler(self._on_stable), Known: Handler(self._on_known),
@@ -171,6 +173,7 @@ class Skeen(MulticastProtocol):
             if not entry.delivered:
                 self._queue.propose(message_id, entry.stamps[self.group])
                 self._retries.add(message_id, now)
+                self._deadlines.by("stamps", now + self.options.retry_us)
                 self._commit_if_complete(message_id, entry)
         self._deliver(out)
 
@@ -184,6 +187,7 @@ class Skeen(MulticastProtocol):
         self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
         if self.group not in message.destinations:
             self._submissions.add(message, now)
+            self._deadlines.by("submissions", now + self.options.retry_us)
         out.send(self._entry_points(message), Multicast(message))
 
     def _check_destinations(self, message: AppMessage) -> None:
@@ -212,6 +216,7 @@ class Skeen(MulticastProtocol):
         entry = self._entries[message.id] = _Entry(message, {self.group: local})
         self._queue.propose(message.id, local)
         self._retries.add(message.id, now)
+        self._deadlines.by("stamps", now + self.options.retry_us)
         self._save(entry, out)
         self._propose(entry, self._addressees(message), False, out)
         return entry
@@ -300,10 +305,11 @@ class Skeen(MulticastProtocol):
             self._deliver(out)
 
     def _commit_if_complete(self, message_id: MessageId, entry: _Entry) -> None:
+        """Fig. 1, lines 14-16."""
         if entry.final is None and entry.told and len(entry.stamps) == len(entry.message.destinations):
             entry.final = max(entry.stamps.values())
         if entry.final is not None:
-            self._advance_clock(entry.final.time)
+            self._clock.advance(entry.final.time)  # line 15
             self._retries.discard(message_id)
             if entry.final.time <= self._clock_on_disk:
                 self._queue.commit(message_id, entry.final)
@@ -321,10 +327,6 @@ class Skeen(MulticastProtocol):
             if entry is not None and entry.final == final and not entry.delivered:
                 self._queue.commit(message_id, final)
         self._deliver(out)
-
-    def _advance_clock(self, to: int) -> None:
-        """Fig. 1, line 15."""
-        self._clock.advance(to)
 
     def _deliver(self, out: Outbox) -> None:
         """Fig. 1, lines 17-19."""
@@ -368,6 +370,9 @@ class Skeen(MulticastProtocol):
         self._log.end_batch(out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
+        return earliest(self._log.tick(now, out), self._deadlines.run(now, out))
+
+    def _ask_for_stamps(self, now: int, out: Outbox) -> int:
         for message_id in self._retries.due(now):
             entry = self._entries.get(message_id)
             if entry is None or entry.final is not None:
@@ -377,12 +382,7 @@ class Skeen(MulticastProtocol):
             if not entry.told:
                 missing.append(self.group)
             self._propose(entry, self.topology.members(missing), True, out)
-        wakes = [self._log.tick(now, out)]
-        if self._retries:
-            wakes.append(self._retries.wake(now))
-        if self._submissions:
-            wakes.append(self._submissions.tick(now, out))
-        return min((wake for wake in wakes if wake is not None), default=None)
+        return self._retries.wake(now)
 
     # -- for people ---------------------------------------------------------------------------------------------------
 

@@ -5,24 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from multicast.protocol import Outbox
-from multicast.protocols.skeen import Propose, Skeen
+from multicast.protocols.skeen import Skeen
 from multicast.simulation.runner import Settings
 from multicast.types import GroupId, ProcessId
 from tests.planted import Planted
+from tests.planted.rewriting import rewrite
 
 
+@rewrite("_commit_if_complete", "self._clock.advance(entry.final.time)", "pass")
 class ClockNotAdvanced(Skeen):
     """Fig. 1, line 15 left out."""
 
-    def _advance_clock(self, to: int) -> None:
-        pass
 
-
+@rewrite("_propose", "out.send_durable(", "out.send(")
 class ProposedBeforeSync(Skeen):
     """A stamp is told before it is on disk."""
-
-    def _propose(self, entry: Any, to: tuple[ProcessId, ...], again: bool, out: Outbox) -> None:
-        out.send(to, Propose(entry.message, entry.stamps[self.group], again))
 
 
 class Impatient(Skeen):
@@ -32,11 +29,9 @@ class Impatient(Skeen):
         self._queue.commit(message_id, entry.stamps[self.group])
 
 
+@rewrite("_save", "out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry))", "pass")
 class ForgetsStamps(Skeen):
     """Stamps are only in memory."""
-
-    def _save(self, entry: Any, out: Outbox) -> None:
-        pass
 
 
 class TellsEverybody(Skeen):

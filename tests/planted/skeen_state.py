@@ -42,7 +42,7 @@ class OwnStampNotWaitedFor(Skeen):
     """The own stamp counts before it is on disk."""
 
 
-@rewrite("_commit_if_complete", "self._advance_clock(entry.final.time)", "self._advance_clock(entry.final.time - 1)")
+@rewrite("_commit_if_complete", "self._clock.advance(entry.final.time)", "self._clock.advance(entry.final.time - 1)")
 class ClockOneShort(Skeen):
     """Having computed a final timestamp, a process may stamp at it."""
 

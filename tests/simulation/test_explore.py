@@ -13,6 +13,7 @@ from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.explore import Explored, explore
 from multicast.simulation.model import Action, Bounds, Model
 from multicast.types import Topology
+from tests.planted.skeen import ClockNotAdvanced
 
 
 def run(
@@ -26,13 +27,6 @@ def run(
     senders = tuple(topology.processes[i % len(topology.processes)] for i in range(len(destinations)))
     bounds = Bounds(destinations=destinations, senders=senders, **more)
     return explore(protocol, topology, protocol.specification.options(), bounds)
-
-
-class ClockNotAdvanced(Skeen):
-    """Fig. 1, line 15 left out."""
-
-    def _advance_clock(self, to: int) -> None:
-        pass
 
 
 class StampsForgotten(Skeen):
