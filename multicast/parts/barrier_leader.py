@@ -39,7 +39,6 @@ class BarrierLeader:
     wait_us: w, 0 for none. ahead_max_us: how far a stamp may be ahead of the leader's clock. propose(value): to the
     consensus. announces: with Section 3.4.
     wanted: which groups wait for the own group's barrier. told: group -> the time of the last barrier that it was told.
-    numbers: group -> how many messages for it there were a period ago.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class BarrierLeader:
     ):
         self.wanted = Wants()
         self.told: dict[GroupId, int] = {}
-        self.numbers: dict[GroupId, int] = {}
+        self._numbers: dict[GroupId, int] = {}
         self._stream = stream
         self._wait_us = wait_us
         self._ahead_max_us = ahead_max_us
@@ -106,6 +105,13 @@ class BarrierLeader:
         """A group hears this barrier."""
         self.wanted.drop(group, barrier)
         self.told[group] = max(self.told.get(group, 0), barrier[0])
+
+    def overdue(self, group: GroupId) -> bool:
+        """Asked once in a period: whether a quorum of this group still lacks what was decided for it before the last
+        time."""
+        overdue = self._stream.quorum_has(group) < self._numbers.get(group, 0)
+        self._numbers[group] = self._stream.number(group)
+        return overdue
 
     def _propose(self, due: _Due) -> None:
         """Line 25, or later: what is stamped lower may still be on its way."""

@@ -59,17 +59,17 @@ Deviations from the algorithms, with reasons:
    destination that is blocked nevertheless asks for the barrier that it lacks, with Algorithm 2, too.
 7. Algorithm 2 begins at the present time, and its null is never older than one threshold: after a pause one null
    suffices.
-8. The leader alone forwards. It repeats the barrier until a quorum of the destination has everything; a destination
-   that finds a gap, or is blocked, asks any member of the source group.
-9. FIFO holds for each sender's life whatever is lost (parts.casts).
-10. A message may be multicast again through another group: copies are dropped (parts.copies).
-11. Garbage is collected: messages and instances (parts.stream), receipts for them (parts.channels).
-12. A leader whose ballot is over forwards nothing any more, but what it has announced to direct learners stays valid:
+8. The leader alone forwards. It repeats the barrier until a quorum of the destination has everything; whoever finds a
+   gap, or is blocked, asks any member of the source group (parts.channels).
+9. FIFO holds for each sender's life whatever is lost (parts.casts). Copies that come by way of another group are
+   dropped (parts.copies).
+10. Garbage: messages and instances (parts.stream) go when receipts for them are there (parts.channels).
+11. A leader whose ballot is over forwards nothing any more, but what it has announced to direct learners stays valid:
    it counts only if acceptors have accepted it in that ballot, and all before it.
-13. Section 3.2 says that under A2 line 30 is never executed, but lets members propose a message when they receive it:
+12. Section 3.2 says that under A2 line 30 is never executed, but lets members propose a message when they receive it:
    one that is stamped lower may arrive later, though in time. Section 3.3's rule, to propose when the clock has passed
    the stamp plus w, is needed there as well, and for nulls, too.
-14. A process that lost its disk comes back as its group's consensus says (parts.paxos). What was *decided* with its
+13. A process that lost its disk comes back as its group's consensus says (parts.paxos). What was *decided* with its
    vote is safe by that: stamps, and barriers, which are nothing but the last stamp of the group's decided log, no
    promise of the process that sent them. What it had acknowledged is not; it must have that again, too
    (parts.reminders), and until then tells and acknowledges nothing. Its next epoch follows the last one that it finds
@@ -401,7 +401,7 @@ class QuasiGenuine(MulticastProtocol):
             self._held.clear()
             self._casts.send_again(now, out)
         begins = part.leading and self.leader is None
-        if begins:
+        if begins:  # what is decided with that is forwarded, too
             self._new_leader()
         decided = part.instances.take()
         for instance, values in decided:
@@ -567,12 +567,10 @@ class QuasiGenuine(MulticastProtocol):
         leader, stream = self._leading(), self.stream
         if leader is None:
             return None
-        waiting = False
         for group in self._receivers:
-            if stream.quorum_has(group) < leader.numbers.get(group, 0):
+            if leader.overdue(group):
                 self._send_barrier(group, stream.behind(group), out)
-            waiting = waiting or stream.quorum_has(group) < stream.number(group)
-            leader.numbers[group] = stream.number(group)
+        waiting = any(stream.quorum_has(group) < stream.number(group) for group in self._receivers)
         return now + int(self.options.retry_us) if waiting else None
 
     # -- receiving, delivery ------------------------------------------------------------------------------------------
@@ -664,7 +662,7 @@ class QuasiGenuine(MulticastProtocol):
         self._deliver(out)
         self._ack_later(now)
 
-    # -- a process that has lost its disk (deviation 14) --------------------------------------------------------------
+    # -- a process that has lost its disk (deviation 13) --------------------------------------------------------------
 
     def _on_forgot(self, sender: ProcessId, forgot: Forgot, now: int, out: Outbox) -> None:
         if self.paxos.amnesiac:
