@@ -1,0 +1,137 @@
+"""What a group has decided, and what a process multicasts: the same at every member, FIFO, without gaps."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multicast.parts.casts import Casts, Ready, saved_epoch
+from multicast.parts.deadlines import Deadlines
+from multicast.parts.stream import Cast, Null, Stream
+from multicast.protocol import Outbox, PeerError
+from multicast.types import AppMessage, Topology
+
+TWO = Topology.grid(2, 3)
+PERIOD = 1_000
+encode = msgspec.msgpack.encode
+
+
+def message(number: int, *groups: int) -> AppMessage:
+    return AppMessage(number.to_bytes(16, "big"), groups or (0,), b"", 0)
+
+
+def stream() -> Stream:
+    return Stream(TWO, 0, (1,), announced=False)
+
+
+def value(sender: int, epoch: int, number: int, rtc: int, *groups: int) -> bytes:
+    return encode(Cast(sender, epoch, number, rtc, message(sender << 40 | epoch << 20 | number, *groups)))
+
+
+CASTS = st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 9))
+VALUES = st.lists(st.lists(st.one_of(CASTS, st.integers(1, 12)), max_size=5), max_size=8)
+
+
+@given(VALUES)
+def test_stamps_rise_and_each_life_of_a_sender_counts_without_gaps_and_repetitions(batches):
+    one, stamps, order = stream(), [], []
+    for instance, batch in enumerate(batches, 1):
+        values = [encode(Null((v, 0))) if isinstance(v, int) else value(*v, 0) for v in batch]
+        before = one.base.last
+        sent, _ = one.decide(instance, values)
+        for item in sent.get(0, []):
+            number = int.from_bytes(item.message.id, "big")
+            order.append((number >> 40, number >> 20 & 0xFFFFF, number & 0xFFFFF))
+            stamps.append(item.stamp)
+        assert one.base.last >= max([before, *((v, 0) for v in batch if isinstance(v, int))])
+    assert stamps == sorted(set(stamps))
+    for sender in range(3):
+        taken = [(epoch, number) for who, epoch, number in order if who == sender]
+        assert taken == sorted(set(taken))
+        for epoch in {epoch for epoch, _ in taken}:
+            numbers = [number for e, number in taken if e == epoch]
+            assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_batch_means_the_same_in_whatever_order_it_was_proposed():
+    values = [value(0, 1, 1, 5), value(0, 1, 2, 5), value(1, 1, 1, 5), encode(Null((5, 0)))]
+    one, other = stream(), stream()
+    assert one.decide(1, values)[0] == other.decide(1, values[::-1])[0]
+    assert one.base == other.base
+
+
+def test_what_a_quorum_lacks_is_kept_and_repeated_with_its_numbers():
+    one = stream()
+    for k in range(1, 4):
+        one.decide(k, [value(0, 1, k, k, 1)])
+    for sender in (0, 1):
+        one.acknowledge(sender, 3)
+    one.acknowledge(3, 3)
+    assert one.truncate((), Outbox()) == 0
+    one.acknowledge(4, 2)
+    assert one.truncate((), Outbox()) == 2
+    repair = one.repair(1, 0, 1_000)
+    assert (repair.first, len(repair.items), repair.low, repair.upto, repair.more) == (3, 1, 3, 3, False)
+    assert one.vouched_by(5) == 2, "what is dropped was acknowledged by a quorum"
+    assert one.behind(1) == (4, 5)
+
+
+def test_a_restarted_member_begins_with_what_was_dropped():
+    one, out = stream(), Outbox()
+    one.decide(1, [value(0, 1, 1, 7, 1)])
+    for sender in (0, 1, 3, 4):
+        one.acknowledge(sender, 1)
+    one.truncate((), out)
+    other = stream()
+    other.restore({key: saved for key, saved in out.changes if saved is not None})
+    assert other.base == one.base
+
+
+def casts() -> tuple[Casts, Deadlines]:
+    deadlines = Deadlines({})
+    return Casts(0, PERIOD, deadlines, lambda: 2, lambda cast, out: None), deadlines
+
+
+def numbers(out: Outbox) -> list[int]:
+    return [sent.number for to, sent, _ in out.sends if isinstance(sent, Cast) and to == (2,)]
+
+
+def test_no_cast_leaves_before_its_epoch_is_on_disk():
+    one, _ = casts()
+    out = Outbox()
+    one.begin(4, out)
+    one.add(message(1), 10, 0, out)
+    assert numbers(out) == []
+    assert [(type(sent), durable) for _, sent, durable in out.sends] == [(Ready, True)]
+    one.handlers[Ready].call(0, Ready(), 0, out)
+    assert numbers(out) == [1]
+    assert saved_epoch(dict(out.changes)) == 4
+    with pytest.raises(PeerError):
+        one.handlers[Ready].call(1, Ready(), 0, out)
+
+
+def test_what_seems_lost_goes_again_in_order_and_little_at_a_time():
+    one, deadlines = casts()
+    one.begin(1, Outbox())
+    one.handlers[Ready].call(0, Ready(), 0, Outbox())
+    for k in range(100):
+        one.add(message(k), 10, 0, Outbox())
+    out = Outbox()
+    deadlines.run(PERIOD, out)
+    assert 0 < len(numbers(out)) < 20
+    assert numbers(out) == list(range(1, len(numbers(out)) + 1))
+    more = Outbox()
+    one.forget((1, 3), PERIOD)
+    one.send_more(more)
+    assert numbers(more) == list(range(numbers(out)[-1] + 1, numbers(out)[-1] + 7)), "two for each that is decided"
+    assert len(one) == 97
+
+
+def test_a_decision_on_an_earlier_lifes_cast_is_none_on_this_lifes():
+    one, _ = casts()
+    one.begin(2, Outbox())
+    one.add(message(1), 10, 0, Outbox())
+    one.forget((1, 9), 0)
+    assert message(1).id in one
