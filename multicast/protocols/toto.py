@@ -81,6 +81,7 @@ from multicast.parts.delivered import Stable
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Paxos
+from multicast.parts.portions import portions
 from multicast.parts.transfer import StateAsk
 from multicast.parts.views import Cast, Flushed, NewView, Span, ViewRecord
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
@@ -172,6 +173,10 @@ _decode_order = msgspec.msgpack.Decoder(OrderRecord).decode
 
 def _cast_key(cast: Cast) -> bytes:
     return _CAST_PREFIX + cast.author.to_bytes(4, "big") + cast.number.to_bytes(8, "big")
+
+
+def _bytes_of(cast: Cast) -> int:
+    return sum(100 + len(message.payload) for message in cast.messages)
 
 
 class Toto(MulticastProtocol):
@@ -441,14 +446,8 @@ class Toto(MulticastProtocol):
         """A copy vouches for nothing but its author, who has it on disk, or for this process in a flush."""
         if self.view.me is None:
             return
-        casts: list[Cast] = []
-        size = 0
-        for span in ask.spans:
-            for cast in self.view.copies(span):
-                size += 100 + sum(100 + len(m.payload) for m in cast.messages)
-                if casts and size > self.options.portion_bytes:
-                    break
-                casts.append(cast)
+        copies = (cast for span in ask.spans for cast in self.view.copies(span))
+        casts = portions(copies, _bytes_of, self.options.portion_bytes)[0]
         if casts:
             out.send_durable((sender,), Copies(self.record.number, casts))
 
