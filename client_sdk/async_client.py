@@ -41,7 +41,7 @@ class AsyncClient:
     """A client of one cluster, for one event loop. Use it with `async with`, or `await close()` at the end.
 
     target: a base URL, several with commas or as a list, or the directory of a local cluster.
-    timeout: seconds within which a request, with all its retries, is settled one way or the other; every method takes
+    timeout: seconds within which a request, with all its retries, is decided one way or the other; every method takes
         its own. Keep it well below the cluster's deduplication window (2 minutes by default).
     attempt_timeout: seconds after which an attempt that was not answered is repeated elsewhere. It is also what the
         server is told in `X-Timeout-Ms`.

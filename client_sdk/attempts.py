@@ -3,7 +3,7 @@ cluster applies an id once and answers every repetition with the first result, s
 goes to the best replica that `routing.Router` knows. It is repeated, elsewhere, when the connection failed, when
 nothing intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise.
 When `timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
-`OutcomeUnknown`. What an earlier, unanswered attempt did is settled only by an answer that came out of the order itself
+`OutcomeUnknown`. What an earlier, unanswered attempt did is decided only by an answer that came out of the order itself
 (a result, a failed condition, an expired id), or by a refusal that every replica would give at any time. An id that the
 caller brings may have been sent before.
 """
@@ -107,7 +107,7 @@ class Attempts:
             await self._session.close()
 
     async def run(self, request: Request[T]) -> T:
-        """Make `request` until it is settled."""
+        """Make `request` until its outcome is certain, or its time over."""
         seconds = self.timeout if request.timeout is None else request.timeout
         loop = asyncio.get_running_loop()
         call = _Call(request, loop.time() + seconds)
@@ -121,7 +121,7 @@ class Attempts:
         try:
             return await retrying(self._attempt, request, call)
         except _Again as last:
-            raise call.give_up(f"not settled in {seconds:g} s; at last: {last}", last.code, last.status) from last
+            raise call.give_up(f"not answered in {seconds:g} s; at last: {last}", last.code, last.status) from last
 
     async def _attempt(self, request: Request[T], call: _Call) -> T:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """What can be asked of the store: each request, ready to be sent, and what its answer means. No IO.
 
 `AsyncClient` and `Client` have a method of the same name, arguments and documentation for each function here, which
-sends the request and returns what the answer says. All take `timeout`: seconds within which it is settled, with all its
+sends the request and returns what the answer says. All take `timeout`: seconds within which it ends, with all its
 retries; None: the client's own.
 """
 

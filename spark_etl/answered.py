@@ -24,7 +24,7 @@ def check(case: Case, name: str, skip: str) -> int:
     open_ends = case.spark.createDataFrame(sorted(ends.items()), "shard int, top_gts binary")
     lost = case.keep(
         clients.lost(
-            case.operations, case.messages, case.shards, open_ends, case.settled_before(ends), case.unsure_shards
+            case.operations, case.messages, case.shards, open_ends, case.complete_before(ends), case.unsure_shards
         )
     )
     beyond = _beyond_a_batch(case, lost)

@@ -256,7 +256,7 @@ class Audit(Case):
 
     def _resolve_unknown(self, skip: str) -> None:
         """What became of operations whose outcome no client knows."""
-        under_way = self.settled_before(self.open_ends(self.inputs.crashed))
+        under_way = self.complete_before(self.open_ends(self.inputs.crashed))
         row = None if skip else clients.unknown(self.operations, self.messages, under_way).first()
         prop = self.check("unknown outcomes resolved", None, row.n if row else 0, skip=skip)
         if row is not None and not skip:

@@ -267,7 +267,7 @@ class Case:
         lost = {s for s, members in inputs.shards.items() if set(members) & set(inputs.volatile)}
         return ends | dict.fromkeys(lost.union(self.unsure_shards), bytes(16))
 
-    def settled_before(self, ends: Mapping[int, bytes]) -> bytes | None:
+    def complete_before(self, ends: Mapping[int, bytes]) -> bytes | None:
         """See `clients.lost`: the least of the ends of shards, None if there is none."""
         return min(ends.values(), default=None)
 

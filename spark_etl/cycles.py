@@ -99,12 +99,12 @@ def _cycle_through(graph: csr_matrix, labels: np.ndarray, start: int, nodes: int
     distance = {start: 0}
     parent: dict[int, int] = {}
     queue = deque([start])
-    settled: set[int] = set()
+    visited: set[int] = set()
     while queue:
         node = queue.popleft()
-        if node in settled:
+        if node in visited:
             continue
-        settled.add(node)
+        visited.add(node)
         for following in indices[indptr[node] : indptr[node + 1]].tolist():
             if following == start:
                 return _walk_back(parent, node, nodes)

@@ -281,7 +281,7 @@ class Host:
             if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
                 links.listener.pause(True)
         elif not self._unflushed:
-            links.settled(batch.number)
+            links.flushed(batch.number)
         links.send(batch.sends)
         links.flush()
         for token, answer in batch.answers:
@@ -308,7 +308,7 @@ class Host:
             while unflushed and unflushed[0] <= number:
                 unflushed.popleft()
             self.engine.flushed(number)
-            self._links.settled(unflushed[0] - 1 if unflushed else self._batches)
+            self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
             if self._writer.pending_bytes < UNWRITTEN_BYTES_MAX // 2:
                 self._links.listener.pause(False)
             if self.journal.synced >= self._checkpoint_at:

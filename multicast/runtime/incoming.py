@@ -57,7 +57,7 @@ class Incoming:
             self._noted = self.receiver.seen
             self._awaiting.append((batch, self._noted))
 
-    def settled(self, batch: int) -> int:
+    def flushed(self, batch: int) -> int:
         """The batches up to this one are flushed: how many frames can be acknowledged."""
         while self._awaiting and self._awaiting[0][0] <= batch:
             self.receiver.flushed = self._awaiting.popleft()[1]

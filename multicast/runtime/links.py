@@ -129,11 +129,11 @@ class Links:
         for link in self.incoming.values():
             link.processed(batch)
 
-    def settled(self, batch: int) -> None:
+    def flushed(self, batch: int) -> None:
         """The batches up to this one are on disk: what they processed may be acknowledged."""
         waiting = False
         for link in self.incoming.values():
-            count = link.settled(batch)
+            count = link.flushed(batch)
             if count >= ACK_FRAMES:
                 link.acknowledge()
             elif count:

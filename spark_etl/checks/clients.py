@@ -40,14 +40,14 @@ def lost(
     messages: DataFrame,
     shards: list[int],
     open_ends: DataFrame,
-    settled_before: bytes | None,
+    complete_before: bytes | None,
     unsure_shards: Sequence[int],
 ) -> DataFrame:
     """The acknowledged operations without effect, as far as the journals say: file, id, f, version, complete_us, why
     (a sentence's end), excused: all that is missing may have been what a shard had not yet written when it went down.
 
     open_ends: shard, top_gts, of the shards of which nobody knows how far they got: beyond that version, what they lack
-    is no evidence. settled_before: the least of these, None: there is no such shard; of what stands in no journal the
+    is no evidence. complete_before: the least of these, None: there is no such shard; of what stands in no journal the
     shards are unknown. unsure_shards: of what they were sent another delivery may be missing that had the effect.
     """
     acknowledged = _beside(operations.where(F.col("type") == "ok"), messages)
@@ -57,11 +57,11 @@ def lost(
     there = acknowledged.where("present")
     columns = ["file", "id", "f", "version", "complete_us", "why", "excused"]
     nowhere = acknowledged.where(~F.col("present")).withColumn("why", F.lit("is in no journal"))
-    settled = F.lit(True) if settled_before is None else F.col("version") < F.lit(settled_before)
+    complete = F.lit(True) if complete_before is None else F.col("version") < F.lit(complete_before)
     without = there.where(ineffective).withColumn("why", F.lit("has no effect according to the journals"))
     return union(
         [
-            nowhere.withColumn("excused", ~F.coalesce(settled, F.lit(False))).select(*columns),
+            nowhere.withColumn("excused", ~F.coalesce(complete, F.lit(False))).select(*columns),
             without.withColumn("excused", F.lit(False)).select(*columns),
             _partly(there.where(~ineffective), shards, open_ends).select(*columns),
         ]
@@ -170,15 +170,15 @@ def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def unknown(operations: DataFrame, messages: DataFrame, settled_before: bytes | None) -> DataFrame:
+def unknown(operations: DataFrame, messages: DataFrame, complete_before: bytes | None) -> DataFrame:
     """What became of the operations whose outcome no client knows: one row with the counts n, applied, not_applied
-    (for certain) and open. settled_before: None if nothing is under way any more; such an operation has no version that
-    a client knows."""
+    (for certain) and open. complete_before: None if nothing is under way any more; no client knows the version of such
+    an operation."""
     known = messages.select("id", "live", "status", "applied")
     fate = operations.where(F.col("type") == "info").join(known, "id", "left")
     applied = F.coalesce(F.col("applied") != 0, F.lit(False))
     refused = F.col("live").isNotNull() & (~F.col("live") | F.col("status").isNotNull())
-    never = F.col("live").isNull() & F.lit(settled_before is None)
+    never = F.col("live").isNull() & F.lit(complete_before is None)
     out = ~applied & (refused | never)
     return fate.agg(
         F.count("*").alias("n"),

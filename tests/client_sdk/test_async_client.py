@@ -226,7 +226,7 @@ async def test_nobody_there_is_unavailable_and_certainly_not_applied() -> None:
 
 
 @pytest.mark.parametrize("fault", ["reset_after", "hang", "late", "garbage"])
-async def test_an_unanswered_write_is_unknown_and_can_be_settled_by_its_id(fault: str) -> None:
+async def test_an_unanswered_write_is_unknown_and_can_be_resolved_by_its_id(fault: str) -> None:
     async with FakeCluster() as cluster, client(cluster, timeout=0.7) as store:
         for replica in cluster.replicas:
             replica.always = fault

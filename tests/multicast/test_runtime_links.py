@@ -103,7 +103,7 @@ async def test_what_was_seen_before_the_connection_broke_is_not_handed_on_again(
     connection.data_received(encode_greeting(hello(1)) + frames([b"one", b"two"]))
     ears.links.processed(1)
     link = ears.links.incoming[1]
-    assert link.settled(1) == 2
+    assert link.flushed(1) == 2
     connection.data_received(frames([b"three"], 3))
     connection.connection_lost(None)
     again, transport = ears.connect()
@@ -111,7 +111,7 @@ async def test_what_was_seen_before_the_connection_broke_is_not_handed_on_again(
     assert welcome(transport).received == 2, "the third is not flushed"
     assert [f for _, f in ears.frames] == [b"one", b"two", b"three", b"four"]
     ears.links.processed(2)
-    assert link.settled(2) == 2
+    assert link.flushed(2) == 2
     assert ears.resets == []
 
 
@@ -125,9 +125,9 @@ async def test_what_waits_for_a_flush_is_not_acknowledged_to_the_next_life_of_th
     assert welcome(transport).received == 0
     assert ears.resets == [1]
     link = ears.links.incoming[1]
-    assert link.settled(1) == 0
+    assert link.flushed(1) == 0
     ears.links.processed(2)
-    assert link.settled(2) == 1
+    assert link.flushed(2) == 1
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first() -> None:
