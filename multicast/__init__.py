@@ -16,7 +16,21 @@ order, although groups share no coordinator. One process on this machine, ten li
 
     asyncio.run(main())
 
-More processes are more such programs with other numbers and directories. `types` has the vocabulary, `protocol` the
-interface, `registry` the protocols by name, `engine` the host's side without IO, `runtime` the live host over TCP,
-`simulation` the simulated one, `records` the journal's format.
+More processes are more such programs with other numbers and directories. `GLOSSARY.md` has the words.
+
+    types        processes, groups, messages, timestamps, ballots, topology
+    protocol     the interface between a protocol, its host and the application
+    registry     protocols by name
+    protocols    one file each (a package)
+    parts        what protocols share (a package)
+    engine       the host's side of the interface, without IO: batches, lanes, numbering
+    catch_up     which member is asked for deliveries that this process misses
+    discipline   how far a process believes its own wall clock
+    wire         what travels between processes, and its limits
+    session      reliable FIFO sessions over links that break
+    records      the journal's records: what an audit reads
+    journal      the journal of one process: segments of records on a disk
+    checkpoint   what a protocol has saved up to an offset of its journal
+    runtime      the live host, over TCP (a package)
+    simulation   the simulated host (a package)
 """

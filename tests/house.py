@@ -6,6 +6,7 @@ A rule takes the parsed modules of the project and returns one line per violatio
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,28 @@ PURE = (
 )  # fmt: skip
 IMPURE_MODULES = frozenset(
     (
-        "asyncio", "concurrent", "datetime", "io", "logging", "multiprocessing", "os", "pathlib", "queue",
-        "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "sys",
-        "tempfile", "threading", "time", "uuid",
+        "asyncio",
+        "concurrent",
+        "datetime",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "queue",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "ssl",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "uuid",
     )
 )
 IMPURE_CALLS = frozenset(("open", "print", "input", "hash", "exec", "eval"))
@@ -313,3 +333,126 @@ def _checks(function: ast.AST, checking: set[str]) -> bool:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in checking:
             return True
     return False
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+FOLDERS = {
+    "parts": "multicast.parts", "protocols": "multicast.protocols", "runtime": "multicast.runtime",
+    "simulation": "multicast.simulation", "core": "kvstore.core", "storage": "kvstore.storage",
+    "checks": "spark_etl.checks", "blackbox": "spark_etl.blackbox",
+}  # fmt: skip
+"""Packages that are called by their last name."""
+Classes = Mapping[str, list[ast.ClassDef]]
+_DOTTED = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_QUOTED = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
+_FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)+[\w-]+\.(?:py|md)\b")
+
+ROOMS = (
+    "multicast", "multicast.parts", "multicast.runtime", "multicast.simulation", "multicast.simulation.experiments",
+    "multicast.simulation.latency", "kvstore.core", "spark_etl.checks",
+)  # fmt: skip
+"""Packages whose docstring has a line for everything that is in them: `    name   what it is`."""
+
+
+def unlisted(modules: Modules) -> list[str]:
+    """Modules and packages without a line in the map of their package, and lines without a module."""
+    found = []
+    for room in (modules[name] for name in ROOMS if name in modules):
+        rows = set(re.findall(r"^    (\w+)  +\S", ast.get_docstring(room.tree, clean=False) or "", re.M))
+        inside = {
+            name.removeprefix(room.name + ".").split(".")[0] for name in modules if name.startswith(room.name + ".")
+        }
+        inside.discard("__main__")
+        found += [f"{room.path}:1: {name} is in the map, or there, but not both" for name in sorted(rows ^ inside)]
+    return found
+
+
+def stale_references(modules: Modules) -> list[str]:
+    """Docstrings and comments that name modules, files, classes or members which do not exist."""
+    classes = classes_by_name(modules)
+    found = []
+    for module in modules.values():
+        package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
+        for line, text in _prose(module):
+            names = stale(text, package, modules, classes)
+            found += [f"{module.path}:{line}: there is no {name}" for name in names]
+    return found
+
+
+def stale(text: str, package: str, modules: Modules, classes: Classes) -> list[str]:
+    """What a text in `package` refers to and is not there: `package.module.name`, `module.name` and `Class.member` in
+    backticks, and paths of files."""
+    names = [name for name in _DOTTED.findall(text) if name.split(".")[0] in (*PACKAGES, *FOLDERS)]
+    names += [name for name in _QUOTED.findall(text) if name not in names]
+    found = [name for name in names if _is_stale(name, package, modules, classes)]
+    here = ("", *(f"{folder}/" for folder in ("multicast", "multicast/simulation", "kvstore", "spark_etl", "tests")))
+    return found + [path for path in _FILE.findall(text) if not any((ROOT / (h + path)).exists() for h in here)]
+
+
+def _is_stale(name: str, package: str, modules: Modules, classes: Classes) -> bool:
+    first, *rest = name.split(".")
+    if rest[-1] in ("py", "md", "json", "html", "jsonl"):
+        return False
+    if first[0].isupper():
+        return first in classes and not any(rest[0] in _members(node, classes) for node in classes[first])
+    known = [_leads_to(name, where, modules) for where in (package, FOLDERS.get(first, "").rpartition(".")[0])]
+    return False in known and True not in known
+
+
+def _leads_to(name: str, package: str, modules: Modules) -> bool | None:
+    """Whether `package` has something of this name; None if it has not even the beginning."""
+    path = [*package.split("."), *name.split(".")] if package else name.split(".")
+    depth = next((n for n in range(len(path), 0, -1) if ".".join(path[:n]) in modules), 0)
+    if depth <= len(path) - len(name.split(".")):
+        return None
+    if depth == len(path):
+        return True
+    tree = modules[".".join(path[:depth])].tree  # lower case may be an object of a class there, called like the module
+    return path[depth] in _names(tree).union(*map(_names, _classes_in(tree)))
+
+
+def classes_by_name(modules: Modules) -> Classes:
+    """All classes of the project; several may have one name."""
+    found: dict[str, list[ast.ClassDef]] = {}
+    for module in modules.values():
+        for node in _classes_in(module.tree):
+            found.setdefault(node.name, []).append(node)
+    return found
+
+
+def _classes_in(tree: ast.Module) -> list[ast.ClassDef]:
+    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def _members(node: ast.ClassDef, classes: Classes) -> set[str]:
+    """Methods, fields and attributes of self, inherited ones too."""
+    names = _names(node) | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    for base in node.bases:
+        called = ast.unparse(base).split("[")[0].rpartition(".")[2]
+        for parent in classes.get(called, ()):
+            names |= _members(parent, classes)
+    return names
+
+
+def _names(scope: ast.Module | ast.ClassDef) -> set[str]:
+    """What is defined or imported there."""
+    names = set()
+    for node in scope.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return names
+
+
+def _prose(module: Module) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(module.text.splitlines(), 1):
+        if (start := line.find("# ")) >= 0:
+            yield number, line[start:]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +24,8 @@ RULES: tuple[Callable[[Modules], list[str]], ...] = (
     house.undocumented,
     house.forbidden,
     house.asserts_nothing,
+    house.unlisted,
+    house.stale_references,
 )
 
 
@@ -42,6 +46,8 @@ def test_every_package_is_looked_at(project: Modules) -> None:
 
 
 # -- planted violations ------------------------------------------------------------------------------------------------
+
+MAP = '"""Both:\n\n    audit     it\n    replica   that\n"""'
 
 PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
     # rule, file, what it must notice, and its innocent neighbour
@@ -124,7 +130,48 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
         "def g():\n    assert x\ndef f():\n    g()\ndef test_x():\n    f()",
     ),
     (house.asserts_nothing, "tests/test_x.py", "def test_x():\n    f()", "def test_x():\n    with raises(E): f()"),
+    (house.unlisted, "kvstore/core/__init__.py", MAP.replace("    replica   that\n", ""), MAP),
+    (house.unlisted, "kvstore/core/__init__.py", MAP.replace("it\n", "it\n    audits   it\n"), MAP),
+    (house.stale_references, "multicast/types.py", "'See kvstore.config.three.'", "'See kvstore.config.'"),
+    (house.stale_references, "multicast/types.py", "'See kvstore/three.py.'", "'See kvstore/config.py.'"),
+    (house.stale_references, "multicast/types.py", "class A:\n    '`A.b`'", "class A:\n    '`A.b`'\n    b: int"),
 )
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def test_pages_refer_to_what_exists(project: Modules) -> None:
+    classes = house.classes_by_name(project)
+    keys = {"spark_etl.schema_version"}  # in the metadata of a file
+    stale = []
+    for page in sorted(page for folder in house.PACKAGES for page in (ROOT / folder).rglob("*.md")):
+        text, package = page.read_text(encoding="utf-8"), ".".join(page.relative_to(ROOT).parts[:-1])
+        names = house.stale(text, package, project, classes)
+        names += [link for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (page.parent / link).exists()]
+        stale += [f"{page.relative_to(ROOT)}: there is no {name}" for name in names if name not in keys]
+    assert not stale, "\n" + "\n".join(stale)
+
+
+def test_the_map_of_parts_says_which_protocols_lead_to_them(project: Modules) -> None:
+    text = ast.get_docstring(project["multicast.parts"].tree) or ""
+    legend = dict(re.findall(r"(\w[\w ]+): ([\w, ]+)\.", text.rpartition("\n\n")[2].replace("\n", " ")))
+
+    def protocols(names: str) -> set[str]:
+        return {p for name in names.split(", ") for p in (protocols(legend[name]) if name in legend else {name})}
+
+    arrows = {m.name: {target for _, target in house.imports(m, project)} for m in project.values()}
+    owners: dict[str, set[str]] = {}
+    for protocol in (name for name in arrows if house.within(name, "multicast.protocols")):
+        ways = [protocol]
+        for module in ways:
+            ways += sorted(t for t in arrows[module] - set(ways) if house.within(t, "multicast.parts"))
+        for part in ways[1:]:
+            owners.setdefault(part.rpartition(".")[2], set()).add(protocol.rpartition(".")[2])
+    rows = re.findall(r"^    (\w+)  .*\(([^()]+)\)$", text, re.M)
+    wrong = [f"{part} ({', '.join(sorted(owners[part]))})" for part, names in rows if protocols(names) != owners[part]]
+    assert not wrong, "it should say: " + "; ".join(wrong)
+    assert {part for part, _ in rows} == set(owners)
 
 
 def sources(path: str, text: str) -> Modules:

@@ -1,0 +1,13 @@
+"""The core of a replica: from transactions that are ordered to results. Pure.
+
+    replica     one replica of a shard: executes what is delivered, in that order
+    clients     requests of clients, and the results that they and other replicas ask for
+    requests    the clients of this replica that wait for results
+    signals     what the shards of a transaction tell one another: signals and votes
+    log         what is delivered and not yet complete, and when a shard may signal it
+    execution   one transaction on one shard: its vote, its reads and writes
+    messages    what replicas tell one another, and what clients ask and are answered
+    peers       who leads which shard, and whom to ask
+    state       what a replica needs of its storage
+    audit       what the journal and clients' histories say of transactions, for the audit to read
+"""

@@ -1,2 +1,64 @@
-"""Building blocks that protocols share. Pure; each has a naive oracle in the tests. Message tags here are 100 and
-up."""
+"""Building blocks that protocols share. Pure; each has a naive oracle in the tests. Message tags here are 100 and up.
+
+A protocol owns its parts: it makes them, gives them what they may ask, and merges their handlers and timers into its
+own. Parts do not know protocols. Behind each line: whose file leads to it, by itself or through another part.
+
+Any protocol for real use
+    delivered       what was delivered, for as long as anybody may ask; watermarks, garbage   (all but sequencer)
+    deadlines       named timers                                                 (all but sequencer)
+    options         options that all replicated groups have                      (replicated)
+    inspection      the words of `MulticastProtocol.inspect`                     (all but sequencer)
+    portions        large states in messages of limited size                     (replicated)
+
+Stamps and the order that follows from them
+    clock           the logical or hybrid clock that stamps messages             (skeens, sequencer)
+    pending         the delivery queue of Skeen's protocol                       (skeens)
+    window          which stamps of a message are too late to have effect        (white_box, primcast)
+    accepts         who has accepted a message, ballot by ballot                 (white_box)
+    stamps          a message's stamps, and when its final one is known          (primcast)
+    group_clocks    what the members' clocks allow to conclude                   (primcast)
+    sequence        T, the places of a group's proposed messages                 (primcast)
+
+What was multicast here, and asking again
+    submissions     what this process has multicast, until its delivery is known (skeens)
+    retries         what waits for an answer, and when to ask again              (skeens)
+    payloads        payloads of messages that this process has only heard of     (primcast)
+    copies          two messages of one id in one order                          (quasi_genuine, toto)
+
+Leaders
+    ballots         states and messages of elections                             (replicated)
+    timer           when to stop trusting a leader                               (replicated)
+    election        who may lead: votes, ballots, time-outs                      (replicated)
+    leadership      how a leader brings its group into one state                 (white_box, primcast)
+    rejoin          the return of a member that has lost its disk                (replicated)
+
+Consensus, and a group that acts as one process by it
+    paxos           Multi-Paxos: a log of values for one group                   (consensus)
+    instances       the instances of its log: accepted, decided, forgotten       (consensus)
+    transfer        taking over a peer's state when the log has gone on          (consensus)
+    behind          fetching deliveries that others tell of                      (groups, quasi_genuine)
+    reminders       what a member without memory must have again                 (groups, quasi_genuine)
+    learner         learning another group's decisions from its acceptors        (quasi_genuine)
+    replicated      Skeen's protocol between such groups                         (groups)
+    group_member    all that goes on inside one                                  (groups)
+    group_log       the log of its stamps, and what is delivered by it           (groups)
+    truncation      when its log is truncated                                    (groups)
+    reign           leading it: from winning a ballot to stamping                (groups)
+
+Barriers
+    barriers        the words in which groups promise to say nothing earlier     (quasi_genuine)
+    barrier_leader  what the leader of such a group knows                        (quasi_genuine)
+    casts           what a process multicasts, until its group has decided it    (quasi_genuine)
+    stream          a group's decisions as numbered messages to each group       (quasi_genuine)
+    channels        what has come from each group, and its barrier               (quasi_genuine)
+    early           optimistic deliveries                                        (quasi_genuine)
+
+Views and causal order
+    views           who takes part, and what is agreed when that changes         (toto)
+    coordinator     who asks a view for its end, and proposes the next one       (toto)
+    causal_view     causal multicast in a view, and what is stable in it         (toto)
+    causal          ToTo's rules: one order from a causal DAG                    (toto)
+
+all but sequencer: skeens, quasi_genuine, toto. skeens: skeen, white_box, primcast, groups. groups: ft_skeen, fastcast.
+replicated: white_box, primcast, groups, quasi_genuine, toto. consensus: groups, quasi_genuine, toto.
+"""

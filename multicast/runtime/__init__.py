@@ -1,4 +1,15 @@
-"""The live host: asyncio, TCP links, a journal on real files. `Host` is its face; `local_host` the short way in."""
+"""The live host: asyncio, TCP links, a journal on real files. `Host` is its face; `local_host` the short way in.
+
+    host        one process: the engine on the loop, its inputs, and where its effects go
+    writer      the thread that appends to the journal and syncs: group commit
+    disk        real files under the journal
+    clock       the steady clock for timers, and the wall clock
+    links       TCP links: one connection per ordered pair of processes
+    outgoing    the sending end of a link
+    incoming    the receiving end of a link, and the port
+    greeting    how a connection opens, and frames
+    trouble     what is worth a line in the log about links
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""The simulated host: protocols and stores, the very code that runs live, in a world that is drawn from a seed.
+
+One run
+    runner        one seed, one run: draw, let it happen, heal, demand progress, check
+    drawing       what a seed draws: sizes, options, conditions
+    endings       how a run ends once its faults are over
+    batches       many seeds, in one or several processes
+    beside        the same work on many items, in several processes
+    worlds        other worlds than that of bare protocols: the store's
+
+The world
+    world         engines, sessions and journals on what follows: what happens, in the order of time
+    scene         the processes, and what they share
+    network       FIFO links with sessions
+    disk          a disk that tells what was synced from what was written
+    observe       what can be seen of a process from outside
+
+Faults
+    fault         one fault
+    faults        the kinds, and drawing them
+    gaps          faults at instants that random ones seldom hit
+    forgotten     faults of several steps that end with something forgotten
+    injector      lets faults happen
+    casualties    what they have done, and who may still be hit
+
+Checks
+    checkers      what every atomic multicast owes
+    invariants    what single protocols owe
+    true_time     whether stamps keep to the time
+    recovery      would every process come back if the power failed now?
+
+Other ways to look
+    model         a small run as states and actions
+    explore       every order of it, exhaustively
+    mutants       planted bugs: after how many seeds each is found
+    reached       which handlers and branches runs reach
+    trace         one run as lines of JSON
+    clocks        what a wrong clock does
+    toto          how early the ToTo family orders messages
+    latency       latencies in message delays, beside the papers' (a package)
+    experiments   the papers' figures (a package)
+    pages         measured tables in the protocols' pages
+
+The command line
+    cli           what its commands share
+    commands      one module per command (a package)
+"""

@@ -1,1 +1,13 @@
-"""The checks: functions from DataFrames to a DataFrame of violations (`schemas.VIOLATIONS`). No IO."""
+"""The checks: functions from DataFrames to a DataFrame of violations (`schemas.VIOLATIONS`). No IO.
+
+    delivery       the properties of atomic multicast, from what every replica delivered
+    genuineness    who took part in a message, from the frames of a simulated run
+    transactions   what replicas say their transactions did: complete, alike, and as the order says
+    clients        what clients were told, and real time
+    values         what clients asked and were told, value by value
+    sessions       session guarantees
+    bank           the bank's total
+    workloads      ring, long fork, set, counter
+
+How to add one: "Add a check" in `README.md`.
+"""

@@ -35,7 +35,7 @@ OPERATORS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operat
 
 
 class FakeReplica:
-    """`faults`: one per request, from the left, "" for none; see `FakeCluster._serve`. `seen`: (method, path, id)."""
+    """`faults`: one per request, from the left, "" for none; see `FakeCluster.serve`. `seen`: (method, path, id)."""
 
     def __init__(self, cluster: FakeCluster, number: int):
         self.cluster = cluster
