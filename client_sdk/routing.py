@@ -9,41 +9,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from kvstore.api.cluster import decode_cluster
 from kvstore.api.codec import MalformedAnswer
 from kvstore.api.shard_map import ShardMap
 from multicast.types import GroupId
 
 SUSPECT_SECONDS = 1.0
 """For how long a replica that failed comes last."""
-
-
-class _ReplicaJson(msgspec.Struct):
-    id: int
-    url: str
-
-
-class _ShardJson(msgspec.Struct):
-    id: int
-    replicas: list[_ReplicaJson]
-    leader: int | None = None
-
-
-class _LimitsJson(msgspec.Struct):
-    timeout_max_ms: int = 60_000
-
-
-class _ClusterJson(msgspec.Struct):
-    cluster_id: str
-    shard_map: Any
-    shards: list[_ShardJson]
-    limits: _LimitsJson = msgspec.field(default_factory=_LimitsJson)
-
-
-_decode_cluster = msgspec.json.Decoder(_ClusterJson).decode
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -62,7 +37,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     def parse(cls, body: bytes) -> ClusterView:
         """From the answer to `GET /v1/cluster`. MalformedAnswer if it is not one."""
         try:
-            answer = _decode_cluster(body)
+            answer = decode_cluster(body)
             shard_map = ShardMap.from_json(answer.shard_map)
         except (ValueError, TypeError, KeyError) as error:
             raise MalformedAnswer(f"answer to /v1/cluster: {error}") from error

@@ -16,13 +16,8 @@ from typing import Any
 
 import structlog
 
-from kvstore.api.model import (
-    KEY_BYTES_MAX,
-    OPERATIONS_MAX,
-    SCAN_LIMIT_MAX,
-    VALUE_BYTES_MAX,
-    Transaction,
-)
+from kvstore.api.cluster import ClusterJson, LimitsJson, ReplicaJson, ShardJson
+from kvstore.api.model import Transaction
 from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
 from kvstore.core.clients import reads_one_shard
 from kvstore.core.messages import Answered, Execute, Refused, read_id
@@ -192,35 +187,30 @@ class LiveReplica:
         status["store"] = self._replica.status()
         return status
 
-    def describe_cluster(self) -> dict[str, Any]:
+    def describe_cluster(self) -> ClusterJson:
         config, leader_of = self.config, self._protocol.leader_of
         shards = [
-            {
-                "id": shard,
-                "leader": leader_of(shard) if self._host is not None else None,
-                "replicas": [{"id": r, "url": config.replica(r).url} for r in members],
-            }
+            ShardJson(
+                id=shard,
+                leader=leader_of(shard) if self._host is not None else None,
+                replicas=[ReplicaJson(r, config.replica(r).url) for r in members],
+            )
             for shard, members in config.shards.items()
         ]
-        limits = {
-            "key_bytes_max": KEY_BYTES_MAX,
-            "value_bytes_max": VALUE_BYTES_MAX,
-            "operations_max": OPERATIONS_MAX,
-            "scan_limit_max": SCAN_LIMIT_MAX,
-            "body_bytes_max": config.limits.body_bytes_max,
-            "timeout_max_ms": config.limits.timeout_max_ms,
-        }
-        return {
-            "cluster_id": config.cluster_id,
-            "protocol": config.protocol,
-            "durability": config.durability,
-            "self": self.me.id,
-            "shard_map": config.shard_map,
-            "dedup_window_ms": config.dedup_window_ms,
-            "limits": limits,
-            "shards": shards,
-            "replica": self.status(),
-        }
+        limits = LimitsJson(
+            body_bytes_max=config.limits.body_bytes_max, timeout_max_ms=config.limits.timeout_max_ms
+        )
+        return ClusterJson(
+            cluster_id=config.cluster_id,
+            protocol=config.protocol,
+            durability=config.durability,
+            self_id=self.me.id,
+            shard_map=config.shard_map,
+            dedup_window_ms=config.dedup_window_ms,
+            limits=limits,
+            shards=shards,
+            replica=self.status(),
+        )
 
     # -- from the write buffer to LMDB --------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import structlog
 from aiohttp import web
 
 from kvstore.api import codec
+from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import (
     VALUE_BYTES_MAX,
     Compare,
@@ -75,7 +76,7 @@ class Node(Protocol):
     def failure(self) -> str:
         """What ended this replica; empty while it lives."""
 
-    def describe_cluster(self) -> dict[str, Any]:
+    def describe_cluster(self) -> ClusterJson:
         """The answer to `GET /v1/cluster`."""
 
 

@@ -453,6 +453,8 @@ def test_too_many_requests_at_once_are_told_to_wait(kv: Replica) -> None:
 
 def test_the_cluster_describes_itself(replicas: list[Replica]) -> None:
     views = [replica("GET", "/v1/cluster").json for replica in replicas]
+    members = "cluster_id protocol durability self shard_map dedup_window_ms limits shards replica"
+    assert list(views[0]) == members.split() and list(views[0]["shards"][0]) == ["id", "leader", "replicas"]
     assert [v["self"] for v in views] == [0, 1] and views[0]["cluster_id"] == views[1]["cluster_id"]
     view = views[1]
     assert (view["protocol"], view["durability"], view["dedup_window_ms"]) == ("skeen", "fsync", 120_000)

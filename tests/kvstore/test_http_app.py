@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import KeyValue, OperationResult, Result, Transaction
 from kvstore.config import Limits
 from kvstore.core.messages import Answered, Refused
@@ -46,8 +47,8 @@ class FakeNode:
     def failure(self) -> str:
         return self.broken
 
-    def describe_cluster(self) -> dict[str, Any]:
-        return {"cluster_id": "00"}
+    def describe_cluster(self) -> ClusterJson:
+        return ClusterJson(cluster_id="00", shard_map=None, shards=[])
 
 
 async def never(message_id: MessageId, transaction: Transaction) -> Answered:

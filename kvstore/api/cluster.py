@@ -1,0 +1,54 @@
+"""The JSON of `GET /v1/cluster`: what one replica knows of its cluster, and of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kvstore.api.model import KEY_BYTES_MAX, OPERATIONS_MAX, SCAN_LIMIT_MAX, VALUE_BYTES_MAX
+from multicast.types import GroupId, ProcessId
+
+
+class ReplicaJson(msgspec.Struct):
+    """url: of its HTTP interface."""
+
+    id: ProcessId
+    url: str
+
+
+class ShardJson(msgspec.Struct, kw_only=True):
+    """leader: the replica that this one takes for it; None if it knows none."""
+
+    id: GroupId
+    leader: ProcessId | None = None
+    replicas: list[ReplicaJson]
+
+
+class LimitsJson(msgspec.Struct, kw_only=True):
+    """Of requests. timeout_max_ms: the longest that `X-Timeout-Ms` may ask for."""
+
+    key_bytes_max: int = KEY_BYTES_MAX
+    value_bytes_max: int = VALUE_BYTES_MAX
+    operations_max: int = OPERATIONS_MAX
+    scan_limit_max: int = SCAN_LIMIT_MAX
+    body_bytes_max: int = 0
+    timeout_max_ms: int = 60_000
+
+
+class ClusterJson(msgspec.Struct, kw_only=True):
+    """shard_map: `ShardMap.to_json`. replica: numbers and words about the one that answers. A client needs no more than
+    has no default here."""
+
+    cluster_id: str
+    protocol: str = ""
+    durability: str = ""
+    self_id: ProcessId = msgspec.field(name="self", default=-1)
+    shard_map: Any
+    dedup_window_ms: int = 0
+    limits: LimitsJson = msgspec.field(default_factory=LimitsJson)
+    shards: list[ShardJson]
+    replica: dict[str, Any] = {}
+
+
+decode_cluster = msgspec.json.Decoder(ClusterJson).decode
