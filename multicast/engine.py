@@ -342,8 +342,8 @@ class Engine:
                     self._send((peer,), wire.HOST, wire.CatchUpRequest(self.completed + 1), False)
             if app_out.completions:
                 completions, app_out.completions = app_out.completions, []
-                for position, record in completions:
-                    self._complete(position, record, now)
+                for position, outcome in completions:
+                    self._complete(position, outcome, now)
             if app_out.submissions:
                 submissions, app_out.submissions = app_out.submissions, []
                 self._ended = False
@@ -374,7 +374,7 @@ class Engine:
         timestamp: Timestamp,
         stage: int,
         note: bytes,
-        completion: bytes | None,
+        outcome: bytes | None,
         installed_from: ProcessId | None,
         now: int,
     ) -> None:
@@ -387,7 +387,7 @@ class Engine:
                 self.completed = position
         delivery = records.Delivered(position, timestamp, stage, expired, message, now, installed_from, note)
         self._journal_record(delivery)
-        self.application.on_deliver(delivery, completion, now, self._app_out)
+        self.application.on_deliver(delivery, outcome, now, self._app_out)
 
     def _journal_record(self, record: Any) -> None:
         self._journal.append(encode_record(record))
@@ -476,14 +476,14 @@ class Engine:
             self._batch.reads.append((peer, max(1, message.position)))
             return
         self._catch_up.answered()
-        for delivered, completion in message.deliveries:
-            if self.completed < delivered.position <= self.position and completion is not None:
-                self.application.on_outcome(delivered.position, completion, now, self._app_out)
+        for delivered, outcome in message.deliveries:
+            if self.completed < delivered.position <= self.position and outcome is not None:
+                self.application.on_outcome(delivered.position, outcome, now, self._app_out)
                 self._drain(now)
             if delivered.position != self.position + 1:
                 continue
             note = delivered.note
-            self._deliver(delivered.message, delivered.timestamp, FINAL, note, completion, peer, now)
+            self._deliver(delivered.message, delivered.timestamp, FINAL, note, outcome, peer, now)
             self.protocol.on_install(self.position, delivered.message, delivered.timestamp, note, now, self._out)
             self._drain(now)
         if message.more:

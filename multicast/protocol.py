@@ -326,10 +326,10 @@ class ApplicationOutbox:
         self.asks = True
         self.submissions.append(message)
 
-    def complete(self, position: int, record: bytes) -> None:
-        """The outcome of final delivery `position` is known; `record` goes into the journal. In order, without gaps."""
+    def complete(self, position: int, outcome: bytes) -> None:
+        """What became of final delivery `position` is known, and goes into the journal. In order, without gaps."""
         self.asks = True
-        self.completions.append((position, record))
+        self.completions.append((position, outcome))
 
     def fetch_outcomes(self, peer: ProcessId) -> None:
         """Ask `peer` (of the same group) for what its journal says of the first deliveries not completed here; what it
@@ -358,14 +358,14 @@ class Application:
     def on_start(self, now: int, out: ApplicationOutbox) -> None:
         """The first call of a life, but for `on_deliver` of what the journal holds after `position`."""
 
-    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         """A delivery, as it stands in the journal.
 
-        completion: None, or the record of its outcome from this process's journal or a peer's.
+        outcome: None, or what this process's journal or a peer's says has become of it, as `complete` was given it.
         """
 
-    def on_outcome(self, position: int, completion: bytes, now: int, out: ApplicationOutbox) -> None:
-        """The record of the outcome of a delivery that was not completed here, from a peer's journal."""
+    def on_outcome(self, position: int, outcome: bytes, now: int, out: ApplicationOutbox) -> None:
+        """What became of a delivery that was not completed here, from a peer's journal."""
 
     def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
         """A request of a client of this process; answered, now or later, with `out.answer(token, ...)`."""

@@ -146,7 +146,7 @@ class Replica(Application):
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         if delivery.position == 0:
             return
         message = delivery.message
@@ -158,16 +158,16 @@ class Replica(Application):
         digest = request_digest(message.id, message.payload, shards)
         needed = self.signals.needed(transaction, shards) if len(shards) > 1 else ()
         at, expired = delivery.timestamp, delivery.expired
-        entry = Entry(delivery.position, message, at, expired, plan, digest, needed, completion, now)
+        entry = Entry(delivery.position, message, at, expired, plan, digest, needed, outcome, now)
         self.signals.delivered(entry)
         for unblocked in self.log.append(entry):
             self.signals.ready(unblocked, self._replaying)
         self._advance(now, out)
 
-    def on_outcome(self, position: int, completion: bytes, now: int, out: ApplicationOutbox) -> None:
+    def on_outcome(self, position: int, outcome: bytes, now: int, out: ApplicationOutbox) -> None:
         entries = self.log.entries
         if entries and entries[0].position <= position <= entries[-1].position:
-            entries[position - entries[0].position].outcome = completion
+            entries[position - entries[0].position].outcome = outcome
         self._advance(now, out)
 
     def _owns(self, key: bytes) -> bool:

@@ -37,7 +37,7 @@ class _Listener(Application):
         self._on_deliver = on_deliver
         self.position = position
 
-    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         if delivery.stage == FINAL and not delivery.expired:
             self._on_deliver(delivery.position, delivery.message, delivery.timestamp)
 

@@ -66,7 +66,7 @@ class _Log(Application):
     def __init__(self, log: list[tuple[MessageId, Timestamp]]):
         self.log = log
 
-    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         if delivery.stage != FINAL:
             return
         del self.log[delivery.position - 1 :]

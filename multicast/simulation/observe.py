@@ -66,12 +66,12 @@ def watch(node: Node, observers: Sequence[Observer], count: Callable[[], None]) 
 def _watch_application(node: Node, observers: Sequence[Observer], count: Callable[[], None]) -> None:
     inner = node.application.on_deliver
 
-    def on_deliver(delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+    def on_deliver(delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         if delivery.stage == FINAL and not node.replaying:
             count()
         for observer in observers:
             observer.on_deliver(node, delivery, node.replaying)
-        inner(delivery, completion, now, out)
+        inner(delivery, outcome, now, out)
 
     setattr(node.application, "on_deliver", on_deliver)  # noqa: B010 - a method of this one object
 

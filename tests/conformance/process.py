@@ -62,7 +62,7 @@ def tell(event: Event) -> None:
 class Teller(Application):
     """Tells of every final delivery, after a restart of all again."""
 
-    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         if delivery.stage == FINAL:
             tell(Event(id=delivery.message.id, position=delivery.position))
 

@@ -84,12 +84,12 @@ class Bench:
         self.replica.on_request(self.tokens, Execute(message_id, transaction), self.now, self.out)
         return message_id
 
-    def deliver(self, transaction: Transaction, message_id=None, origin=0, expired=False, completion=None) -> bytes:
+    def deliver(self, transaction: Transaction, message_id=None, origin=0, expired=False, outcome=None) -> bytes:
         message_id = message_id or self.new_id()
         self.position += 1
         message = AppMessage(message_id, SHARDS.shards_of(transaction), encode_payload(transaction), origin)
         stamp = Timestamp(self.now + self.position, 0)
-        self.delivered.append((Delivered(self.position, stamp, FINAL, expired, message, self.now), completion))
+        self.delivered.append((Delivered(self.position, stamp, FINAL, expired, message, self.now), outcome))
         self.replica.on_deliver(*self.delivered[-1], self.now, self.out)
         return message_id
 
@@ -576,7 +576,7 @@ def test_outcomes_that_others_forgot_are_fetched_in_the_own_shard():
         bench.tick(1000)
     assert bench.out.fetches and set(bench.out.fetches) <= {1, 2}
     other = Bench(1)
-    other.deliver(write(key(0), key(1)), completion=None)
+    other.deliver(write(key(0), key(1)), outcome=None)
     record = other_outcome(other)
     bench.replica.on_outcome(1, record, bench.now, bench.out)
     assert bench.out.completions == [(1, record)] and bench.store.get(key(0)) is not None
@@ -669,7 +669,7 @@ def test_a_replayed_outcome_needs_no_parts_and_remembers_the_same():
     message_id = first.deliver(transaction)
     first.part(1, message_id, transaction, Vote(holds=False))
     ((_, record),) = first.out.completions
-    second.deliver(transaction, message_id, completion=record)
+    second.deliver(transaction, message_id, outcome=record)
     assert second.out.completions == [(1, record)]
     assert second.store.remembered(message_id) == first.store.remembered(message_id)
     assert second.store.state_digest() == first.store.state_digest()
@@ -682,7 +682,7 @@ def test_a_replay_that_gives_another_state_stops_the_replica():
     ((_, record),) = first.out.completions
     second.store.write(key(0), b"41", Timestamp(1, 0))
     with pytest.raises(AssertionError, match="state after delivery 1"):
-        second.deliver(Transaction(success=(Add(key(0), 1),)), message_id, completion=record)
+        second.deliver(Transaction(success=(Add(key(0), 1),)), message_id, outcome=record)
 
 
 # -- what must not come -----------------------------------------------------------------------------------------------

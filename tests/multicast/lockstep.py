@@ -21,7 +21,7 @@ class Recorder(Application):
     def __init__(self) -> None:
         self.delivered: list[tuple[int, MessageId, Timestamp]] = []
 
-    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         self.delivered.append((delivery.position, delivery.message.id, delivery.timestamp))
 
 

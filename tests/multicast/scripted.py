@@ -141,12 +141,12 @@ class Keeper(Application):
         self.memos: list[tuple[ProcessId, str]] = []
         self.waiting: dict[bytes, int] = {}
 
-    def on_deliver(self, delivery: Delivered, completion: bytes | None, now: int, out: ApplicationOutbox) -> None:
-        self.delivered.append((delivery.position, delivery.message.payload, completion))
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        self.delivered.append((delivery.position, delivery.message.payload, outcome))
         if delivery.expired:
             self.expired.append(delivery.position)
-        if self.auto or completion is not None:
-            done = completion if completion is not None else b"done:" + delivery.message.payload
+        if self.auto or outcome is not None:
+            done = outcome if outcome is not None else b"done:" + delivery.message.payload
             out.complete(delivery.position, done)
         token = self.waiting.pop(delivery.message.id, None)
         if token is not None:

@@ -88,8 +88,8 @@ class CatchesUpOneLate(Engine):
 
 @rewrite(
     "_on_host_message",
-    "self._deliver(delivered.message, delivered.timestamp, FINAL, note, completion, peer, now)",
-    'self._deliver(delivered.message, delivered.timestamp, FINAL, b"", completion, peer, now)',
+    "self._deliver(delivered.message, delivered.timestamp, FINAL, note, outcome, peer, now)",
+    'self._deliver(delivered.message, delivered.timestamp, FINAL, b"", outcome, peer, now)',
 )
 class InstalledNoteLost(Engine):
     """What is installed is journaled without its note: who installs it from there has none."""
