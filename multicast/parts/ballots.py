@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from multicast.parts.portions import Portion
-from multicast.types import Ballot
+from multicast.protocol import PeerError
+from multicast.types import Ballot, GroupId, Topology
 
 REJOINING, PROMISED, CANDIDATE, ELECT = "rejoining", "promised", "candidate", "elect"
 JOINED, FOLLOWER, LEADER = "joined", "follower", "leader"
@@ -33,6 +34,23 @@ ballot; every life begins so. CANDIDATE: collects votes for its own. ELECT and J
 state, as its leader and as another member, but does not know yet that it has begun."""
 
 FIRST_NUMBER = 1
+
+
+class KnownLeaders(dict[GroupId, Ballot]):
+    """group -> the latest ballot heard of, whose leader is asked about what waits for that group."""
+
+    def __init__(self, topology: Topology):
+        super().__init__({g: Ballot(FIRST_NUMBER, members[0]) for g, members in topology.groups.items()})
+        self._topology = topology
+
+    def learn(self, group: GroupId, ballot: Ballot) -> bool:
+        """Somebody says that this ballot's leader leads that group. Whether this is new."""
+        if ballot.leader not in self._topology.groups[group]:
+            raise PeerError(f"process {ballot.leader} does not belong to group {group}")
+        if ballot <= self[group]:
+            return False
+        self[group] = ballot
+        return True
 
 
 class Vote(Portion, array_like=True, gc=False):

@@ -35,6 +35,7 @@ import random
 from typing import Any, Protocol
 
 from multicast.parts import paxos, reminders
+from multicast.parts.ballots import FIRST_NUMBER
 from multicast.parts.behind import Behind
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Stable
@@ -58,9 +59,6 @@ from multicast.parts.transfer import StateAsk, StateTransfer
 from multicast.parts.truncation import Applied, Truncation
 from multicast.protocol import Handler, Outbox, Saved
 from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology
-
-_FIRST_NUMBER = 1
-
 
 HOUSEKEEPING = (Applied, PositionAsk, Position, StateAsk, State, Stable, *reminders.MESSAGES)
 
@@ -340,7 +338,7 @@ class GroupMember:
         reign = self.reign
         if reign.state is not PREPARING or self.log.seen != reign.ballot:
             return
-        if reign.ballot.number > _FIRST_NUMBER:
+        if reign.ballot.number > FIRST_NUMBER:
             furthest = reign.furthest(now)
             if furthest is None:
                 return

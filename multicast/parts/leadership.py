@@ -43,6 +43,7 @@ from multicast.parts.ballots import (
     REJOINING,
     Heartbeat,
     Joined,
+    KnownLeaders,
     Nack,
     State,
     Vote,
@@ -123,10 +124,9 @@ class Leadership(Election[V], Generic[V, S]):
             position=lambda: deliveries.position, bytes_of=lambda entry: len(entry.message.payload),
         )  # fmt: skip
         self.joined = self.promised
-        self.leaders = {g: Ballot(FIRST_NUMBER, members[0]) for g, members in topology.groups.items()}
+        self.leaders = KnownLeaders(topology)
         self._led = led
         self._deliveries = deliveries
-        self._topology = topology
         self._retry_us = options.retry_us
         self._rng = rng
         self._to_all = to_all
@@ -172,15 +172,6 @@ class Leadership(Election[V], Generic[V, S]):
             else:
                 self.go("join")
                 self.go("confirm")
-
-    def learn(self, group: GroupId, ballot: Ballot) -> bool:
-        """Somebody says that this ballot's leader leads that group. Whether this is new."""
-        if ballot.leader not in self._topology.groups[group]:
-            raise PeerError(f"process {ballot.leader} does not belong to group {group}")
-        if ballot <= self.leaders[group]:
-            return False
-        self.leaders[group] = ballot
-        return True
 
     def hear(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
         """A message of this ballot's leader: it lives, or is told that it is deposed."""
@@ -272,7 +263,7 @@ class Leadership(Election[V], Generic[V, S]):
 
     def _take_over(self, state: S, now: int, out: Outbox) -> None:
         self.joined = state.ballot
-        self.learn(self.group, state.ballot)
+        self.leaders.learn(self.group, state.ballot)
         self._led.adopt(state, now, out)
         self.keep(out)
 
@@ -311,7 +302,7 @@ class Leadership(Election[V], Generic[V, S]):
         if ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
         if self.state is REJOINING:
-            self.learn(self.group, ballot)
+            self.leaders.learn(self.group, ballot)
             if heartbeat.position > self._deliveries.position:
                 out.catch_up(sender)
         elif ballot < self.promised:

@@ -36,8 +36,6 @@ TRANSITIONS: dict[str, dict[str, str]] = {
 leader in the present ballot. PREPARING: it has; Begin is proposed. ENDED: it leads consensus still, but not the
 group."""
 
-FIRST_NUMBER = 1
-
 
 class PositionAsk(msgspec.Struct, array_like=True, tag=6, gc=False):
     """I lead this ballot: how far have you delivered?"""

@@ -34,6 +34,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from multicast.parts import group_member, submissions
+from multicast.parts.ballots import KnownLeaders
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known
 from multicast.parts.group_log import Deliver, Entry
@@ -44,7 +45,6 @@ from multicast.parts.submissions import Lacked, Submissions
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
-_FIRST_NUMBER = 1
 _STRAY_RETRIES = 20
 
 
@@ -102,7 +102,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self._deadlines = Deadlines({"stamps": self._ask_for_stamps, "strays": self._forget_strays})
         self.member = GroupMember(self, self.log, self._deadlines, self_id, topology, o, rng)
         self.stamps: dict[MessageId, dict[GroupId, Timestamp]] = {}
-        self.leaders = {g: Ballot(_FIRST_NUMBER, members[0]) for g, members in topology.groups.items()}
+        self.leaders = KnownLeaders(topology)
         self._retries: Retries[Timestamp] = Retries(o.retry_us, rng)
         self._strays: deque[tuple[int, MessageId]] = deque()
         self._submissions = Submissions(
@@ -294,10 +294,7 @@ class ReplicatedSkeen(MulticastProtocol):
 
     def _learn_leader(self, group: GroupId, ballot: Ballot, now: int) -> None:
         """Whom to ask about what waits for that group has changed."""
-        if ballot.leader not in self.topology.groups[group]:
-            raise PeerError(f"process {ballot.leader} does not belong to group {group}")
-        if ballot > self.leaders[group]:
-            self.leaders[group] = ballot
+        if self.leaders.learn(group, ballot):
             self._retries.hurry()
             self._submissions.hurry()
             self._deadlines.by("stamps", now)

@@ -374,7 +374,7 @@ class PrimCast(MulticastProtocol):
         group = self.topology.group_of[sender]
         own = group == self.group
         if not own and ack.epoch > self.leadership.leaders[group]:
-            self.leadership.learn(group, ack.epoch)
+            self.leadership.leaders.learn(group, ack.epoch)
         proposing = own and sender == ack.epoch.leader and self.leadership.is_current(ack.epoch)
         for stamp in ack.stamps:
             if proposing and stamp.digest:

@@ -600,7 +600,7 @@ class WhiteBox(MulticastProtocol):
         self._learn_leader(self.topology.group_of[sender], message.ballot, now)
 
     def _learn_leader(self, group: GroupId, ballot: Ballot, now: int) -> None:
-        if self.leadership.learn(group, ballot):
+        if self.leadership.leaders.learn(group, ballot):
             self._hurry(now)
 
     def _hurry(self, now: int) -> None:

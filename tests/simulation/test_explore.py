@@ -14,6 +14,7 @@ from multicast.simulation.explore import Explored, explore
 from multicast.simulation.model import Action, Bounds, Model
 from multicast.types import Topology
 from tests.planted.skeen import ClockNotAdvanced
+from tests.planted.white_box import RemoteVoteEnough
 
 
 def run(
@@ -34,16 +35,6 @@ class StampsForgotten(Skeen):
 
     def _save(self, entry: Any, out: Any) -> None:
         pass
-
-
-class LeaderAlone(WhiteBox):
-    """Line 17 without quorums."""
-
-    def _is_committed(self, entry: Any, vector: Any, acknowledged: set[int]) -> bool:
-        held = [entry.accepts.get(g) for g in entry.message.destinations]
-        return self.self_id in acknowledged and all(
-            h is not None and h[0] == b for h, b in zip(held, vector, strict=True)
-        )
 
 
 class SecondAccept(Skeen):
@@ -85,7 +76,7 @@ def test_a_stamp_that_a_crash_takes_away_is_found() -> None:
 
 
 def test_a_leader_that_trusts_itself_is_found_by_a_deposed_one() -> None:
-    explored = run(LeaderAlone, 1, 3, ((0,), (0,)), timeouts=1)
+    explored = run(RemoteVoteEnough, 1, 3, ((0,), (0,)), timeouts=1)
     assert explored.violation.startswith("order: two messages")
     assert "process 1: a timer expires" in explored.schedule
 

@@ -136,11 +136,9 @@ def test_every_published_variant_is_offered(one: published.Published) -> None:
 # -- planted mistakes --------------------------------------------------------------------------------------------------
 
 
+@rewrite("_accept_if_complete", "self.clock.advance(entry.highest.time)", "pass")
 class LateClock(WhiteBox):
     """The clock moves when m is committed, not when its stamps are accepted."""
-
-    def _advance_clock(self, to: int) -> None:
-        pass
 
     def _send_deliver(self, entry: Any, position: int, out: Outbox) -> None:
         self.clock.advance(entry.final.time)
