@@ -153,6 +153,13 @@ def test_pages_refer_to_what_exists(project: Modules) -> None:
     assert not stale, "\n" + "\n".join(stale)
 
 
+def test_every_word_of_the_glossary_says_where_it_is_defined() -> None:
+    text = (ROOT / "multicast" / "GLOSSARY.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    assert len(rows) > 50
+    assert [row for row in rows if row[0] != "| word" and (len(row) != 3 or not row[2].startswith("`"))] == []
+
+
 def test_the_map_of_parts_says_which_protocols_lead_to_them(project: Modules) -> None:
     text = ast.get_docstring(project["multicast.parts"].tree) or ""
     legend = dict(re.findall(r"(\w[\w ]+): ([\w, ]+)\.", text.rpartition("\n\n")[2].replace("\n", " ")))
