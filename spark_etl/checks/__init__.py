@@ -9,5 +9,5 @@
     bank           the bank's total
     workloads      ring, long fork, set, counter
 
-How to add one: "Add a check" in `README.md`.
+How to add one: "Add a check" in `spark_etl/README.md`.
 """
