@@ -168,7 +168,7 @@ class Folded(Audit):
     def _prove(self) -> None:
         """No lines to show."""
 
-    def settled_before(self, ends: Mapping[int, bytes]) -> Any:
+    def complete_before(self, ends: Mapping[int, bytes]) -> Any:
         """Per run; as a column, which does where a version does."""
         limits = [
             min((end for shard, end in ends.items() if shard // SHARDS == case), default=b"\xff" * 16)
