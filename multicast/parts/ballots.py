@@ -21,7 +21,7 @@ _MEMBERS = (PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER)
 TRANSITIONS: dict[str, dict[str, str]] = {
     "lose the disk": {PROMISED: REJOINING},
     "promise": dict.fromkeys(_MEMBERS, PROMISED),
-    "stand": dict.fromkeys(_MEMBERS, CANDIDATE),
+    "campaign": dict.fromkeys(_MEMBERS, CANDIDATE),
     "choose": {CANDIDATE: ELECT},
     "lead": {CANDIDATE: LEADER},
     "return": {REJOINING: PROMISED},

@@ -133,7 +133,7 @@ class Election(Generic[V]):
         self._assembly: Assembly[Any] = Assembly()
         self._deadlines = deadlines
         deadlines.add("beat", self._beat)
-        deadlines.add("stand", self._stand_if_due)
+        deadlines.add("campaign", self._campaign_if_due)
         deadlines.add("choose", self.choose)
 
     def ballot_handlers(self, vote: type[V]) -> dict[type, Handler]:
@@ -164,12 +164,12 @@ class Election(Generic[V]):
 
     # -- candidates and voters ----------------------------------------------------------------------------------------
 
-    def stand(self, now: int, out: Outbox) -> None:
+    def campaign(self, now: int, out: Outbox) -> None:
         """Try to lead, whoever leads now. The own promise is on disk before anybody is asked, for those who lose their
         disks (parts.rejoin)."""
         number = max(self.promised.number, self.highest.number) + 1
         position = self._position()
-        self.promise("stand", Ballot(number, self._self_id), now, out)
+        self.promise("campaign", Ballot(number, self._self_id), now, out)
         self.send_vote(self._voter.vote(position), out)
         if self.others:
             out.send_durable(self.others, NewLeader(self.promised, position))
@@ -186,7 +186,7 @@ class Election(Generic[V]):
         self.send_vote(self._voter.vote(asked.position), out)
 
     def promise(self, what: str, ballot: Ballot, now: int, out: Outbox) -> None:
-        """A higher ballot than any before. what: "promise" or "stand"."""
+        """A higher ballot than any before. what: "promise" or "campaign"."""
         self.go(what)
         self.promised = ballot
         self.highest = max(self.highest, ballot)
@@ -239,7 +239,7 @@ class Election(Generic[V]):
         self._voter.won(votes, now, out)
 
     def _on_nack(self, sender: ProcessId, nack: Nack, now: int, out: Outbox) -> None:
-        """Wait a little for the process of that ballot to lead; then stand against it."""
+        """Wait a little for the process of that ballot to lead; then campaign against it."""
         if nack.ballot > self.highest:
             self.highest = nack.ballot
             self.wait(now, _NACKED)
@@ -247,13 +247,13 @@ class Election(Generic[V]):
     def wait(self, now: int, share: float = 1.0) -> None:
         """For a leader, from now on; share: of the usual patience."""
         self._timer.restart(now, share)
-        self._deadlines.by("stand", self._timer.deadline)
+        self._deadlines.by("campaign", self._timer.deadline)
 
     def heard(self, now: int, resigning: bool = False) -> None:
         """The leader lives. resigning: see `LeaderTimer.heard`."""
         self._timer.heard(now, resigning)
         if resigning:
-            self._deadlines.by("stand", self._timer.deadline)
+            self._deadlines.by("campaign", self._timer.deadline)
 
     def obey(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool = False) -> bool:
         """A leader of this ballot speaks, to whom it is enough that no higher one is promised. Whether it is."""
@@ -291,7 +291,7 @@ class Election(Generic[V]):
         if self.promised > bound:
             self._voter.readmit(sender, out)
         else:
-            self.stand(now, out)
+            self.campaign(now, out)
 
     def on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
         if self.rejoin.on_highest(sender, answer, now):
@@ -317,7 +317,7 @@ class Election(Generic[V]):
         """See `MulticastProtocol.on_clock`."""
         self._timer.reluctant = off
         self._deadlines.by("beat", now)
-        self._deadlines.by("stand", now)
+        self._deadlines.by("campaign", now)
 
     def _beat(self, now: int, out: Outbox) -> int | None:
         if self.state is not LEADER or not self.others:
@@ -325,10 +325,10 @@ class Election(Generic[V]):
         self._voter.beat(now, out)
         return now + self._heartbeat_us
 
-    def _stand_if_due(self, now: int, out: Outbox) -> int | None:
+    def _campaign_if_due(self, now: int, out: Outbox) -> int | None:
         """A leader stands again if it has heard of a higher ballot, and still leads."""
         if self.state is REJOINING or (self.state is LEADER and self.highest <= self.promised):
             return None
         if self._timer.due(now):
-            self.stand(now, out)
+            self.campaign(now, out)
         return self._timer.deadline

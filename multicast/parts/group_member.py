@@ -391,7 +391,7 @@ class GroupMember:
             self._owner.on_assigned(entry, now, out)
         self.paxos.jump(state.instance, now, out)
         if again:
-            self.paxos.election.stand(now, out)
+            self.paxos.election.campaign(now, out)
         self.deliver_ready(now, out)
         self._after_paxos(now, out)
         self._truncation.tell_later(now)

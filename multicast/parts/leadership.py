@@ -166,7 +166,7 @@ class Leadership(Election[V], Generic[V, S]):
             self.keep(out)
             self.wait(now)
             if self.joined.leader == self._self_id:
-                self.go("stand")
+                self.go("campaign")
                 self.go("choose")
                 out.send_durable((self._self_id,), self._led.accepted(out))
             else:
@@ -190,7 +190,7 @@ class Leadership(Election[V], Generic[V, S]):
             self._confirm(now, out)
 
     def step_down(self, now: int) -> None:
-        """The group has gone on without this leader: wait for whoever leads a later ballot, or stand again."""
+        """The group has gone on without this leader: wait for whoever leads a later ballot, or campaign again."""
         self.go("step down")
         self.wait(now)
 

@@ -28,7 +28,7 @@ Durable: `xp` -> the promised ballot; the rest is in parts.instances. (`xs`, the
 written apart from its promise once, and is still read.)
 
 Lost disk. A member whose disk is gone (`amnesiac`, parts.rejoin) learns decisions and keeps what leaders send, but
-sends no Promise and no Accepted, and does not stand. When it knows a bound for what it may have promised, whoever leads
+sends no Promise and no Accepted, and does not campaign. When it knows a bound for what it may have promised, who leads
 a ballot up to the bound begins a higher one, and tells (Begun) the last instance that this began with. Once the
 amnesiac knows the decisions up to there, it is a member again: every batch that was chosen in a ballot up to the bound,
 with its vote perhaps, was among the promises of the quorum of others with which the new ballot began, so it is decided
@@ -196,7 +196,7 @@ class Paxos:
         self.keep(out)
         self.election.wait(now)
         if self.promised.leader == self.self_id and not self.amnesiac:
-            self.election.go("stand")
+            self.election.go("campaign")
             self.election.send_vote(self.vote(0), out)
 
     # -- lost disk ----------------------------------------------------------------------------------------------------

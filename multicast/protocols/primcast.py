@@ -742,7 +742,7 @@ class PrimCast(MulticastProtocol):
         for ids in chunks(unproposed):
             out.send((self.leadership.joined.leader,), Asked(ids))
         if void and self.leadership.state is LEADER:
-            self.leadership.stand(now, out)
+            self.leadership.campaign(now, out)
         return self._retries.wake(now)
 
     def _missing(self, entry: Entry) -> tuple[ProcessId, ...]:

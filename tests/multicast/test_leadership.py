@@ -114,8 +114,8 @@ class Group:
             if (sender, to) not in self.cut:
                 self.members[to].handlers[type(message)].call(sender, message, self.now, self.members[to].out)
 
-    def stand(self, pid: ProcessId) -> None:
-        self[pid].stand(self.now, self.members[pid].out)
+    def campaign(self, pid: ProcessId) -> None:
+        self[pid].campaign(self.now, self.members[pid].out)
         self.settle()
 
     def states(self) -> list[str]:
@@ -134,7 +134,7 @@ def test_a_quorum_is_brought_into_one_state(to_all: bool) -> None:
     group = Group(to_all)
     group.members[1].words, group.members[2].words = ["a"], ["a", "b"]
     group.cut = {(0, p) for p in range(3)} | {(p, 0) for p in range(3)}
-    group.stand(1)
+    group.campaign(1)
     assert group.states() == [LEADER, LEADER, FOLLOWER]
     assert group.members[1].words == group.members[2].words == ["a", "b"]
     assert group.members[1].said == group.members[2].said[-2:] == ["ended", "confirmed"]
@@ -143,7 +143,7 @@ def test_a_quorum_is_brought_into_one_state(to_all: bool) -> None:
 def test_without_a_quorum_of_votes_nobody_leads() -> None:
     group = Group()
     group.cut = {(1, 0), (1, 2)}
-    group.stand(1)
+    group.campaign(1)
     assert group.states() == [LEADER, CANDIDATE, FOLLOWER]
 
 
@@ -151,19 +151,19 @@ def test_without_a_quorum_that_has_joined_nobody_leads() -> None:
     group = Group()
     group.cut = {(0, 1), (1, 0)}
     group.members[2].handlers[State] = group.members[2].handlers[Nack]._replace(call=lambda *_: None)
-    group.stand(1)
+    group.campaign(1)
     assert group.states() == [LEADER, ELECT, PROMISED]
 
 
 def test_who_is_told_to_all_follows_when_a_quorum_has_joined() -> None:
     group = Group(to_all=True)
     group.cut = {(1, 2), (0, 2), (0, 1), (1, 0)}
-    group[2].stand(0, group.members[2].out)
+    group[2].campaign(0, group.members[2].out)
     group.cut |= {(2, 2)}
     group.settle()
     assert group[1].state == PROMISED
     group.cut = set()
-    group.stand(2)
+    group.campaign(2)
     assert group.states() == [FOLLOWER, FOLLOWER, LEADER]
 
 
@@ -171,7 +171,7 @@ def test_a_candidate_first_fetches_what_a_voter_has_delivered() -> None:
     group = Group()
     group.cut = {(0, 1), (1, 0)}
     group.members[2].position = 7
-    group.stand(1)
+    group.campaign(1)
     assert group[1].state == CANDIDATE and group.members[1].out.catch_ups == [2]
     group.members[1].position = 7
     group[1].installed(0, group.members[1].out)
@@ -183,10 +183,10 @@ def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
     group = Group()
     group.cut = {(2, 0), (0, 2)}
     for _ in range(3):
-        group.stand(2)
+        group.campaign(2)
     assert group.states() == [LEADER, FOLLOWER, LEADER]
     group.cut = {(2, 0), (0, 2), (2, 1)}
-    group.stand(0)
+    group.campaign(0)
     assert group[0].state == CANDIDATE and group[1].promised == Ballot(4, 2)
     group.now = 20_000
     group[0].tick(group.now, group.members[0].out)
@@ -197,7 +197,7 @@ def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
 def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> None:
     group = Group()
     group.cut = {(p, 2) for p in range(2)} | {(2, p) for p in range(2)}
-    group.stand(1)
+    group.campaign(1)
     group.members[1].words = ["late"]
     group.members[2].words = ["its own"]
     group.cut = {(2, 1)}

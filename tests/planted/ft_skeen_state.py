@@ -169,7 +169,7 @@ class AdoptedBehind(FtSkeen):
     """A state is adopted before what its owner had delivered is here."""
 
 
-@rewrite("_adopt", "if again: self.paxos.election.stand(now, out)", "pass", part=GroupMember)
+@rewrite("_adopt", "if again: self.paxos.election.campaign(now, out)", "pass", part=GroupMember)
 class ReignLostInState(FtSkeen):
     """A leader that adopts a state leads on without a reign."""
 

@@ -33,7 +33,7 @@ class PromiseBeforeSync(PrimCast):
     """A promise leaves before it is on disk."""
 
 
-@rewrite("stand", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("campaign", "out.send_durable(", "out.send(", part="leadership")
 class StandsBeforeSync(PrimCast):
     """A candidate asks for promises before its own is on disk."""
 

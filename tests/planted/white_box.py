@@ -223,9 +223,9 @@ class DuplicateFiltered(WhiteBox):
 
 
 @rewrite(
-    "_stand_if_due",
-    "self.stand(now, out)",
-    "self.wait(now) if self.state is PROMISED else self.stand(now, out)",
+    "_campaign_if_due",
+    "self.campaign(now, out)",
+    "self.wait(now) if self.state is PROMISED else self.campaign(now, out)",
     part="leadership",
 )
 class WaitsForItsCandidate(WhiteBox):

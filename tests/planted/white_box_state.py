@@ -31,7 +31,7 @@ class LeadsBeforeSync(WhiteBox):
     stamps before the crash it never counts: its acknowledgements wait for the disk, and then it is no new process.)"""
 
 
-@rewrite("stand", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("campaign", "out.send_durable(", "out.send(", part="leadership")
 class StandsBeforeSync(WhiteBox):
     """A candidate asks for votes before its own promise is on disk."""
 
