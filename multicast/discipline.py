@@ -96,7 +96,7 @@ class Discipline:
 
     @property
     def wake_at(self) -> int | None:
-        """When `probe` wants to be called."""
+        """When `probe` has something to do."""
         return self._probe_at if self._peers else None
 
     def on_reading(self, peer: ProcessId, sent: int, wall: int, now: int) -> bool:

@@ -72,7 +72,7 @@ ZERO = Timestamp(0, 0)
 
 
 class Ballot(NamedTuple):
-    """The reign of one leader (White-Box: ballot; PrimCast: epoch). Compared by number, then by leader."""
+    """A number and who leads in it (White-Box: ballot; PrimCast: epoch). Compared by number, then by leader."""
 
     number: int
     leader: ProcessId

@@ -14,7 +14,7 @@ from multicast.types import ZERO, ProcessId, Timestamp
 
 
 class Behind:
-    """At one process. wake_at: when `tick` wants to be called; 0: not behind."""
+    """At one process. wake_at: when `tick` has something to do; 0: not behind."""
 
     __slots__ = ("_period_us", "_rng", "_target", "_told", "wake_at")
 
@@ -37,7 +37,7 @@ class Behind:
         self.wake_at = now + self._period_us
 
     def tick(self, own: Timestamp, now: int, out: Outbox) -> int | None:
-        """Fetch what is due. Returns when it wants to be called again."""
+        """Fetch what is due. Returns the next instant at which it has something to do."""
         if not self.wake_at:
             return None
         if now >= self.wake_at:

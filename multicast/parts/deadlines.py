@@ -40,7 +40,7 @@ class Deadlines:
 
     @property
     def wake_at(self) -> int | None:
-        """When `run` wants to be called. Too early, but never too late, after a timer was put off or stopped."""
+        """When `run` has something to do. Too early, but never too late, after a timer was put off or stopped."""
         return None if self._next == _NEVER else self._next
 
     def due(self, now: int) -> bool:

@@ -55,7 +55,7 @@ class Payloads:
         return self._retries.add(message_id, now)
 
     def tick(self, now: int, out: Outbox) -> int:
-        """Ask; when it wants to be called again."""
+        """Ask; returns when to ask again."""
         wanted: dict[ProcessId, list[MessageId]] = {}
         for message_id in self._retries.due(now):
             if self._lacks(message_id):

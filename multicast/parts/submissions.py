@@ -155,7 +155,7 @@ class Submissions:
         self._retries.hurry()
 
     def tick(self, now: int, out: Outbox) -> int:
-        """Ask; when it wants to be called again."""
+        """Ask; returns when to ask again."""
         asked: dict[tuple[ProcessId, ...], list[MessageId]] = {}
         for message_id in self._retries.due(now):
             message = self._messages[message_id]
