@@ -254,7 +254,7 @@ class Clients:
             self._outgoing = {}
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
-        """Ask again for what is missing. Returns when it wants to be called again."""
+        """Ask again for what is missing. Returns when there is something to do again."""
         for waiting in self.requests.due(now):
             if now - waiting.since > WAIT_US_MAX:
                 self._finish(waiting, Refused("timeout", "no result in time", True, "unknown"), out)

@@ -205,7 +205,7 @@ class Signals:
             self._outgoing = {}
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
-        """Pull what has been missing for too long. Returns when it wants to be called again."""
+        """Pull what has been missing for too long. Returns when there is something to do again."""
         if not self._log.entries:
             return None
         at = max(self._log.entries[0].delivered_at, self._last_pull) + self._retry_us

@@ -37,7 +37,7 @@ class Behind:
         self.wake_at = now + self._period_us
 
     def tick(self, own: Timestamp, now: int, out: Outbox) -> int | None:
-        """Fetch what is due. Returns the next instant at which it has something to do."""
+        """Fetch what is due. Returns when there is something to do again."""
         if not self.wake_at:
             return None
         if now >= self.wake_at:

@@ -287,7 +287,7 @@ class DeliveredLog:
         return self.report(sender, message.watermark, out)
 
     def tick(self, now: int, out: Outbox) -> int | None:
-        """Tell watermarks, forget old ids. Returns the next instant at which it has something to do."""
+        """Tell watermarks, forget old ids. Returns when there is something to do again."""
         if now < self._next_report:
             return self._next_report
         behind = False

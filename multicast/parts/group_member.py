@@ -458,7 +458,7 @@ class GroupMember:
             self._truncation.tell_later(now, again=True)
 
     def tick(self, now: int, out: Outbox) -> int | None:
-        """Consensus and watermarks; the rest is in the owner's deadlines. Returns the next instant at which it has something to do."""
+        """Consensus and watermarks; the rest is in the owner's deadlines. Returns when to do so again."""
         wake = self.paxos.tick(now, out)
         if self.paxos.promised != self.reign.ballot:
             self._after_paxos(now, out)

@@ -39,7 +39,7 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
 
     delay_us: of a message. late_probability, late_us: some are that much later. fsync_us: how long a sync takes.
     batch_us: how long inputs wait to be joined into one batch (0: those of one instant are). reconnect_us: pause before
-    dialling again. acknowledge_frames: a link acknowledges at latest after so many frames. queue_frames_max: frames that
+    dialling again. acknowledge_frames: so many frames are acknowledged at once. queue_frames_max: frames that
     may wait for acknowledgement on a link, at least 4; one more drops them all. catch_up_bytes: about how
     much of a journal is read for a peer at once. cpu: None: computing takes no time.
     """
