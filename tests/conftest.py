@@ -31,6 +31,8 @@ settings.load_profile("project")
 
 for name in [name for name in os.environ if name.startswith(INHERITED)]:
     del os.environ[name]
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is in the background of a script; processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ[MARK] = uuid.uuid4().hex
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from multicast.parts.delivered import DeliveredLog
 from multicast.protocol import Outbox, Saved
 from multicast.protocols.white_box import ACCEPTED, WhiteBox
 from multicast.simulation.runner import Settings
@@ -132,8 +131,7 @@ class MarksToldAlone(WhiteBox):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        options = self.options
-        self.log = DeliveredLog(self.self_id, self.topology, options.stability_us, options.dedup_window_us)
+        self.log._by_quorum = False
 
 
 @rewrite("_on_returned", "self.log.forget_marks(sender)", "pass")

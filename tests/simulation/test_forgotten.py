@@ -20,7 +20,7 @@ TOPOLOGY = Topology.grid(2, 3)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "first", "kind"), [(MarksToldAlone, 505, "handed_down"), (VoteBeforeSync, 438, "rival")]
+    ("protocol", "first", "kind"), [(MarksToldAlone, 27, "handed_down"), (VoteBeforeSync, 438, "rival")]
 )
 def test_a_drawn_fault_finds_what_is_forgotten(
     protocol: type[WhiteBox], first: int, kind: str, monkeypatch: pytest.MonkeyPatch
