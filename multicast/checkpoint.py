@@ -63,8 +63,8 @@ class Checkpoints:
         self._pause = pause
 
     def latest(self) -> Checkpoint:
-        """The one that counts; an empty one, at offset 0, if there is none. JournalError if it stands for more than the
-        journal holds."""
+        """The one that counts; an empty one, at offset 0, if there is none. JournalError if it is another process's, or
+        stands for more than the journal holds."""
         names = self._journal.disk.list()
         found = [self._read(name) for name in _FILES if name in names]
         last = max(filter(None, found), key=lambda one: one.offset, default=Checkpoint({}, 0, 0, _FILES[1]))
@@ -109,12 +109,13 @@ class Checkpoints:
         return disk.size(name)
 
     def _read(self, name: str) -> Checkpoint | None:
-        """None if it was not finished."""
+        """None if it was not finished. JournalError if it is another process's."""
         data = self._journal.disk.read(name)
         try:
-            offset = SegmentHeader.decode(data, name).base
+            header = SegmentHeader.decode(data, name)
         except JournalError:
             return None
+        self._journal.check_owner(header, name)
         values: dict[bytes, bytes] = {}
         finished = False
         for number, found in enumerate(records.scan(data)):
@@ -126,4 +127,4 @@ class Checkpoints:
                 self._apply(values, records.decode_body(kind, body))
             if number % _STEP == 0:
                 self._pause()
-        return Checkpoint(values, offset, len(data), name) if finished else None
+        return Checkpoint(values, header.base, len(data), name) if finished else None

@@ -178,7 +178,8 @@ class Journal:
         self.cut_bytes = len(data) - good
         return (name, good)
 
-    def _check_header(self, header: SegmentHeader, name: str, number: int) -> None:
+    def check_owner(self, header: SegmentHeader, name: str) -> None:
+        """JournalError unless a file that begins so is of this process."""
         if header.cluster != self.cluster:
             raise JournalError(
                 f"{name} belongs to cluster {header.cluster.hex()}, not to {self.cluster.hex()};"
@@ -189,6 +190,9 @@ class Journal:
                 f"{name} belongs to process {header.process} of group {header.group}, not to process {self.process}"
                 f" of group {self.group}; use the directory of this process"
             )
+
+    def _check_header(self, header: SegmentHeader, name: str, number: int) -> None:
+        self.check_owner(header, name)
         if (header.segment, header.base) != (number, self.end):
             raise JournalError(
                 f"{name} says that it is segment {header.segment} from offset {header.base} on, but what precedes it"

@@ -139,6 +139,22 @@ def test_a_checkpoint_of_more_than_the_journal_holds_is_refused() -> None:
         Checkpoints(journal).latest()
 
 
+@pytest.mark.parametrize(
+    ("cluster", "process", "text"),
+    [(b"d" * 16, 0, "belongs to cluster"), (b"c" * 16, 1, "belongs to process 1 of group 0, not to process 0")],
+)
+def test_the_checkpoint_of_another_process_is_refused(cluster: bytes, process: int, text: str) -> None:
+    disk, foreign = SimulatedDisk(), SimulatedDisk()
+    for one, journal in ((disk, opened(disk)), (foreign, Journal(foreign, cluster, 0, process))):
+        append(journal, records.Put(b"promised", b"by process %d" % process))
+        journal.sync()
+        if one is foreign:
+            Checkpoints(journal).advance()
+    disk.append("checkpoint-0", foreign.read("checkpoint-0"))
+    with pytest.raises(JournalError, match=f"checkpoint-0 {text}"):
+        Checkpoints(opened(disk)).latest()
+
+
 def start(journal: Journal, held: int) -> tuple[Engine, Keeper]:
     keeper = Keeper()
     keeper.position = held
