@@ -5,6 +5,7 @@
     requests    the clients of this replica that wait for results
     signals     what the shards of a transaction tell one another: signals and votes
     log         what is delivered and not yet complete, and when a shard may signal it
+    bundles     what is ordered as one multicast message: many transactions
     execution   one transaction on one shard: its vote, its reads and writes
     messages    what replicas tell one another, and what clients ask and are answered
     peers       who leads which shard, and whom to ask

@@ -1,0 +1,110 @@
+"""Bundles: what is ordered as one multicast message, many transactions with the same destinations. Pure data.
+
+A message's payload is a *bundle*. Its transactions take effect one after the other, at the message's place in the
+order: the version of each is the message's timestamp and its index in the bundle (`version_of`). Each keeps the id that
+its client gave it; a read that nobody can repeat, because the replica itself has asked for it, has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from kvstore.api.model import Transaction
+from multicast.types import AppMessage, GroupId, MessageId, Timestamp
+
+BUNDLE_VERSION = 2
+"""1 was a single transaction, whose id was the message's and whose version was its timestamp."""
+
+NO_ID: MessageId = b""
+"""Of a read that nobody can repeat: nothing is remembered under it."""
+
+BUNDLE_TRANSACTIONS_MAX = 1024
+_INDEX_BITS = 16
+_SINGLE = b"\x92\x01"
+
+
+class EnvelopeError(Exception):
+    """An ordered message is no bundle that this program understands; the text says why."""
+
+
+class Bundled(msgspec.Struct, array_like=True, gc=False):
+    """One transaction of a bundle. id: its client's, or NO_ID. body: the encoded `Transaction`."""
+
+    id: MessageId
+    body: msgspec.Raw
+
+
+class _Bundle(msgspec.Struct, array_like=True, gc=False):
+    version: int
+    transactions: list[Bundled]
+
+
+class _Envelope(msgspec.Struct, array_like=True, gc=False):
+    version: int
+    body: msgspec.Raw
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_bundle = msgspec.msgpack.Decoder(_Bundle).decode
+_decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
+_decode_transaction = msgspec.msgpack.Decoder(Transaction).decode
+
+
+def encode_transaction(transaction: Transaction) -> bytes:
+    """The same transaction gives the same bytes."""
+    return _encode(transaction)
+
+
+def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]]) -> bytes:
+    """The payload of a message. transactions: (id or NO_ID, of `encode_transaction`)."""
+    return _encode(_Bundle(BUNDLE_VERSION, [Bundled(i, msgspec.Raw(body)) for i, body in transactions]))
+
+
+def decode_bundle(message: AppMessage) -> list[Bundled]:
+    """The inverse of `encode_bundle`, at least one; also of what was ordered as a single transaction. EnvelopeError for
+    a newer version or anything else."""
+    payload = message.payload
+    version = payload[1] if len(payload) > 1 and payload[0] == 0x92 else 0
+    if BUNDLE_VERSION < version < 0x80:
+        raise EnvelopeError(
+            f"a bundle of format {version} was ordered and this program knows {BUNDLE_VERSION}; use a newer release"
+        )
+    try:
+        if version == 1:
+            body = _decode_envelope(payload).body
+            return [Bundled(NO_ID if message.id[6] >> 4 == 8 else message.id, body)]
+        found = _decode_bundle(payload).transactions
+    except msgspec.MsgspecError as error:
+        raise EnvelopeError(f"an ordered message is not a bundle of transactions: {error}") from None
+    if not 0 < len(found) <= BUNDLE_TRANSACTIONS_MAX:
+        raise EnvelopeError(f"a bundle of {len(found)} transactions, not 1 to {BUNDLE_TRANSACTIONS_MAX}")
+    return found
+
+
+def decode_transaction(bundled: Bundled) -> Transaction:
+    """EnvelopeError if it is none."""
+    try:
+        return _decode_transaction(bundled.body)
+    except msgspec.MsgspecError as error:
+        raise EnvelopeError(f"an ordered message is not a bundle of transactions: {error}") from None
+
+
+def version_of(timestamp: Timestamp, index: int) -> Timestamp:
+    """The version of what transaction `index` of a bundle delivered at `timestamp` writes: unique, and ordered as
+    transactions are."""
+    return Timestamp(timestamp.time, timestamp.tiebreak << _INDEX_BITS | index)
+
+
+def is_single(payload: bytes) -> bool:
+    """Whether this is a single transaction of format 1; its version is the message's timestamp."""
+    return payload[:2] == _SINGLE
+
+
+def request_digest(message_id: MessageId, body: bytes, destinations: Sequence[GroupId]) -> bytes:
+    """16 bytes that tell whether two transactions with this id ask for the same thing; none if there is but one."""
+    if not message_id:
+        return b""
+    return blake2b(_SINGLE + body + b"".join(d.to_bytes(2, "big") for d in destinations), digest_size=16).digest()
