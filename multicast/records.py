@@ -20,7 +20,8 @@ import msgspec
 
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 had no `DeliveredReference`."""
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 
 _MAGIC = b"AMCJRNL\n"
@@ -37,6 +38,9 @@ SUBMITTED = 5
 DELIVERED = 6
 COMPLETED = 7
 BATCH_END = 8
+DELIVERED_REFERENCE = 9
+
+DELIVERIES = (DELIVERED, DELIVERED_REFERENCE)
 
 
 class JournalError(Exception):
@@ -44,17 +48,18 @@ class JournalError(Exception):
 
 
 class SegmentHeader(msgspec.Struct, frozen=True):
-    """The first bytes of a segment. `base` is the journal offset of its first record."""
+    """The first bytes of a segment. `base` is the journal offset of its first record; `version` its format."""
 
     cluster: bytes
     group: GroupId
     process: ProcessId
     segment: int
     base: int
+    version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
         body = _HEADER.pack(
-            _MAGIC, FORMAT_VERSION, self.group, self.process, self.segment, self.base, self.cluster, 0
+            _MAGIC, self.version, self.group, self.process, self.segment, self.base, self.cluster, 0
         )[:-4]
         return body + zlib.crc32(body).to_bytes(4, "big")
 
@@ -70,7 +75,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
             )
         if zlib.crc32(data[: HEADER_BYTES - 4]) != crc:
             raise JournalError(f"{name}: the segment header is damaged")
-        return cls(cluster, group, process, segment, base)
+        return cls(cluster, group, process, segment, base, version)
 
 
 class Started(msgspec.Struct, array_like=True, gc=False):
@@ -125,6 +130,35 @@ class Delivered(msgspec.Struct, array_like=True, gc=False):
     note: bytes = b""
 
 
+class DeliveredReference(msgspec.Struct, array_like=True, gc=False):
+    """A `Delivered` whose message's payload stands before it in the same journal, in the `Put` with which this process
+    accepted it: `length` bytes from journal offset `offset` on, whose CRC-32 is `crc`. The other fields are those of
+    `Delivered` and of its message."""
+
+    position: int
+    timestamp: Timestamp
+    stage: int
+    expired: bool
+    id: MessageId
+    destinations: tuple[GroupId, ...]
+    origin: ProcessId
+    offset: int
+    length: int
+    crc: int
+    at: int
+    installed_from: ProcessId | None = None
+    note: bytes = b""
+
+    def filled_in(self, payload: bytes) -> Delivered:
+        """What it stands for. ValueError if this is not the payload."""
+        if len(payload) != self.length or zlib.crc32(payload) != self.crc:
+            raise ValueError(f"not the payload of delivery {self.position}")
+        message = AppMessage(self.id, self.destinations, payload, self.origin)
+        return Delivered(
+            self.position, self.timestamp, self.stage, self.expired, message, self.at, self.installed_from, self.note
+        )
+
+
 class Completed(msgspec.Struct, array_like=True, gc=False):
     """The outcome of a delivery; `record` is the application's (the store's: `kvstore.core.audit`)."""
 
@@ -149,6 +183,7 @@ _TYPES: dict[int, type] = {
     DELIVERED: Delivered,
     COMPLETED: Completed,
     BATCH_END: BatchEnd,
+    DELIVERED_REFERENCE: DeliveredReference,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from multicast.records import HEADER_BYTES, Damage, JournalError, SegmentHeader,
 from multicast.types import AppMessage, Timestamp
 
 MESSAGE = AppMessage(b"i" * 16, (0, 3), b"payload", 2)
+CRC = zlib.crc32(b"payload")
 EXAMPLES: list[Any] = [
     records.Started(7, 1, 0, {0: (0, 1, 2), 1: (3, 4, 5)}, "skeen", "fsync", 12),
     records.Stopped(5, 4, 13),
@@ -23,6 +25,7 @@ EXAMPLES: list[Any] = [
     records.Delivered(0, Timestamp(1, 2), 1, False, MESSAGE, 15),
     records.Completed(9, b"outcome", 16),
     records.BatchEnd(2**40),
+    records.DeliveredReference(9, Timestamp(2**64 - 1, 3), 2, True, b"i" * 16, (0, 3), 2, 2**40, 7, CRC, 15, 4, b"n"),
 ]
 HEADER = SegmentHeader(b"c" * 16, 3, 2**31 - 1, 7, 2**50)
 
@@ -35,6 +38,15 @@ def read(data: bytes) -> list[Any]:
 def test_every_kind_of_record_comes_back() -> None:
     assert read(b"".join(map(encode_record, EXAMPLES))) == EXAMPLES
     assert {type(e) for e in EXAMPLES} == set(records._TYPES.values())
+
+
+def test_a_reference_is_filled_in_with_its_payload_and_no_other() -> None:
+    reference = EXAMPLES[-1]
+    expected = records.Delivered(9, Timestamp(2**64 - 1, 3), 2, True, MESSAGE, 15, 4, b"n")
+    assert reference.filled_in(b"payload") == expected
+    for other in (b"", b"payloaf", b"payload+"):
+        with pytest.raises(ValueError, match="not the payload of delivery 9"):
+            reference.filled_in(other)
 
 
 def test_positions_and_kinds_are_told() -> None:
@@ -106,4 +118,4 @@ def test_a_newer_format_is_refused_in_one_sentence() -> None:
     data[9] = records.FORMAT_VERSION + 1
     with pytest.raises(JournalError) as refused:
         SegmentHeader.decode(bytes(data), "seg-1")
-    assert str(refused.value) == "seg-1: journal format 2 is newer than this program's 1; use a newer release"
+    assert str(refused.value) == "seg-1: journal format 3 is newer than this program's 2; use a newer release"
