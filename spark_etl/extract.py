@@ -1,8 +1,9 @@
 """Parsing journals and client histories: bytes in, Arrow batches of the tables out. Pure, apart from finding the files.
 
 What an unfinished batch at the very end of a journal left behind is not yielded: a killed replica leaves that, and
-never vouched for it. Other damage becomes a row of the table "damage", and whatever can be read around it is yielded.
-What stands before the first damage or unfinished batch is final: `tables` never reads it again.
+never vouched for it. Zeros behind a segment's last batch are room that was made beforehand. Other damage becomes a row
+of the table "damage", and whatever can be read around it is yielded. What stands before the first damage or unfinished
+batch is final: `tables` never reads it again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark.sql.types import StructType
 from kvstore.core import audit
 from multicast import records
 from multicast.records import FRAME_BYTES, HEADER_BYTES, JournalError, SegmentHeader
-from multicast.types import MESSAGE_ID_BYTES, Timestamp
+from multicast.types import MESSAGE_ID_BYTES, AppMessage, Timestamp
 from spark_etl import schemas
 
 BATCH_ROWS = 50_000
@@ -175,18 +176,30 @@ def _content(outcome: audit.Outcome) -> bytes:
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
+def _add_delivery(
+    rows: _Rows,
+    place: tuple[int, int, int, int],
+    record: records.Delivered | records.DeliveredReference,
+    message: AppMessage | records.DeliveredReference,
+    payload_bytes: int,
+) -> None:
+    _check_id(message.id)
+    _check_numbers("a delivery", _INT64, record.position, record.at)
+    _check_numbers("a delivery", _INT32, record.stage, message.origin, record.installed_from, payload_bytes)
+    _check_numbers("a delivery", _INT32, *message.destinations)
+    rows.add(
+        "deliveries", *place, record.position, record.timestamp.encode(), message.id, record.stage, record.expired,
+        message.destinations, message.origin, payload_bytes, record.at, record.installed_from,
+    )  # fmt: skip
+
+
 def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> None:
     """Rows of one journal record. `place`: replica, shard, segment, journal offset. JournalError if it is nonsense."""
     kind = type(record)
     if kind is records.Delivered:
-        message = record.message
-        _check_id(message.id)
-        _check_numbers("a delivery", _INT64, record.position, record.at)
-        _check_numbers("a delivery", _INT32, record.stage, message.origin, record.installed_from, *message.destinations)
-        rows.add(
-            "deliveries", *place, record.position, record.timestamp.encode(), message.id, record.stage, record.expired,
-            message.destinations, message.origin, len(message.payload), record.at, record.installed_from,
-        )  # fmt: skip
+        _add_delivery(rows, place, record, record.message, len(record.message.payload))
+    elif kind is records.DeliveredReference:
+        _add_delivery(rows, place, record, record, record.length)
     elif kind is records.Completed:
         _add_outcome(rows, place, record)
     elif kind is records.Submitted:
@@ -281,7 +294,7 @@ class _Lives:
         return max(self.batch, 0) if self.unsure else end.batch
 
 
-_WANTED = (records.STARTED, records.STOPPED, records.SUBMITTED, records.DELIVERED, records.COMPLETED)
+_WANTED = (records.STARTED, records.STOPPED, records.SUBMITTED, *records.DELIVERIES, records.COMPLETED)
 _IGNORED = (records.PUT, records.DELETE)
 
 
@@ -399,7 +412,9 @@ class SegmentParser:
         segment, size = self.segment, self.size
         vouched = segment.mark is not None and segment.mark > header.base + self.clean - HEADER_BYTES
         torn = segment.last and not vouched and (segment.mark is not None or self._good == self.clean)
-        if torn:
+        if self._blank() and not (segment.last and vouched):
+            good, used = self.clean, self.used
+        elif torn:
             self.rows.cut(dict.fromkeys(schemas.TABLES, 0))
             good, used = self.clean, self.used
             if good < size:
@@ -416,6 +431,10 @@ class SegmentParser:
             "segments", segment.replica, header.group, segment.number, header.base, segment.name, end, used,
             header.cluster.hex(),
         )  # fmt: skip
+
+    def _blank(self) -> bool:
+        """Whether nothing was written behind the last whole batch: room made beforehand is zeros."""
+        return self._good == self.clean and not self.data[self.clean - self.shift :].strip(b"\0")
 
     def _add_damage(self, event: str, at: int, reason: str) -> None:
         self.rows.add("damage", self.segment.replica, self.segment.number, self.segment.name, at, event, reason)

@@ -10,7 +10,17 @@ import msgspec
 import pytest
 
 from kvstore.core.audit import Outcome, encode_outcome
-from multicast.records import HEADER_BYTES, BatchEnd, Completed, Delivered, Started, Stopped, Submitted, encode_record
+from multicast.records import (
+    HEADER_BYTES,
+    BatchEnd,
+    Completed,
+    Delivered,
+    DeliveredReference,
+    Started,
+    Stopped,
+    Submitted,
+    encode_record,
+)
 from multicast.types import AppMessage, Timestamp
 from spark_etl import extract
 from spark_etl.inputs import Inputs, understand
@@ -71,6 +81,47 @@ def test_an_unfinished_batch_beyond_the_mark_is_ignored(run: Path):
     torn = read(run)
     assert torn.inputs.problems == [] and len(torn.inputs.unfinished) == 1
     assert torn.count("deliveries", 1) == whole.count("deliveries", 1)
+
+
+def test_zeros_behind_the_last_batch_are_room_that_was_made(run: Path):
+    path, whole = segment(run, 1), read(run)
+    path.write_bytes(path.read_bytes() + bytes(5000))
+    roomy = read(run)
+    assert (roomy.inputs.problems, roomy.inputs.unfinished, roomy.inputs.unsure) == ([], [], [])
+    assert roomy.count("deliveries", 1) == whole.count("deliveries", 1)
+
+
+def test_zeros_in_place_of_what_a_replica_vouched_for_are_damage(run: Path):
+    path = segment(run, 1)
+    data = path.read_bytes()
+    end = next(at for at, kind, _ in extract.records.scan(data) if kind == extract.records.BATCH_END)
+    keep = end + len(encode_record(BatchEnd(0)))
+    path.write_bytes(data[:keep] + bytes(len(data) - keep))
+    inputs = read(run).inputs
+    assert inputs.unsure == [1]
+    assert f"byte {keep}: impossible record length 0" in inputs.problems[0]
+
+
+def test_a_delivery_without_its_payload_says_what_one_with_it_does(run: Path):
+    segments = extract.find_segments(run)
+
+    def deliveries(data: bytes) -> list[dict[str, Any]]:
+        batches = extract.parse_segment(segments[0], data)
+        rows = [row for found in batches if "deliveries" in found for row in found["deliveries"].to_pylist()]
+        return [{name: value for name, value in row.items() if name != "offset"} for row in rows]
+
+    data = Path(segments[0].path).read_bytes()
+    body = b""
+    for found in extract.records.scan(data):
+        record = extract.records.decode_body(found[1], found[2])
+        if type(record) is Delivered:
+            m = record.message
+            record = DeliveredReference(
+                record.position, record.timestamp, record.stage, record.expired, m.id, m.destinations, m.origin, 17,
+                len(m.payload), 0, record.at, record.installed_from,
+            )  # fmt: skip
+        body += encode_record(record)
+    assert deliveries(data[:HEADER_BYTES] + body) == deliveries(data) != []
 
 
 def test_a_journal_cut_below_its_mark_is_damaged(run: Path):
