@@ -19,8 +19,7 @@ import structlog
 from kvstore.api.cluster import ClusterJson, LimitsJson, ReplicaJson, ShardJson
 from kvstore.api.model import Transaction
 from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
-from kvstore.core.clients import reads_one_shard
-from kvstore.core.messages import Answered, Execute, Refused, read_id
+from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
 from kvstore.storage.backend import StorageError
@@ -79,6 +78,7 @@ class LiveReplica:
             dedup_window_us=options.dedup_window_us,
             leader_of=self._protocol.leader_of,
             real_clock=self._protocol.real_clock,
+            rng=random.Random(self._random.getrandbits(64)),
         )
         self._addresses = {r.id: (r.host, r.peer_port) for r in config.replicas}
         self._host: Host | None = None
@@ -138,12 +138,8 @@ class LiveReplica:
 
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
-    async def execute(self, message_id: MessageId | None, transaction: Transaction) -> Answered | Refused:
+    async def execute(self, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
         assert self._host is not None
-        if message_id is None:
-            message_id = self.new_message_id()
-            if reads_one_shard(transaction, self._replica.shard_map):
-                message_id = read_id(message_id)
         try:
             answer: Answered | Refused = await self._host.request(Execute(message_id, transaction))
         except Overloaded as error:

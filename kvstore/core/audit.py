@@ -1,8 +1,8 @@
 """What the journals and client histories say of transactions: the schema that the audit reads. Pure.
 
-The `record` of a journal's `Completed` is an `Outcome`, as msgpack. A client history is a file of JSON lines, each a
-`HistoryEvent`: one "invoke", and at most one of "ok", "fail" (certainly no effect) or "info" (unknown) per operation.
-Values in a history are texts: `value_text`.
+The `record` of a journal's `Completed` is an `Outcomes`, as msgpack: what became of each transaction of a bundle. A
+client history is a file of JSON lines, each a `HistoryEvent`: one "invoke", and at most one of "ok", "fail" (certainly
+no effect) or "info" (unknown) per operation. Values in a history are texts: `value_text`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from typing import Any
 import msgspec
 
 from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, OperationResult, Put
+from kvstore.core.bundles import version_of
 from multicast.types import MessageId, Timestamp
 
-AUDIT_VERSION = 1
+AUDIT_VERSION = 2
+"""1 was one transaction's: `_Single`."""
 
 APPLIED = 1
 EXPIRED = 2
 FAILED = 3
 MISMATCH = 4
+REPEATED = 5
 
 VALUE_BYTES_KEPT = 256
-"""Longer values are kept as their BLAKE2b-16 digest."""
+"""Of a history: longer values are kept as their BLAKE2b-16 digest."""
+
+WRITTEN_BYTES_KEPT = 32
+"""The same in a journal, which has the values themselves elsewhere."""
 
 
 class Read(msgspec.Struct, array_like=True, gc=False):
@@ -45,12 +51,38 @@ class Write(msgspec.Struct, array_like=True, gc=False):
 class Outcome(msgspec.Struct, array_like=True, gc=False):
     """A replica's account of one transaction, on its own shard.
 
-    status: APPLIED; EXPIRED (delivered later than its id allows: no effect); FAILED (an operation was impossible: no
-    effect); MISMATCH (the id was used before with another body: no effect).
-    succeeded: which branch ran. reads: versions from before this transaction only, one per key. state_digest: None, or
-    a digest of the shard's whole state after this transaction (kept every N positions). reason, reason_key: why FAILED,
-    and at which key.
+    id: its client's, empty if it is a read that nobody can repeat. status: APPLIED; EXPIRED (delivered later than its
+    id allows: no effect); FAILED (an operation was impossible: no effect); MISMATCH (the id was used before with
+    another body: no effect); REPEATED (it was delivered before: no effect, and its result is that of the first time).
+    succeeded: which branch ran. reads: versions from before this transaction only, one per key. reason, reason_key: why
+    FAILED, and at which key.
     """
+
+    id: MessageId
+    status: int
+    succeeded: bool
+    reads: tuple[Read, ...] = ()
+    writes: tuple[Write, ...] = ()
+    reason: str = ""
+    reason_key: bytes = b""
+
+
+class Outcomes(msgspec.Struct, array_like=True, gc=False):
+    """Of the transactions of one bundle, in their order. version: AUDIT_VERSION. timestamp: the message's.
+    state_digest: None, or a digest of the shard's whole state after the bundle (kept every N positions)."""
+
+    version: int
+    timestamp: Timestamp
+    outcomes: list[Outcome]
+    state_digest: bytes | None = None
+
+    def version_at(self, index: int) -> Timestamp:
+        """The version of transaction `index`: of what it wrote."""
+        return version_of(self.timestamp, index) if self.version > 1 else self.timestamp
+
+
+class _Single(msgspec.Struct, array_like=True, gc=False):
+    """Format 1: of a message that was one transaction, whose id was the message's."""
 
     version: int
     id: MessageId
@@ -84,9 +116,9 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
 
     process: the client's own sequential thread of operations. type: "invoke", "ok", "fail" or "info". at_us: that
     client's monotonic clock, microseconds; all clients of one file share the clock. id: the transaction's id as a UUID
-    string. f: what it was ("transfer", "read_all", "put", ...). version: the version in the answer. value: whatever the
-    workload adds (for read_all: key -> integer). asked: of an "invoke"; told: of an "ok". Without them what was written
-    and read cannot be compared.
+    string, empty if it only read and was asked without one; its version tells which it is. f: what it was ("transfer",
+    "read_all", "put", ...). version: the version in the answer. value: whatever the workload adds (for read_all: key ->
+    integer). asked: of an "invoke"; told: of an "ok". Without them what was written and read cannot be compared.
     """
 
     process: int
@@ -164,5 +196,15 @@ def _told(operation: Operation, result: OperationResult) -> Any:
     return {entry.key.decode(): value_text(entry.value) for entry in result.entries}
 
 
-encode_outcome = msgspec.msgpack.Encoder().encode
-decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+encode_outcomes = msgspec.msgpack.Encoder().encode
+_decode_outcomes = msgspec.msgpack.Decoder(Outcomes).decode
+_decode_single = msgspec.msgpack.Decoder(_Single).decode
+
+
+def decode_outcomes(record: bytes) -> Outcomes:
+    """The inverse of `encode_outcomes`; also of format 1. msgspec.MsgspecError if it is neither."""
+    if record[1:2] != b"\x01":
+        return _decode_outcomes(record)
+    s = _decode_single(record)
+    outcome = Outcome(s.id, s.status, s.succeeded, s.reads, s.writes, s.reason, s.reason_key)
+    return Outcomes(1, s.timestamp, [outcome], s.state_digest)

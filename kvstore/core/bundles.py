@@ -98,6 +98,11 @@ def version_of(timestamp: Timestamp, index: int) -> Timestamp:
     return Timestamp(timestamp.time, timestamp.tiebreak << _INDEX_BITS | index)
 
 
+def unnamed_id(message_id: MessageId, index: int) -> MessageId:
+    """By what a transaction without an id of its own is known meanwhile: a UUIDv8, of its message and its index."""
+    return b"%b%c%b%b" % (message_id[:6], 0x80 | message_id[6] & 0x0F, message_id[7:14], index.to_bytes(2, "big"))
+
+
 def is_single(payload: bytes) -> bool:
     """Whether this is a single transaction of format 1; its version is the message's timestamp."""
     return payload[:2] == _SINGLE

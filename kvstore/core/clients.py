@@ -1,28 +1,37 @@
 """Clients: their requests, and the results that they and other replicas ask for. Pure.
 
-Theory of operation. A request becomes one multicast message to the shards of its keys, under the client's id
-(`Clients.on_request`). When the transaction completes in this replica's shard, its result is remembered beside the id
-and goes to whoever waits for it (`Clients.completed`): to clients here, or, if this replica leads the shard, to the
-replica where the message entered. The entry replica answers as soon as it has what every shard has read that read
+Theory of operation. A request becomes a transaction of a bundle to the shards of its keys, under the client's id
+(`Clients.on_request`, `kvstore.core.bundler`). When it completes in this replica's shard, its result is remembered
+beside the id and goes to whoever waits for it (`Clients.completed`): to clients here, or, if this replica leads the
+shard, to the replica where it entered. The entry replica answers as soon as it has what every shard has read that read
 anything (`kvstore.core.requests`). What was lost on its way it asks for, one replica after the other.
 
-A repetition of a request, through any replica, is the same multicast message again; the protocol delivers it once. The
-replica that got the repetition finds the result in its own store or asks the shards for it. So an id has one result,
-for as long as `REMEMBERED_WINDOWS`.
+Exactly once. A repetition of a request, through any replica, may stand in another bundle, and both are delivered. Both
+go to the same shards, as one body has one set of destinations, and all replicas of these deliver the two bundles in the
+same order. So everywhere the first takes effect and the second finds the first's id, in the log or in the store, has no
+effect (REPEATED), and is answered with the first's result. An id may take effect as long as the timestamp of the bundle
+is at most one deduplication window past the id's creation; else the transaction is EXPIRED, in all shards alike, since
+all see the same timestamp. Timestamps rise along a log. So when a replica forgets an id, because the log's own
+timestamps have passed that, nothing that could take effect under it can follow: memory needs nobody's clock and nobody
+else's word. Results are kept for longer, `REMEMBERED_WINDOWS`, for those who ask late. The same id with another body is
+refused where both are known, and a shard that knows the id with another body votes so against the transaction in all.
 
-Reads that nobody can repeat, because the replica itself made their id (`read_id`), leave nothing behind. The results of
+Reads that nobody can repeat, because the replica itself asked for them (NO_ID), leave nothing behind. The results of
 the last `READS_KEPT` that entered elsewhere stay in memory, should one be lost on its way, or the entry replica slow.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import msgspec
 
 from kvstore.api.model import RESULT_BYTES_MAX, Get, InvalidTransaction, Range, Transaction, validate
 from kvstore.api.shard_map import ShardMap
-from kvstore.core.audit import EXPIRED
+from kvstore.core.audit import EXPIRED, MISMATCH, REPEATED
+from kvstore.core.bundler import Bundler
+from kvstore.core.bundles import encode_transaction, request_digest, unnamed_id
 from kvstore.core.execution import result_bytes
 from kvstore.core.log import Entry, Log
 from kvstore.core.messages import (
@@ -33,16 +42,13 @@ from kvstore.core.messages import (
     ShardResult,
     ShardResults,
     decode_shard_result,
-    encode_payload,
     encode_shard_result,
-    is_read_id,
-    request_digest,
 )
 from kvstore.core.peers import Peers
 from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
-from multicast.types import AppMessage, MessageId, ProcessId, Timestamp, created_us, is_uuid7
+from multicast.types import MessageId, ProcessId, Timestamp, created_us, is_uuid7
 
 REQUESTS_MAX = 50_000
 
@@ -50,9 +56,6 @@ RESULT_BYTES_KEPT = 4096
 """Larger results are not remembered beside their id."""
 
 READS_KEPT = 1000
-
-REPETITION_AFTER_US = 100_000
-"""A request whose id is older than this is likely a repetition: shards are asked at once whether they have a result."""
 
 
 class Clients:
@@ -67,8 +70,10 @@ class Clients:
         window_us: int,
         clock_ahead_us_max: int,
         real_clock: Callable[[int], int],
+        rng: random.Random,
     ):
         self.requests = Requests()
+        self.bundler = Bundler(peers.self_id, self.requests, rng, self._clock)
         self._peers = peers
         self._shard_map = shard_map
         self._store = store
@@ -88,56 +93,52 @@ class Clients:
             out.answer(token, refusal)
             return
         message_id, transaction = request.message_id, request.transaction
-        payload = encode_payload(transaction)
-        destinations = self._shard_map.shards_of(transaction)
-        digest = request_digest(message_id, payload, destinations)
         waiting = self.requests.by_id.get(message_id)
+        body = encode_transaction(transaction)
+        destinations = self._shard_map.shards_of(transaction)
+        digest = request_digest(message_id, body, destinations)
         if waiting is not None:
             if waiting.digest == digest:
                 waiting.tokens.append(token)
             else:
                 out.answer(token, id_reused())
             return
-        waiting = Waiting(message_id, transaction, destinations, digest, now, self._window_us)
+        waiting = Waiting(message_id, transaction, body, destinations, digest, now, self._window_us)
         waiting.tokens.append(token)
-        self._begin(waiting, payload, now, out)
+        self._begin(waiting, now, out)
 
-    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
+    def _begin(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
         """Get the result: from the store, from the log, or by multicasting the transaction."""
         self.requests.add(waiting)
-        message = AppMessage(waiting.id, waiting.destinations, payload, self._peers.self_id)
-        if is_read_id(waiting.id):
-            out.submit(message)
+        if waiting.unnamed:
+            self.bundler.add(waiting)
             return
         remembered = self._store.remembered(waiting.id)
         if remembered is not None:
             waiting.repeated = True
             waiting.results[self._peers.shard] = decode_shard_result(remembered)
-            if not self._answer(waiting, out):
+            if not self._answer(waiting, now, out):
                 self._ask_for_results(waiting, out)
             return
-        entry = self._log.by_id.get(waiting.id)
-        if entry is None:
-            out.submit(message)
-            if (self._real_clock(now) or now) - created_us(waiting.id) > REPETITION_AFTER_US:
-                self._ask_for_results(waiting, out)
-        elif entry.digest != waiting.digest:
-            self._finish(waiting, id_reused(), out)
+        item = self._log.items.get(waiting.id)
+        if item is None:
+            self.bundler.add(waiting)
+        elif item.digest != waiting.digest:
+            self._finish(waiting, id_reused(), now, out)
 
     def _refusal(self, request: Execute, now: int) -> Refused | None:
         message_id = request.message_id
-        read = is_read_id(message_id)
-        if not read and not is_uuid7(message_id):
+        if message_id and not is_uuid7(message_id):
             return Refused("invalid", "message_id: not a UUIDv7", False, "not_applied")
         try:
             validate(request.transaction)
         except InvalidTransaction as error:
             return Refused("invalid", str(error), False, "not_applied")
-        if read and not reads_one_shard(request.transaction, self._shard_map):
-            return Refused("invalid", "message_id: that of a read of one shard", False, "not_applied")
+        if not message_id and not only_reads(request.transaction):
+            return Refused("invalid", "message_id: only reads may do without", False, "not_applied")
         if len(self.requests) >= REQUESTS_MAX:
             return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
-        if not self._window_us:
+        if not self._window_us or not message_id:
             return None
         real = self._real_clock(now)
         now = real or now
@@ -161,23 +162,25 @@ class Clients:
             )
         return None
 
-    def on_refused(self, message_id: MessageId, reason: str, out: ApplicationOutbox) -> None:
-        """The protocol did not take the message."""
-        waiting = self.requests.by_id.get(message_id)
-        if waiting is not None:
-            self._finish(waiting, Refused("overloaded", reason, True, "not_applied"), out)
+    def on_refused(self, message_id: MessageId, reason: str, now: int, out: ApplicationOutbox) -> None:
+        """The protocol did not take the bundle."""
+        for waiting in self.bundler.refused(message_id):
+            if waiting.tokens:
+                self._finish(waiting, Refused("overloaded", reason, True, "not_applied"), now, out)
 
-    def _answer(self, waiting: Waiting, out: ApplicationOutbox) -> bool:
+    def _answer(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> bool:
         """Answer if nothing is missing."""
         answer = waiting.answer(self._shard_map)
         if answer is not None:
-            self._finish(waiting, answer, out)
+            self._finish(waiting, answer, now, out)
         return answer is not None
 
-    def _finish(self, waiting: Waiting, answer: Answered | Refused, out: ApplicationOutbox) -> None:
+    def _finish(self, waiting: Waiting, answer: Answered | Refused, now: int, out: ApplicationOutbox) -> None:
         self.requests.remove(waiting.id)
-        for token in waiting.tokens:
+        tokens, waiting.tokens = waiting.tokens, []
+        for token in tokens:
             out.answer(token, answer)
+        self.bundler.finished(waiting, now)
 
     def _ask_for_results(self, waiting: Waiting, out: ApplicationOutbox) -> None:
         for shard in waiting.missing(self._shard_map):
@@ -188,32 +191,39 @@ class Clients:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def completed(self, entry: Entry, result: ShardResult, replaying: bool, out: ApplicationOutbox) -> None:
-        """This shard's part of a transaction is done: keep the result, and tell those who wait, here or elsewhere."""
-        origin = entry.message.origin
-        origin_shard = self._peers.shard_of.get(origin)
-        if not is_read_id(result.id):
-            result = self._remember(result)
-        elif origin != self._peers.self_id and not replaying:
-            self._keep_read(result)
-        waiting = self.requests.by_id.get(result.id)
-        if waiting is not None:
-            waiting.results[self._peers.shard] = result
-            if not self._answer(waiting, out) and origin != self._peers.self_id:
-                self._ask_for_results(waiting, out)  # the others report to the one who asked first
-        if replaying or origin_shard in (None, self._peers.shard) or not self._peers.leads:
-            return
-        shards = entry.message.destinations
-        reporting = reporting_shards(entry.plan.transaction, result.status, result.succeeded, self._shard_map)
-        if self._peers.shard in reporting or (origin_shard not in shards and self._peers.shard == shards[0]):
-            self._outgoing.setdefault(origin, []).append(result)
+    def completed(
+        self, entry: Entry, results: list[ShardResult], replaying: bool, now: int, out: ApplicationOutbox
+    ) -> None:
+        """This shard's part of a bundle is done: keep the results, and tell those who wait, here or elsewhere."""
+        message, shard, by_id = entry.message, self._peers.shard, self.requests.by_id
+        origin = message.origin
+        elsewhere = self._peers.shard_of.get(origin) not in (None, shard) and self._peers.leads and not replaying
+        for index, result in enumerate(results):
+            item = entry.items[index]
+            if item.id:
+                result = self._remember(result)
+            else:
+                result.id = unnamed_id(message.id, index)
+                if origin != self._peers.self_id and not replaying:
+                    self._keep_read(result)
+            waiting = by_id.get(result.id)
+            if waiting is not None:
+                waiting.results[shard] = result
+                if not self._answer(waiting, now, out) and origin != self._peers.self_id:
+                    self._ask_for_results(waiting, out)  # the others report to the one who asked first
+            if elsewhere:
+                shards = message.destinations
+                transaction = item.plan.transaction
+                reporting = reporting_shards(transaction, result.status, result.succeeded, self._shard_map)
+                if shard in reporting or (self._peers.shard_of[origin] not in shards and shard == shards[0]):
+                    self._outgoing.setdefault(origin, []).append(result)
 
     def _remember(self, result: ShardResult) -> ShardResult:
         """Keep the result of this id; returns the one that stands."""
-        if result.status == EXPIRED:
+        if result.status in (EXPIRED, MISMATCH, REPEATED):
             first = self._store.remembered(result.id)
             if first is not None:
-                return decode_shard_result(first)  # a repetition that came too late
+                return decode_shard_result(first) if result.status != MISMATCH else result
         record = encode_shard_result(result)
         if len(record) > RESULT_BYTES_KEPT:
             record = encode_shard_result(_without_results(result))
@@ -233,7 +243,7 @@ class Clients:
         if result is not None:
             self._outgoing.setdefault(receiver, []).append(result)
 
-    def on_results(self, message: ShardResults, out: ApplicationOutbox) -> None:
+    def on_results(self, message: ShardResults, now: int, out: ApplicationOutbox) -> None:
         """What another shard has read for clients of this replica."""
         for result in message.results:
             waiting = self.requests.by_id.get(result.id)
@@ -241,12 +251,13 @@ class Clients:
                 known = waiting.results.get(message.shard)
                 if known is None or known.results is None:
                     waiting.results[message.shard] = result
-                self._answer(waiting, out)
+                self._answer(waiting, now, out)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 
-    def end_batch(self, out: ApplicationOutbox) -> None:
-        """Send what was told in this batch."""
+    def end_batch(self, now: int, out: ApplicationOutbox) -> None:
+        """Multicast and send what came together in this batch."""
+        self.bundler.leave(now, out)
         if self._outgoing:
             for receiver, results in self._outgoing.items():
                 for some in _portions(results):
@@ -257,18 +268,23 @@ class Clients:
         """Ask again for what is missing. Returns when there is something to do again."""
         for waiting in self.requests.due(now):
             if now - waiting.since > WAIT_US_MAX:
-                self._finish(waiting, Refused("timeout", "no result in time", True, "unknown"), out)
+                self._finish(waiting, Refused("timeout", "no result in time", True, "unknown"), now, out)
             else:
                 self._ask_for_results(waiting, out)
                 self.requests.schedule(waiting, now)
-        return self.requests.next_due()
+        leaves, due = self.bundler.leave(now, out), self.requests.next_due()
+        return due if leaves is None or (due is not None and due < leaves) else leaves
+
+    def _clock(self, now: int) -> int:
+        """The time, as far as it is known."""
+        return self._real_clock(now) or now
 
 
-def reads_one_shard(transaction: Transaction, shard_map: ShardMap) -> bool:
-    """Whether it may be asked under a `read_id`."""
-    if transaction.compare or transaction.failure or not all(type(op) in (Get, Range) for op in transaction.success):
+def only_reads(transaction: Transaction) -> bool:
+    """Whether it may be asked for without an id."""
+    if transaction.compare or transaction.failure:
         return False
-    return len(shard_map.shards_of(transaction)) == 1
+    return all([type(op) in (Get, Range) for op in transaction.success])
 
 
 def forgotten_before(timestamp: Timestamp, window_us: int) -> MessageId:

@@ -1,9 +1,10 @@
-"""The log of delivered, uncompleted transactions of a replica, and when each may be signalled. Pure.
+"""The log of delivered, uncompleted bundles of a replica, and when each may be signalled. Pure.
 
-A replica sends its part of a multi-shard transaction m as soon as (1) every earlier uncompleted transaction in its log
-is addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's vote depends on.
-Transactions complete in log order, so both come true when the last one that stands in the way completes: the *blocker*,
-one position, known at delivery. To find it the log keeps the last position per set of shards and per written key.
+A replica sends its part of a multi-shard bundle m as soon as (1) every earlier uncompleted bundle in its log is
+addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's votes depend on.
+Bundles complete in log order, so both come true when the last one that stands in the way completes: the *blocker*, one
+position, known at delivery. To find it the log keeps the last position per set of shards and per written key. (Inside
+a multi-shard bundle no transaction writes what another's vote depends on: `kvstore.core.bundler`.)
 """
 
 from __future__ import annotations
@@ -11,22 +12,53 @@ from __future__ import annotations
 from collections import deque
 
 from kvstore.core.execution import LocalPlan
-from kvstore.core.messages import Part, ShardResult
+from kvstore.core.messages import Part
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
 
-class Entry:
-    """A delivered transaction.
+class Item:
+    """One transaction of a delivered bundle.
 
-    needed: the shards whose parts it waits for. blocker: the position that must complete before this shard's own part
-    may be sent. outcome: the record of its outcome, if the journal or a peer knows it. decided: how it ended in another
-    shard, which has completed it. settled: a quorum of every shard has completed it; nobody will ask for the part.
-    pulls: how often parts were asked for in vain while it was the head.
+    id: its client's, or NO_ID. version: of what it writes. expired: delivered later than its id allows. first: None, or
+    the digest of what was delivered before with this id.
+    """
+
+    __slots__ = ("digest", "expired", "first", "id", "plan", "version")
+
+    def __init__(
+        self,
+        message_id: MessageId,
+        plan: LocalPlan,
+        digest: bytes,
+        version: Timestamp,
+        expired: bool,
+        first: bytes | None,
+    ):
+        self.id = message_id
+        self.plan = plan
+        self.digest = digest
+        self.version = version
+        self.expired = expired
+        self.first = first
+
+    @property
+    def takes_effect(self) -> bool:
+        """As far as this shard knows."""
+        return not self.expired and self.first is None
+
+
+class Entry:
+    """A delivered bundle.
+
+    needed: the shards whose parts it waits for. expired: all its transactions are. blocker: the position that must
+    complete before this shard's own part may be sent. outcome: the record of its outcomes, if the journal or a peer
+    knows it. settled: a quorum of every shard has completed it; nobody will ask for the part. pulls: how often parts
+    were asked for in vain while it was the head.
     """
 
     __slots__ = (
-        "blocker", "decided", "delivered_at", "digest", "expired", "message", "needed", "outcome", "own_part", "parts",
-        "plan", "position", "pulls", "settled", "timestamp", "written_keys",
+        "blocker", "delivered_at", "expired", "items", "message", "needed", "outcome", "own_part", "parts", "position",
+        "pulls", "settled", "timestamp", "written_keys",
     )  # fmt: skip
 
     def __init__(
@@ -34,9 +66,7 @@ class Entry:
         position: int,
         message: AppMessage,
         timestamp: Timestamp,
-        expired: bool,
-        plan: LocalPlan,
-        digest: bytes,
+        items: list[Item],
         needed: tuple[GroupId, ...],
         outcome: bytes | None,
         now: int,
@@ -44,14 +74,12 @@ class Entry:
         self.position = position
         self.message = message
         self.timestamp = timestamp
-        self.expired = expired
-        self.plan = plan
-        self.digest = digest
+        self.items = items
+        self.expired = all([item.expired for item in items])
         self.needed = needed
         self.outcome = outcome
         self.delivered_at = now
         self.parts: dict[GroupId, Part] = {}
-        self.decided: ShardResult | None = None
         self.own_part: Part | None = None
         self.settled = False
         self.blocker = 0
@@ -61,9 +89,7 @@ class Entry:
     @property
     def ready(self) -> bool:
         """Whether nothing is missing for its completion but its turn."""
-        return (
-            self.outcome is not None or self.decided is not None or self.expired or len(self.parts) == len(self.needed)
-        )
+        return self.outcome is not None or self.expired or len(self.parts) == len(self.needed)
 
     def missing(self) -> list[GroupId]:
         """The shards it waits for."""
@@ -71,11 +97,13 @@ class Entry:
 
 
 class Log:
-    """Entries in delivery order; by_id: the first of each id. signal_at_delivery: leave out rule (1)."""
+    """Entries in delivery order; by_id: by their messages' ids. items: their transactions by their clients' ids, the
+    first of each that did not expire. signal_at_delivery: leave out rule (1)."""
 
     def __init__(self, signal_at_delivery: bool = False):
         self.entries: deque[Entry] = deque()
         self.by_id: dict[MessageId, Entry] = {}
+        self.items: dict[MessageId, Item] = {}
         self.completed = 0
         self._signal_at_delivery = signal_at_delivery
         self._last_of_shards: dict[tuple[GroupId, ...], int] = {}
@@ -86,15 +114,18 @@ class Log:
         return len(self.entries)
 
     def append(self, entry: Entry) -> list[Entry]:
-        """The next delivery. Returns it if this shard's part of it may be sent at once; if there is none, nothing; else
-        `complete` returns it when it is time."""
-        self.by_id.setdefault(entry.message.id, entry)  # a repetition that expired may overtake the first's completion
+        """The next delivery, whose transactions `items` knows already. Returns it if this shard's part of it may be
+        sent at once; if there is none, nothing; else `complete` returns it when it is time."""
+        self.by_id.setdefault(entry.message.id, entry)  # a late copy, expired, may overtake the first's completion
         has_part = len(entry.message.destinations) > 1 and not entry.expired
         if has_part:
             entry.blocker = self._blocker(entry)
-        entry.written_keys = entry.plan.written_keys()
-        for key in entry.written_keys:
-            self._last_writer[key] = entry.position
+        if self.entries or not entry.ready:  # else it completes before anything depends on it
+            for item in entry.items:
+                if item.takes_effect:
+                    entry.written_keys |= item.plan.written_keys()
+            for key in entry.written_keys:
+                self._last_writer[key] = entry.position
         self._last_of_shards[entry.message.destinations] = entry.position
         self.entries.append(entry)
         if has_part:
@@ -109,6 +140,9 @@ class Log:
         position = self.completed = entry.position
         if self.by_id.get(entry.message.id) is entry:
             del self.by_id[entry.message.id]
+        for item in entry.items:
+            if item.id and self.items.get(item.id) is item:
+                del self.items[item.id]
         if self._last_of_shards.get(entry.message.destinations) == position:
             del self._last_of_shards[entry.message.destinations]
         for key in entry.written_keys:
@@ -124,6 +158,7 @@ class Log:
                 if position > blocker and not own.issuperset(shards):
                     blocker = position
         if self._last_writer:
-            for key in entry.plan.condition_keys():
-                blocker = max(blocker, self._last_writer.get(key, 0))
+            for item in entry.items:
+                for key in item.plan.condition_keys() if item.takes_effect else ():
+                    blocker = max(blocker, self._last_writer.get(key, 0))
         return blocker

@@ -2,83 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from hashlib import blake2b
-
 import msgspec
 
 from kvstore.api.model import OperationResult, Result, Transaction
-from multicast.types import ZERO, GroupId, MessageId, Timestamp
-
-ENVELOPE_VERSION = 1
-
-
-class EnvelopeError(Exception):
-    """An ordered message is not a transaction that this program understands; the text says why."""
-
-
-class Envelope(msgspec.Struct, array_like=True, gc=False):
-    """The payload of a multicast message."""
-
-    version: int
-    transaction: Transaction
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Envelope).decode
-
-
-def encode_payload(transaction: Transaction) -> bytes:
-    """The same transaction gives the same bytes."""
-    return _encode(Envelope(ENVELOPE_VERSION, transaction))
-
-
-def decode_payload(payload: bytes) -> Transaction:
-    """The inverse of `encode_payload`. EnvelopeError for a newer version or anything else."""
-    try:
-        envelope = _decode(payload)
-    except msgspec.MsgspecError as error:
-        if len(payload) > 1 and payload[0] == 0x92 and payload[1] != ENVELOPE_VERSION:
-            raise EnvelopeError(
-                f"a transaction of format {payload[1]} was ordered and this program knows {ENVELOPE_VERSION}; "
-                "use a newer release"
-            ) from None
-        raise EnvelopeError(f"an ordered message is not a transaction: {error}") from None
-    if envelope.version > ENVELOPE_VERSION:
-        raise EnvelopeError(
-            f"a transaction of format {envelope.version} was ordered and this program knows {ENVELOPE_VERSION}; "
-            "use a newer release"
-        )
-    return envelope.transaction
-
-
-def read_id(message_id: MessageId) -> MessageId:
-    """A UUIDv8 in place of a UUIDv7, for a request that only reads, in one shard, and that nobody can repeat, since its
-    replica has made the id and tells it to nobody. So nothing is kept under it."""
-    return b"%b%c%b" % (message_id[:6], 0x80 | message_id[6] & 0x0F, message_id[7:])
-
-
-def is_read_id(message_id: MessageId) -> bool:
-    """Whether `read_id` made it."""
-    return message_id[6] >> 4 == 8
-
-
-def request_digest(message_id: MessageId, payload: bytes, destinations: Sequence[GroupId]) -> bytes:
-    """16 bytes that tell whether two messages with this id ask for the same thing; none if there is but one."""
-    return b"" if is_read_id(message_id) else body_digest(payload, destinations)
-
-
-def body_digest(payload: bytes, destinations: Sequence[GroupId]) -> bytes:
-    """See `request_digest`."""
-    return blake2b(payload + b"".join(d.to_bytes(2, "big") for d in destinations), digest_size=16).digest()
-
+from multicast.types import GroupId, MessageId, Timestamp
 
 # -- a client's request and its answer --------------------------------------------------------------------------------
 
 
 class Execute(msgspec.Struct, gc=False):
-    """Execute this transaction exactly once under this id, a UUIDv7. Repetitions get the first result. Or read under an
-    id that `read_id` made."""
+    """Execute this transaction exactly once under this id, a UUIDv7. Repetitions get the first result. NO_ID: it only
+    reads, and nobody can repeat it."""
 
     message_id: MessageId
     transaction: Transaction
@@ -119,7 +53,7 @@ class Vote(msgspec.Struct, array_like=True, gc=False):
     """What a shard knows that decides the fate of a transaction everywhere.
 
     holds: all its comparisons hold. failure, failure_key: why the branch cannot run here, if it cannot (success branch,
-    then failure branch); empty otherwise.
+    then failure branch); empty otherwise. reused: its id belongs to another body here.
     """
 
     holds: bool = True
@@ -127,25 +61,33 @@ class Vote(msgspec.Struct, array_like=True, gc=False):
     success_key: bytes = b""
     failure_failure: str = ""
     failure_key: bytes = b""
+    reused: bool = False
 
 
 class Part(msgspec.Struct, array_like=True, gc=False):
-    """A shard's contribution to a multi-shard transaction: its execution signal and its vote."""
+    """A shard's contribution to a multi-shard bundle: its execution signal, and its votes.
+
+    id, timestamp: the message's. votes: of its transactions in their order, None where the shard has no objection; none
+    at all if it has none to any.
+    """
 
     id: MessageId
-    digest: bytes
-    vote: Vote
+    timestamp: Timestamp
+    votes: list[Vote | None]
+
+    def vote(self, index: int) -> Vote | None:
+        """Of one transaction."""
+        return self.votes[index] if self.votes else None
 
 
 class Retained(Part, array_like=True, gc=False):
-    """A part that somebody may still ask for, as a store keeps it, and where its transaction stands."""
+    """A part that somebody may still ask for, as a store keeps it."""
 
-    timestamp: Timestamp = ZERO
     destinations: tuple[GroupId, ...] = ()
 
     def part(self) -> Part:
         """What is told."""
-        return Part(self.id, self.digest, self.vote)
+        return Part(self.id, self.timestamp, self.votes)
 
 
 class Parts(msgspec.Struct, array_like=True, tag=1):
@@ -156,13 +98,14 @@ class Parts(msgspec.Struct, array_like=True, tag=1):
 
 
 class PartRequest(msgspec.Struct, array_like=True, tag=2):
-    """Send me your shard's parts of these transactions, or the result where the transaction is complete already."""
+    """Send me your shard's parts of these messages."""
 
     ids: list[MessageId]
 
 
 class ShardResult(msgspec.Struct, array_like=True, gc=False):
-    """How a completed transaction ended, and what one shard read. status: of `kvstore.core.audit`.
+    """How a completed transaction ended, and what one shard read. id: its client's, or `bundles.unnamed_id`.
+    timestamp: its version. status: of `kvstore.core.audit`.
 
     results: (index of the operation in the branch that ran, result), None if too large to be remembered. This is also
     what stands in the store beside a remembered id.

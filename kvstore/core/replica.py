@@ -1,16 +1,17 @@
 """A replica of one shard: executes transactions strictly in delivery order. Pure; an `Application` of the engine.
 
-Theory of operation. A client's `Execute` becomes one multicast message to the shards of its keys (`clients`).
-Deliveries enter the log. A transaction completes at the head of the log, once the parts of the other shards that it
-concerns are there (`signals`): its effects become visible, its outcome goes to the journal, its result is remembered
-beside its id and answers the client.
+Theory of operation. A client's `Execute` becomes a transaction of a multicast message, a bundle of them, to the shards
+of its keys (`clients`, `bundler`). Deliveries enter the log. A bundle completes at the head of the log, once the parts
+of the other shards that it concerns are there (`signals`): its transactions take effect one after the other, their
+outcomes go to the journal, their results are remembered beside their ids and answer the clients.
 
-So the way of a put is `on_request`, `Clients.on_request`, the protocol, `on_deliver`, `_advance`, `_complete`,
-`Clients.completed`.
+So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the protocol, `on_deliver`, `_advance`,
+`_complete`, `Clients.completed`.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -23,32 +24,26 @@ from kvstore.core.audit import (
     EXPIRED,
     FAILED,
     MISMATCH,
-    VALUE_BYTES_KEPT,
+    REPEATED,
+    WRITTEN_BYTES_KEPT,
     Outcome,
+    Outcomes,
     Read,
     Write,
-    decode_outcome,
-    encode_outcome,
+    decode_outcomes,
+    encode_outcomes,
 )
+from kvstore.core.bundles import Bundled, decode_bundle, decode_transaction, is_single, request_digest, version_of
 from kvstore.core.clients import Clients, forgotten_before
 from kvstore.core.execution import Execution, LocalPlan, result_bytes
-from kvstore.core.log import Entry, Log
-from kvstore.core.messages import (
-    MESSAGES,
-    PartRequest,
-    Parts,
-    ShardResult,
-    ShardResults,
-    Vote,
-    decode_payload,
-    request_digest,
-)
+from kvstore.core.log import Entry, Item, Log
+from kvstore.core.messages import MESSAGES, PartRequest, Parts, ShardResult, ShardResults, Vote, decode_shard_result
 from kvstore.core.peers import Peers
 from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 DEDUP_WINDOW_US = 120_000_000
 CLOCK_AHEAD_US_MAX = 10_000_000
@@ -56,7 +51,13 @@ PART_RETRY_US = 200_000
 DIGEST_EVERY = 1000
 FORGET_EVERY_US = 1_000_000
 
-_STATUS_NAMES = {APPLIED: "applied", EXPIRED: "expired", FAILED: "failed", MISMATCH: "mismatch"}
+_STATUS_NAMES = {
+    APPLIED: "applied",
+    EXPIRED: "expired",
+    FAILED: "failed",
+    MISMATCH: "mismatch",
+    REPEATED: "repeated",
+}
 
 
 class Fate(NamedTuple):
@@ -78,7 +79,7 @@ class Replica(Application):
         a multiple of this; 0: of none.
     part_retry_us: how long to wait for parts before pulling them. clock_ahead_us_max: how far ahead of this replica's
         clock the creation of an id may be. real_clock: the protocol's; what ids are compared with, and `now` where it
-        knows nothing.
+        knows nothing. rng: for the ids of messages.
     """
 
     messages = MESSAGES
@@ -98,6 +99,7 @@ class Replica(Application):
         part_retry_us: int = PART_RETRY_US,
         clock_ahead_us_max: int = CLOCK_AHEAD_US_MAX,
         real_clock: Callable[[int], int] = int,
+        rng: random.Random,
     ):
         self.peers = Peers(self_id, topology, leader_of)
         self.shard = self.peers.shard
@@ -108,9 +110,9 @@ class Replica(Application):
         self.digest_every = digest_every
         self.log = Log(signal_at_delivery=signals != "rule")
         self.clients = Clients(
-            self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock
+            self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng
         )
-        self.signals = Signals(self.peers, shard_map, store, self.log, self.clients, signals, part_retry_us)
+        self.signals = Signals(self.peers, shard_map, store, self.log, signals, part_retry_us)
         self._replaying = True
         self._last_forget = 0
         self._now = 0
@@ -125,6 +127,8 @@ class Replica(Application):
             "head_waiting_for": head.missing() if head else [],
             "head_waiting_us": self._now - head.delivered_at if head else 0,
             "requests_waiting": len(self.clients.requests),
+            "bundles": self.clients.bundler.bundles,
+            "bundled": self.clients.bundler.bundled,
             "parts_pushed": self.signals.pushed,
             "parts_pulled": self.signals.pulled,
             "transactions": dict(self.transactions),
@@ -142,7 +146,7 @@ class Replica(Application):
         self.clients.on_request(token, request, now, out)
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
-        self.clients.on_refused(message.id, reason, out)
+        self.clients.on_refused(message.id, reason, now, out)
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
@@ -152,17 +156,34 @@ class Replica(Application):
         message = delivery.message
         if not self.log.entries:
             self.log.completed = delivery.position - 1
-        transaction = decode_payload(message.payload)
         shards = message.destinations
-        plan = LocalPlan(transaction, self._owns if len(shards) > 1 else None)
-        digest = request_digest(message.id, message.payload, shards)
-        needed = self.signals.needed(transaction, shards) if len(shards) > 1 else ()
-        at, expired = delivery.timestamp, delivery.expired
-        entry = Entry(delivery.position, message, at, expired, plan, digest, needed, outcome, now)
+        items = [self._item(delivery, index, bundled) for index, bundled in enumerate(decode_bundle(message))]
+        needed = self.signals.needed(items, shards) if len(shards) > 1 else ()
+        entry = Entry(delivery.position, message, delivery.timestamp, items, needed, outcome, now)
         self.signals.delivered(entry)
         for unblocked in self.log.append(entry):
             self.signals.ready(unblocked, self._replaying)
         self._advance(now, out)
+
+    def _item(self, delivery: Delivered, index: int, bundled: Bundled) -> Item:
+        """One of its transactions, and whether its id was delivered before."""
+        message, at, message_id = delivery.message, delivery.timestamp, bundled.id
+        shards, log = message.destinations, self.log
+        plan = LocalPlan(decode_transaction(bundled), self._owns if len(shards) > 1 else None)
+        version = at if is_single(message.payload) else version_of(at, index)
+        if not message_id:
+            return Item(message_id, plan, b"", version, delivery.expired, None)
+        digest = request_digest(message_id, bytes(bundled.body), shards)
+        expired = delivery.expired or 0 < self.window_us < at.time - created_us(message_id)
+        earlier = log.items.get(message_id)
+        first = earlier.digest if earlier is not None else None
+        if first is None and not expired:
+            remembered = self.store.remembered(message_id)
+            first = decode_shard_result(remembered).digest if remembered is not None else None
+        item = Item(message_id, plan, digest, version, expired, first)
+        if item.takes_effect:
+            log.items[message_id] = item
+        return item
 
     def on_outcome(self, position: int, outcome: bytes, now: int, out: ApplicationOutbox) -> None:
         entries = self.log.entries
@@ -177,88 +198,80 @@ class Replica(Application):
         """Complete what is ready at the head."""
         log = self.log
         while log.entries and log.entries[0].ready:
-            self._complete(log.entries[0], out)
+            self._complete(log.entries[0], now, out)
             for unblocked in log.complete():
                 self.signals.ready(unblocked, self._replaying)
 
-    def _complete(self, entry: Entry, out: ApplicationOutbox) -> None:
+    def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
         """The head takes effect."""
-        fate, execution = self._execute(entry)
-        for key, value in execution.writes.items():
-            self.store.write(key, value, entry.timestamp)
-        outcome = self._outcome(entry, fate, execution)
-        if entry.outcome is not None and not _same_state(outcome, decode_outcome(entry.outcome)):
+        known = decode_outcomes(entry.outcome) if entry.outcome is not None else None
+        outcomes: list[Outcome] = []
+        results: list[ShardResult] = []
+        for index, item in enumerate(entry.items):
+            fate, execution = self._execute(entry, index, item, known)
+            for key, value in execution.writes.items():
+                self.store.write(key, value, item.version)
+            self.transactions[_STATUS_NAMES[fate.status]] += 1
+            outcomes.append(_outcome(item.id, fate, execution))
+            found = execution.results if result_bytes(execution.results) <= RESULT_BYTES_MAX else None
+            results.append(ShardResult(item.id, item.digest, item.version, *fate, found))
+        digest = None
+        if self.digest_every and entry.position % self.digest_every == 0:
+            digest = self.store.state_digest()
+        if known is not None and None not in (digest, known.state_digest) and digest != known.state_digest:
             raise AssertionError(
                 f"the state after delivery {entry.position} is not the one that its journal record names"
             )
-        self.transactions[_STATUS_NAMES[fate.status]] += 1
-        results = execution.results if result_bytes(execution.results) <= RESULT_BYTES_MAX else None
-        result = ShardResult(entry.message.id, entry.digest, entry.timestamp, *fate, results)
-        out.complete(entry.position, entry.outcome or encode_outcome(outcome))
+        record = entry.outcome or encode_outcomes(Outcomes(AUDIT_VERSION, entry.timestamp, outcomes, digest))
+        out.complete(entry.position, record)
         self.signals.completed(entry)
-        self.clients.completed(entry, result, self._replaying, out)
+        self.clients.completed(entry, results, self._replaying, now, out)
         self._forget(entry.timestamp)
 
-    def _execute(self, entry: Entry) -> tuple[Fate, Execution]:
-        """What becomes of it, and what that reads and writes here."""
-        fate, plan = self._fate(entry), entry.plan
-        execution = Execution(self.store, entry.timestamp)
+    def _execute(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> tuple[Fate, Execution]:
+        """What becomes of one of its transactions, and what that reads and writes here."""
+        fate, plan = self._fate(entry, index, item, known), item.plan
+        execution = Execution(self.store, item.version)
         if fate.status in (APPLIED, FAILED):
             holds = execution.compare(plan.compares)
             if fate.status == APPLIED:
-                if len(entry.message.destinations) == 1 and entry.outcome is None:
+                if len(entry.message.destinations) == 1 and known is None:
                     fate = Fate(APPLIED, holds)
                 execution.run(plan.success if fate.succeeded else plan.failure)
                 if execution.failure:
                     fate = Fate(FAILED, fate.succeeded, execution.failure, execution.failure_key)
         return fate, execution
 
-    def _fate(self, entry: Entry) -> Fate:
+    def _fate(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> Fate:
         """As far as it is decided before execution."""
-        if entry.outcome is not None:
-            known = decode_outcome(entry.outcome)
-            return Fate(known.status, known.succeeded, known.reason, known.reason_key)
-        if entry.expired:
+        if known is not None:
+            outcome = known.outcomes[index]
+            return Fate(outcome.status, outcome.succeeded, outcome.reason, outcome.reason_key)
+        if item.expired:
             return Fate(EXPIRED)
-        if entry.decided is not None:
-            decided = entry.decided
-            if decided.digest != entry.digest:
-                return Fate(MISMATCH)
-            return Fate(decided.status, decided.succeeded, decided.failure, decided.failure_key)
+        if item.first is not None:
+            return Fate(REPEATED if item.first == item.digest and not self._mismatched(item.id) else MISMATCH)
         if len(entry.message.destinations) == 1:
             return Fate(APPLIED)
         votes: list[Vote] = []
         for shard in entry.message.destinations:
             part = entry.own_part if shard == self.shard else entry.parts.get(shard)
-            if part is None:
-                continue  # without signals, a shard without conditions sends none
-            if part.digest != entry.digest:
-                return Fate(MISMATCH)
-            votes.append(part.vote)
-        succeeded = all(v.holds for v in votes)
+            vote = part.vote(index) if part is not None else None  # without signals, some send none
+            if vote is not None:
+                if vote.reused:
+                    return Fate(MISMATCH)
+                votes.append(vote)
+        succeeded = all([v.holds for v in votes])
         for v in votes:
             failure, key = (v.success_failure, v.success_key) if succeeded else (v.failure_failure, v.failure_key)
             if failure:
                 return Fate(FAILED, succeeded, failure, key)
         return Fate(APPLIED, succeeded)
 
-    def _outcome(self, entry: Entry, fate: Fate, execution: Execution) -> Outcome:
-        """What the audit reads."""
-        digest = None
-        if self.digest_every and entry.position % self.digest_every == 0:
-            digest = self.store.state_digest()
-        return Outcome(
-            AUDIT_VERSION,
-            entry.message.id,
-            entry.timestamp,
-            fate.status,
-            fate.succeeded,
-            tuple(Read(key, version) for key, version in execution.reads.items()),
-            tuple(_write(key, value) for key, value in execution.writes.items()),
-            digest,
-            fate.failure,
-            fate.failure_key,
-        )
+    def _mismatched(self, message_id: MessageId) -> bool:
+        """Whether what was delivered first with this id had no effect, since another shard knew the id before."""
+        remembered = self.store.remembered(message_id)
+        return remembered is not None and decode_shard_result(remembered).status == MISMATCH
 
     def _forget(self, timestamp: Timestamp) -> None:
         """What nobody may use any more when everything up to `timestamp` is complete here."""
@@ -266,7 +279,6 @@ class Replica(Application):
             self._last_forget = timestamp.time
             oldest = forgotten_before(timestamp, self.window_us)
             self.store.forget_before(oldest)
-            self.signals.forget_before(oldest)
 
     # -- other replicas -----------------------------------------------------------------------------------------------
 
@@ -279,19 +291,11 @@ class Replica(Application):
             self.signals.on_part_request(sender, message, out)
         elif kind is ShardResults:
             self.peers.check(sender, message.shard, "a result")
-            self._decide(message)
-            self.clients.on_results(message, out)
+            self.clients.on_results(message, now, out)
         else:
             for message_id in message.ids:
                 self.clients.tell(sender, message_id)
         self._advance(now, out)
-
-    def _decide(self, message: ShardResults) -> None:
-        """How transactions ended in another shard, which has completed them, is how they end here."""
-        for result in message.results:
-            entry = self.log.by_id.get(result.id)
-            if entry is not None and message.shard in entry.message.destinations and entry.needed:
-                entry.decided = result
 
     def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
         self.signals.on_settled(message_id)
@@ -300,7 +304,7 @@ class Replica(Application):
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
         self.signals.end_batch(out)
-        self.clients.end_batch(out)
+        self.clients.end_batch(now, out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
@@ -308,12 +312,14 @@ class Replica(Application):
         return parts if results is None or (parts is not None and parts < results) else results
 
 
+def _outcome(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
+    """What the audit reads."""
+    reads = tuple([Read(key, version) for key, version in execution.reads.items()])
+    writes = tuple([_write(key, value) for key, value in execution.writes.items()])
+    return Outcome(message_id, fate.status, fate.succeeded, reads, writes, fate.failure, fate.failure_key)
+
+
 def _write(key: bytes, value: bytes | None) -> Write:
-    if value is not None and len(value) > VALUE_BYTES_KEPT:
+    if value is not None and len(value) > WRITTEN_BYTES_KEPT:
         return Write(key, blake2b(value, digest_size=16).digest(), True)
     return Write(key, value)
-
-
-def _same_state(computed: Outcome, known: Outcome) -> bool:
-    """Whether replaying gave the state that the record was made with, as far as both say."""
-    return computed.state_digest == known.state_digest or None in (computed.state_digest, known.state_digest)

@@ -23,31 +23,37 @@ WAIT_US_MAX = 60_000_000
 """When nobody waits for an answer any more: clients' timeouts are shorter."""
 
 
+class Flight:
+    """A bundle under way. waiting: who waits for its transactions, in their order. open: how many still do."""
+
+    __slots__ = ("destinations", "id", "left_at", "open", "waiting")
+
+    def __init__(self, message_id: MessageId, destinations: tuple[GroupId, ...], waiting: list[Waiting], now: int):
+        self.id = message_id
+        self.destinations = destinations
+        self.waiting = waiting
+        self.open = len(waiting)
+        self.left_at = now
+
+
 class Waiting:
     """Clients that wait for one transaction.
 
-    results: what shards have reported so far. repeated: it was complete before this request came. window_us: the
-    deduplication window.
+    unnamed: it has no id of its own. body: as it is multicast. flight: the bundle with which it is under way. results:
+    what shards have reported so far. repeated: it was complete before this request came. window_us: the deduplication
+    window.
     """
 
     __slots__ = (
-        "attempt",
-        "destinations",
-        "digest",
-        "due",
-        "id",
-        "repeated",
-        "results",
-        "since",
-        "tokens",
-        "transaction",
-        "window_us",
-    )
+        "attempt", "body", "destinations", "digest", "due", "flight", "id", "repeated", "results", "since", "tokens",
+        "transaction", "unnamed", "window_us",
+    )  # fmt: skip
 
     def __init__(
         self,
         message_id: MessageId,
         transaction: Transaction,
+        body: bytes,
         destinations: tuple[GroupId, ...],
         digest: bytes,
         now: int,
@@ -55,7 +61,10 @@ class Waiting:
     ):
         self.window_us = window_us
         self.id = message_id
+        self.unnamed = not message_id
         self.transaction = transaction
+        self.body = body
+        self.flight: Flight | None = None
         self.destinations = destinations
         self.digest = digest
         self.tokens: list[int] = []
@@ -130,14 +139,25 @@ class Requests:
     def __init__(self) -> None:
         self.by_id: dict[MessageId, Waiting] = {}
         self._due: deque[tuple[int, MessageId]] = deque()
+        self._unnamed = 0
 
     def __len__(self) -> int:
         return len(self.by_id)
 
     def add(self, waiting: Waiting) -> None:
         """Wait for it, until `remove`."""
+        if waiting.unnamed:
+            self._unnamed += 1
+            waiting.id = self._unnamed.to_bytes(16, "big")
         self.by_id[waiting.id] = waiting
         self.schedule(waiting, waiting.since)
+
+    def rename(self, waiting: Waiting, message_id: MessageId, now: int) -> None:
+        """It has no id of its own, and is known by this one from now on."""
+        del self.by_id[waiting.id]
+        waiting.id = message_id
+        self.by_id[message_id] = waiting
+        self.schedule(waiting, now)
 
     def remove(self, message_id: MessageId) -> Waiting | None:
         """Nobody waits for it any more."""

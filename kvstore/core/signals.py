@@ -1,18 +1,17 @@
-"""Signals and votes: what the shards of a transaction tell one another before any of them completes it. Pure.
+"""Signals and votes: what the shards of a bundle tell one another before any of them completes it. Pure.
 
-Theory of operation. A transaction that concerns several shards waits at the head of the log for the *parts* of the
-others. A part is the shard's execution signal, "everything before it here concerns no other shards or is complete"
-(`kvstore.core.log` has the rule), and its vote: whether its comparisons hold and its operations are possible. All
-shards see the same votes and take the same branch, or none.
+Theory of operation. A bundle that concerns several shards waits at the head of the log for the *parts* of the others.
+A part is the shard's execution signal, "everything before it here concerns no other shards or is complete"
+(`kvstore.core.log` has the rule), and its votes, one per transaction: whether its comparisons hold and its operations
+are possible. All shards see the same votes and take the same branch, or none.
 
 A part is a function of the shard's log, so any replica may send it: the one that believes itself leader pushes it, and
-whoever waits too long pulls it from the shard's replicas in turn. A replica that has completed the transaction answers
-a pull with the result, which does as well. Parts are kept until a quorum of every shard has completed the transaction,
-results until `REMEMBERED_WINDOWS`. When even that is gone, a replica that is behind gets the outcome from the journal
-of a peer of its own shard.
+whoever waits too long pulls it from the shard's replicas in turn. Parts are kept until the bundle is settled: a quorum
+of every shard has completed it. Then a replica that is behind gets the outcome from the journal of a peer of its own
+shard.
 
-What the protocol says to be settled may be lost in a crash; but once a transaction is settled, so is everything before
-it that concerns no other shards, and parts found at the start go by that.
+What the protocol says to be settled may be lost in a crash; but once a bundle is settled, so is everything before it
+that concerns no other shards, and parts found at the start go by that.
 """
 
 from __future__ import annotations
@@ -21,30 +20,23 @@ from collections import deque
 from itertools import islice
 from typing import Literal
 
-from kvstore.api.model import Transaction
 from kvstore.api.shard_map import ShardMap
-from kvstore.core.clients import Clients
 from kvstore.core.execution import vote, voting_keys
-from kvstore.core.log import Entry, Log
-from kvstore.core.messages import (
-    Part,
-    PartRequest,
-    Parts,
-    Retained,
-    decode_retained,
-    encode_retained,
-    is_read_id,
-)
+from kvstore.core.log import Entry, Item, Log
+from kvstore.core.messages import Part, PartRequest, Parts, Retained, Vote, decode_retained, encode_retained
 from kvstore.core.peers import Peers
 from kvstore.core.state import State
-from multicast.protocol import ApplicationOutbox
-from multicast.types import GroupId, MessageId, ProcessId, Timestamp
+from multicast.protocol import ApplicationOutbox, PeerError
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
-PULLS_BEFORE_FETCH = 5
-"""After so many pulls in vain the other shards may have forgotten the transaction: ask a peer of the own shard."""
+PULLS_BEFORE_FETCH = 3
+"""After so many pulls in vain the bundle may be settled, and the part forgotten: ask a peer of the own shard."""
 
 PULL_MAX = 64
-"""Transactions whose parts one pull asks for."""
+"""Bundles whose parts one pull asks for."""
+
+EARLY_MANY = 1000
+"""Bundles of which parts came before they were delivered: so many are looked through for some that will not be."""
 
 SignalRule = Literal["rule", "delivery", "off"]
 """When a shard signals: by the store's rule; at delivery; never, so that there are only votes. The last two are unsafe
@@ -56,6 +48,10 @@ def signals_for(strict_groups_max: int | None) -> SignalRule:
     return "off" if strict_groups_max is None else "rule"
 
 
+_NO_OBJECTION = Vote()
+_REUSED = Vote(reused=True)
+
+
 class Signals:
     """Those of one replica; the rest as in `Replica`. pushed, pulled: how many parts."""
 
@@ -65,7 +61,6 @@ class Signals:
         shard_map: ShardMap,
         store: State,
         log: Log,
-        clients: Clients,
         rule: SignalRule,
         retry_us: int,
     ):
@@ -74,11 +69,10 @@ class Signals:
         self._shard_map = shard_map
         self._store = store
         self._log = log
-        self._clients = clients
         self._rule = rule
         self._retry_us = retry_us
         self._early: dict[MessageId, dict[GroupId, Part]] = {}
-        self._settled_early: set[MessageId] = set()
+        self._last_delivered = ZERO
         self._doubtful: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
         self._outgoing: dict[GroupId, list[Part]] = {}
         self._last_pull = self._pulls = 0
@@ -92,56 +86,75 @@ class Signals:
             if len(shards) > 1:
                 self._doubtful.setdefault(shards, deque()).append((timestamp, message_id))
 
-    # -- the way of a transaction -------------------------------------------------------------------------------------
+    # -- the way of a bundle ------------------------------------------------------------------------------------------
 
-    def needed(self, transaction: Transaction, shards: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
-        """The shards whose parts this transaction waits for."""
+    def needed(self, items: list[Item], shards: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
+        """The shards whose parts this bundle waits for."""
         others = tuple(shard for shard in shards if shard != self._peers.shard)
         if self._rule != "off":
             return others
-        voters = {self._shard_map.shard_of(key) for key in voting_keys(transaction)}
+        keys = {key for item in items for key in voting_keys(item.plan.transaction)}
+        voters = {self._shard_map.shard_of(key) for key in keys}
         return tuple(shard for shard in others if shard in voters)
 
     def delivered(self, entry: Entry) -> None:
         """What came before the delivery itself."""
-        message_id = entry.message.id
-        if message_id in self._settled_early:
-            self._settled_early.discard(message_id)
-            entry.settled = True
-        for shard, part in self._early.pop(message_id, {}).items():
+        self._last_delivered = entry.timestamp
+        for shard, part in self._early.pop(entry.message.id, {}).items():
             if shard in entry.needed:
-                entry.parts[shard] = part
+                self._take(entry, shard, part)
+        if len(self._early) > EARLY_MANY:  # among them are late copies that came when a life began
+            self._early = {
+                message_id: parts
+                for message_id, parts in self._early.items()
+                if any([part.timestamp > entry.timestamp for part in parts.values()])
+            }
 
     def ready(self, entry: Entry, replaying: bool) -> None:
         """This shard's part may be told; push it if that is this replica's task."""
-        part = entry.own_part = Part(entry.message.id, entry.digest, vote(entry.plan, self._store))
+        votes = [self._vote(item) for item in entry.items]
+        part = entry.own_part = Part(entry.message.id, entry.timestamp, votes if any(votes) else [])
         if not replaying and self._peers.leads:
             for shard in entry.message.destinations:
                 if shard != self._peers.shard:
                     self._outgoing.setdefault(shard, []).append(part)
             self.pushed += 1
 
+    def _vote(self, item: Item) -> Vote | None:
+        """None: no objection."""
+        if item.expired:
+            return None
+        if item.first is not None:
+            return _REUSED if item.first != item.digest else None
+        found = vote(item.plan, self._store)
+        return None if found == _NO_OBJECTION else found
+
     def completed(self, entry: Entry) -> None:
         """Keep the part for those who are behind."""
         part = entry.own_part
         if part is not None and not entry.settled:
-            retained = Retained(part.id, part.digest, part.vote, entry.timestamp, entry.message.destinations)
+            retained = Retained(part.id, part.timestamp, part.votes, entry.message.destinations)
             self._store.keep_part(part.id, encode_retained(retained))
 
     # -- other replicas -----------------------------------------------------------------------------------------------
 
     def on_parts(self, message: Parts) -> None:
-        """Another shard's."""
+        """Another shard's. PeerError if the votes are not those of the bundle."""
         for part in message.parts:
             entry = self._log.by_id.get(part.id)
             if entry is not None:
                 if message.shard in entry.needed:
-                    entry.parts[message.shard] = part
-            elif self._store.remembered(part.id) is None:
+                    self._take(entry, message.shard, part)
+            elif part.timestamp > self._last_delivered:
                 self._early.setdefault(part.id, {})[message.shard] = part
 
+    def _take(self, entry: Entry, shard: GroupId, part: Part) -> None:
+        if part.votes and len(part.votes) != len(entry.items):
+            raise PeerError(f"a part with {len(part.votes)} votes on {len(entry.items)} transactions")
+        entry.parts[shard] = part
+
     def on_part_request(self, sender: ProcessId, message: PartRequest, out: ApplicationOutbox) -> None:
-        """Tell what is known: the part, or else the result."""
+        """Tell what is known."""
         found: list[Part] = []
         for message_id in message.ids:
             entry = self._log.by_id.get(message_id)
@@ -152,27 +165,21 @@ class Signals:
             kept = self._store.part(message_id)
             if kept is not None:
                 found.append(decode_retained(kept).part())
-            else:
-                self._clients.tell(sender, message_id)
         if found:
             out.send((sender,), Parts(self._peers.shard, found))
 
     def on_settled(self, message_id: MessageId) -> None:
         """A quorum of every shard has completed it: nobody will ask for its part."""
-        if is_read_id(message_id):
-            return
         entry = self._log.by_id.get(message_id)
         if entry is not None:
             entry.settled = True
             self._settle_up_to(entry.timestamp, entry.message.destinations)
-        elif self._store.remembered(message_id) is None:
-            self._settled_early.add(message_id)  # this replica is behind and will deliver it
-        else:
-            kept = self._store.part(message_id)
-            if kept is not None:
-                self._store.drop_part(message_id)
-                retained = decode_retained(kept)
-                self._settle_up_to(retained.timestamp, retained.destinations)
+            return
+        kept = self._store.part(message_id)
+        if kept is not None:
+            self._store.drop_part(message_id)
+            retained = decode_retained(kept)
+            self._settle_up_to(retained.timestamp, retained.destinations)
 
     def _settle_up_to(self, timestamp: Timestamp, destinations: tuple[GroupId, ...]) -> None:
         """A quorum of each of these shards has completed everything up to there: so it is with what was found here at
@@ -188,12 +195,6 @@ class Signals:
                     self._store.drop_part(message_id)
             if not queue:
                 del self._doubtful[shards]
-
-    def forget_before(self, oldest: MessageId) -> None:
-        """Of ids less than this one nothing will be delivered with effect."""
-        for message_id in [i for i in self._early if i < oldest]:
-            del self._early[message_id]
-        self._settled_early = {message_id for message_id in self._settled_early if message_id >= oldest}
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from kvstore.api.model import (
 )
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.config import Limits
+from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
 from kvstore.http import errors, request
 from kvstore.http.budget import ByteBudget
@@ -60,9 +61,9 @@ _log = structlog.get_logger("kvstore.http")
 class Node(Protocol):
     """The replica behind the HTTP interface."""
 
-    async def execute(self, message_id: MessageId | None, transaction: Transaction) -> Answered | Refused:
-        """Have it ordered and executed. None: under an id that nobody hears of, so that nobody can repeat it.
-        Cancellable; then nobody knows the outcome."""
+    async def execute(self, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
+        """Have it ordered and executed. NO_ID: it only reads, and nobody can repeat it. Cancellable; then nobody knows
+        the outcome."""
 
     def new_message_id(self) -> MessageId:
         """A fresh UUIDv7 by this replica's clock."""
@@ -235,7 +236,7 @@ class HttpApi:
         """A read of its own, whole: if what another shard read was lost on its way, it is read again."""
         async with self._deadline(req) as call:
             while True:
-                answered = await self._execute(call, None, Transaction((), (operation,)))
+                answered = await self._execute(call, NO_ID, Transaction((), (operation,)))
                 if not answered.results_omitted:
                     return answered.result
 
@@ -245,7 +246,7 @@ class HttpApi:
         text_id = call.text_id = request.id_text(message_id)
         return await self._execute(call, message_id, transaction), text_id
 
-    async def _execute(self, call: _Call, message_id: MessageId | None, transaction: Transaction) -> Answered:
+    async def _execute(self, call: _Call, message_id: MessageId, transaction: Transaction) -> Answered:
         if self.stopping:
             raise errors.unavailable("stopping", "this replica is stopping")
         unready = self.node.unready()

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kvstore.api.model import Range, Transaction
-from kvstore.core.audit import APPLIED
-from kvstore.core.messages import decode_payload
-from kvstore.simulated.clients import History, reads_of
+from kvstore.core.audit import APPLIED, EXPIRED, REPEATED
+from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
@@ -38,23 +37,24 @@ def check(cluster: SimulatedCluster, history: History) -> list[str]:
 
 
 def agreement(cluster: SimulatedCluster) -> tuple[Logs, list[str]]:
-    """Equal position, equal outcome and state, in every replica of a shard. Returns one log per shard, the longest."""
+    """Equal position, equal outcomes and state, in every replica of a shard. Returns the transactions of each shard, as
+    the longest log has them."""
     violations: list[str] = []
     logs: Logs = {}
     for shard, members in cluster.topology.groups.items():
-        found = {pid: cluster.executed(pid) for pid in members}
+        found = {pid: cluster.log(pid) for pid in members}
         longest = max(found.values(), key=len)
-        logs[shard] = longest
+        logs[shard] = [executed for logged in longest for executed in logged.transactions]
         for pid, log in found.items():
-            for i, executed in enumerate(log):
+            for i, logged in enumerate(log):
                 other = longest[i]
-                if executed.position != i + 1:
-                    violations.append(f"replica {pid}: delivery {executed.position} stands at place {i + 1}")
+                if logged.position != i + 1:
+                    violations.append(f"replica {pid}: delivery {logged.position} stands at place {i + 1}")
                     break
-                if (executed.id, executed.timestamp) != (other.id, other.timestamp):
+                if (logged.id, logged.timestamp) != (other.id, other.timestamp):
                     violations.append(f"shard {shard}: replica {pid} delivered another message at position {i + 1}")
                     break
-                if executed.record and other.record and executed.record != other.record:
+                if logged.record and other.record and logged.record != other.record:
                     violations.append(f"shard {shard}: replica {pid} has another outcome at position {i + 1}")
                     break
     return logs, violations
@@ -66,9 +66,17 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
     applied: dict[MessageId, dict[GroupId, Executed]] = {}
     seen: set[MessageId] = set()
     for shard, log in logs.items():
+        known: set[MessageId] = set()
         for executed in log:
-            seen.add(executed.id)
-            if executed.outcome is None or executed.outcome.status != APPLIED:
+            if executed.outcome is None or executed.outcome.id:
+                seen.add(executed.id)
+            if executed.outcome is None:
+                continue
+            if executed.outcome.status == REPEATED and executed.id not in known:
+                violations.append(f"{executed.id.hex()} is called a repetition in shard {shard} and is the first")
+            if executed.outcome.status != EXPIRED:
+                known.add(executed.id)
+            if executed.outcome.status != APPLIED:
                 continue
             if executed.expired:
                 violations.append(f"{executed.id.hex()} came too late in shard {shard} and was applied")
@@ -80,10 +88,12 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
         some = next(iter(places.values()))
         if set(places) != set(some.destinations):
             violations.append(f"{message_id.hex()} was applied in shards {sorted(places)}, not {some.destinations}")
-        if len({(e.timestamp, e.outcome.succeeded) for e in places.values() if e.outcome}) != 1:
+        if len({(e.version, e.outcome.succeeded) for e in places.values() if e.outcome}) != 1:
             violations.append(f"{message_id.hex()} ended differently in different shards")
+    versions = {executed.version for places in applied.values() for executed in places.values()}
     for message_id, operation in history.operations.items():
-        if operation.result is not None and message_id not in applied:
+        known_here = message_id in applied if not operation.unnamed else _version(operation) in versions
+        if operation.result is not None and not known_here:
             violations.append(f"{message_id.hex()} ({operation.f}) was acknowledged and is in no journal")
         if operation.failed and message_id in applied:
             violations.append(f"{message_id.hex()} ({operation.f}) was called without effect and was applied")
@@ -107,21 +117,23 @@ def reads(logs: Logs) -> list[str]:
                         f"the log says {versions.get(read.key, ZERO)}"
                     )
             for write in outcome.writes:
-                versions[write.key] = ZERO if write.value is None else executed.timestamp
+                versions[write.key] = ZERO if write.value is None else executed.version
     return violations
 
 
 def answers(logs: Logs, history: History) -> list[str]:
     """What clients were told is what the journals hold."""
     violations: list[str] = []
-    journaled: dict[MessageId, tuple[Timestamp, bool, dict[bytes, Timestamp]]] = {}
+    journaled: dict[MessageId | Timestamp, tuple[Timestamp, bool, dict[bytes, Timestamp]]] = {}
     for log in logs.values():
         for executed in log:
             if executed.outcome is not None and executed.outcome.status == APPLIED:
-                entry = journaled.setdefault(executed.id, (executed.timestamp, executed.outcome.succeeded, {}))
+                entry = journaled.setdefault(executed.id, (executed.version, executed.outcome.succeeded, {}))
                 entry[2].update((read.key, read.version) for read in executed.outcome.reads)
+                journaled[executed.version] = entry
     for message_id, operation in history.operations.items():
-        result, known = operation.result, journaled.get(message_id)
+        result = operation.result
+        known = journaled.get(_version(operation) if operation.unnamed else message_id)
         if result is None or known is None:
             continue
         if (result.version, result.succeeded) != known[:2]:
@@ -132,6 +144,11 @@ def answers(logs: Logs, history: History) -> list[str]:
             if known[2].get(key) != version:
                 violations.append(f"{message_id.hex()}: the client read {key!r} at {version}, the journals differ")
     return violations
+
+
+def _version(operation: Operated) -> Timestamp:
+    """By which the journals know what has no id."""
+    return operation.result.version if operation.result is not None else ZERO
 
 
 def conservation(history: History) -> list[str]:
@@ -147,8 +164,8 @@ def strict_serializability(logs: Logs, history: History) -> list[str]:
     """One cycle of transactions, if there is any: each precedes the next in a shard's log by a shared key, or ended
     before the next began in real time."""
     graph: dict[object, set[object]] = {}
-    for shard, log in logs.items():
-        _add_key_edges(graph, shard, log)
+    for log in logs.values():
+        _add_key_edges(graph, log)
     _add_real_time_edges(graph, logs, history)
     cycle = _find_cycle(graph)
     if not cycle:
@@ -161,7 +178,7 @@ def strict_serializability(logs: Logs, history: History) -> list[str]:
     return ["a cycle: " + " -> ".join([*names, names[0]])]
 
 
-def _add_key_edges(graph: dict[object, set[object]], shard: GroupId, log: list[Executed]) -> None:
+def _add_key_edges(graph: dict[object, set[object]], log: list[Executed]) -> None:
     """Writer -> reader, reader -> next writer, writer -> next writer. A Range is a read of its prefix."""
     last_writer: dict[bytes, MessageId] = {}
     readers: dict[bytes, list[MessageId]] = {}
@@ -176,7 +193,7 @@ def _add_key_edges(graph: dict[object, set[object]], shard: GroupId, log: list[E
             if read.key in last_writer:
                 before.add(last_writer[read.key])
             readers.setdefault(read.key, []).append(node)
-        prefixes = _prefixes(decode_payload(executed.payload), outcome.succeeded)
+        prefixes = _prefixes(executed.transaction, outcome.succeeded)
         before.update(w for prefix in prefixes for key, w in last_writer.items() if key.startswith(prefix))
         for write in outcome.writes:
             if write.key in last_writer:
@@ -201,14 +218,16 @@ def _add_real_time_edges(graph: dict[object, set[object]], logs: Logs, history: 
     ends = sorted({op.completed_us for op in history.operations.values() if op.completed_us is not None})
     for earlier, later in pairwise(ends):
         graph.setdefault(earlier, set()).add(later)
+    unnamed = {executed.version: executed.id for log in logs.values() for executed in log}
     for message_id, operation in history.operations.items():
-        if message_id not in graph:
+        node = unnamed.get(_version(operation)) if operation.unnamed else message_id
+        if node not in graph:
             continue
         if operation.completed_us is not None:
-            graph[message_id].add(operation.completed_us)
+            graph[node].add(operation.completed_us)
         index = bisect_left(ends, operation.invoked_us)
         if index:
-            graph.setdefault(ends[index - 1], set()).add(message_id)
+            graph.setdefault(ends[index - 1], set()).add(node)
 
 
 def _find_cycle(graph: dict[object, set[object]]) -> list[object]:

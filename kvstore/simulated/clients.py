@@ -13,7 +13,8 @@ import msgspec
 from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
-from kvstore.core.messages import Answered, Execute, Refused, is_read_id, read_id
+from kvstore.core.bundles import NO_ID
+from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.types import ZERO, MessageId, ProcessId, Timestamp, new_message_id
 
@@ -35,7 +36,8 @@ _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get
 
 class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
-    refused: the code with which it was finally refused."""
+    refused: the code with which it was finally refused. unnamed: it was asked for without an id, once; the one here is
+    that of the history alone."""
 
     id: MessageId
     f: str
@@ -46,6 +48,7 @@ class Operated(msgspec.Struct):
     failed: bool = False
     refused: str = ""
     results_omitted: bool = False
+    unnamed: bool = False
 
 
 class History:
@@ -60,11 +63,11 @@ class History:
         self.operations[operation.id] = operation
         txn = operation.transaction
         asked = audit.asked(txn.compare, txn.success, txn.failure)
-        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f, asked=asked))
+        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation), operation.f, asked=asked))
 
     def end(self, process: int, type_: str, at_us: int, operation: Operated, error: str = "") -> None:
         """type_: "ok", "fail" or "info"."""
-        event = HistoryEvent(process, type_, at_us, _uuid(operation.id), operation.f, error=error)
+        event = HistoryEvent(process, type_, at_us, _uuid(operation), operation.f, error=error)
         result = operation.result
         if type_ == "ok" and result is not None:
             operation.completed_us = at_us
@@ -101,8 +104,8 @@ def reads_of(operation: Operated) -> dict[bytes, Timestamp]:
     return seen
 
 
-def _uuid(message_id: MessageId) -> str:
-    return str(uuid.UUID(bytes=message_id))
+def _uuid(operation: Operated) -> str:
+    return "" if operation.unnamed else str(uuid.UUID(bytes=operation.id))
 
 
 class Workload:
@@ -195,12 +198,11 @@ class Client:
         self.operate(f, getattr(self, f"_{f}")(), self.go_on)
 
     def operate(self, f: str, transaction: Transaction, done: Callable[[Operated], None]) -> None:
-        """Get it executed, by repeating it if need be; `done` in any case. Half of the gets are asked once, under an id
-        that nobody could repeat."""
+        """Get it executed, by repeating it if need be; `done` in any case. Half of the gets are asked once, without an
+        id."""
         message_id = self._workload.new_id()
-        if f == "get" and message_id[-1] & 1:
-            message_id = read_id(message_id)
-        operation = Operated(message_id, f, transaction, self._world.now)
+        unnamed = f == "get" and message_id[-1] & 1 == 1
+        operation = Operated(message_id, f, transaction, self._world.now, unnamed=unnamed)
         self._workload.history.invoke(self._process, self._world.now, operation)
         self._attempt(operation, 1, False, done)
 
@@ -220,7 +222,8 @@ class Client:
                 state["open"] = False
                 self._answered(operation, attempt, uncertain, answer, done)
 
-        world.request(replica, Execute(operation.id, operation.transaction), answered)
+        message_id = NO_ID if operation.unnamed else operation.id
+        world.request(replica, Execute(message_id, operation.transaction), answered)
         world.after(TIMEOUT_US, lambda: answered(None))
 
     def _answered(
@@ -237,7 +240,7 @@ class Client:
         elif isinstance(answer, Refused) and (answer.code == "expired" or (not uncertain and not answer.retryable)):
             operation.failed, operation.refused = answer.outcome == "not_applied", answer.code
             history.end(self._process, "fail" if operation.failed else "info", now, operation, answer.code)
-        elif not is_read_id(operation.id) and attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
+        elif not operation.unnamed and attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
             uncertain = uncertain or not isinstance(answer, Refused) or answer.outcome == "unknown"
             pause = self._rng.randint(1_000, 200_000)
             self._world.after(pause, lambda: self._attempt(operation, attempt + 1, uncertain, done))

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
+from kvstore.api.model import Transaction
 from kvstore.api.shard_map import ShardMap
-from kvstore.core.audit import Outcome, decode_outcome
+from kvstore.core.audit import Outcome, decode_outcomes
+from kvstore.core.bundles import decode_bundle, decode_transaction, unnamed_id, version_of
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import MemoryBackend
@@ -26,7 +28,7 @@ from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
-from multicast.types import FINAL, GroupId, ProcessId, Timestamp, Topology
+from multicast.types import FINAL, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 DEDUP_WINDOW_US = 20_000_000
 COMMIT_CHANCE = 0.02
@@ -36,16 +38,26 @@ CHECKPOINT_CHANCE = 0.02
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """One delivery in a replica's journal. outcome: None while it is not completed."""
+    """One transaction in a replica's journal. id: by which its client knows it (`unnamed_id` if it has none). outcome:
+    None while it is not completed."""
+
+    position: int
+    version: Timestamp
+    expired: bool
+    id: MessageId
+    destinations: tuple[GroupId, ...]
+    transaction: Transaction
+    outcome: Outcome | None
+
+
+class Logged(msgspec.Struct, frozen=True):
+    """One delivery in a replica's journal, a bundle. record: of its outcomes, empty while it is not completed."""
 
     position: int
     timestamp: Timestamp
-    expired: bool
-    id: bytes
-    destinations: tuple[GroupId, ...]
-    payload: bytes
-    outcome: Outcome | None
+    id: MessageId
     record: bytes
+    transactions: list[Executed]
 
 
 class SimulatedCluster:
@@ -116,6 +128,7 @@ class SimulatedCluster:
             leader_of=protocol.leader_of,
             real_clock=protocol.real_clock,
             digest_every=1,
+            rng=random.Random(rng.getrandbits(64)),
         )
         return protocol, replica
 
@@ -143,7 +156,7 @@ class SimulatedCluster:
             self.stores[node.pid].thawed()
             self.commits += 1
 
-    def executed(self, pid: ProcessId) -> list[Executed]:
+    def log(self, pid: ProcessId) -> list[Logged]:
         """What a replica's journal says, in order."""
         delivered: list[Delivered] = []
         records: dict[int, bytes] = {}
@@ -152,13 +165,7 @@ class SimulatedCluster:
                 delivered.append(record)
             elif type(record) is Completed:
                 records[record.position] = record.record
-        found = []
-        for d in delivered:
-            record = records.get(d.position, b"")
-            outcome = decode_outcome(record) if record else None
-            m = d.message
-            found.append(Executed(d.position, d.timestamp, d.expired, m.id, m.destinations, m.payload, outcome, record))
-        return found
+        return [_logged(d, records.get(d.position, b"")) for d in delivered]
 
     def unfinished(self, dead: Collection[ProcessId] = ()) -> bool:
         """Whether some replica, but for the dead, is down, behind another of its shard, or not readmitted after the
@@ -170,3 +177,17 @@ class SimulatedCluster:
                 if pid not in dead and not (node.up and node.protocol.is_member() and node.engine.completed == longest):
                     return True
         return False
+
+
+def _logged(d: Delivered, record: bytes) -> Logged:
+    outcomes = decode_outcomes(record).outcomes if record else None
+    found = []
+    for index, bundled in enumerate(decode_bundle(d.message)):
+        message_id = bundled.id or unnamed_id(d.message.id, index)
+        outcome = outcomes[index] if outcomes is not None else None
+        version = version_of(d.timestamp, index)
+        transaction = decode_transaction(bundled)
+        found.append(
+            Executed(d.position, version, d.expired, message_id, d.message.destinations, transaction, outcome)
+        )
+    return Logged(d.position, d.timestamp, d.message.id, record, found)

@@ -1,0 +1,165 @@
+"""From requests to multicast messages: what waits for the same destinations travels as one bundle. Pure.
+
+Theory of operation. A request waits in the *lane* of its destinations. At the end of a batch of the engine whatever
+waits in a lane becomes one bundle, if the lane has fewer than UNDER_WAY bundles under way: so a lone request leaves at
+once, and under load bundles grow to what came while the last ones were on their way. Where that takes long, as between
+data centres, further bundles leave before: PACE of them in the time that a bundle has lately taken, and at once if one
+is full. A bundle is under way until each of its clients has its answer.
+
+In a bundle for several shards no transaction writes what the vote on a later one depends on, since shards vote on all
+of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, unnamed_id
+from kvstore.core.execution import LocalPlan
+from kvstore.core.requests import Flight, Requests, Waiting
+from multicast.protocol import ApplicationOutbox
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
+
+UNDER_WAY = 2
+"""Bundles of one lane that may be on their way before further requests wait for company."""
+
+UNDER_WAY_MAX = 64
+
+PACE = 4
+
+FULL_TRANSACTIONS = 256
+FULL_BYTES = 256 * 1024
+
+assert FULL_TRANSACTIONS <= BUNDLE_TRANSACTIONS_MAX
+
+
+class Lane:
+    """What goes to the same destinations. took_us: how long a bundle has lately taken. bytes: of what waits."""
+
+    __slots__ = ("bytes", "destinations", "left_at", "queue", "took_us", "under_way")
+
+    def __init__(self, destinations: tuple[GroupId, ...]):
+        self.destinations = destinations
+        self.queue: deque[Waiting] = deque()
+        self.bytes = 0
+        self.under_way = 0
+        self.left_at = 0
+        self.took_us = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether what waits is a bundle that nothing could be added to."""
+        return self.bytes >= FULL_BYTES or len(self.queue) >= FULL_TRANSACTIONS
+
+    def leaves_at(self, now: int) -> int | None:
+        """When its next bundle may leave; None: when another one has come back."""
+        if self.under_way < UNDER_WAY:
+            return now
+        if self.under_way >= UNDER_WAY_MAX:
+            return None
+        return now if self.full else self.left_at + self.took_us // PACE
+
+
+class Bundler:
+    """Of replica `self_id`. requests: where those wait whose bundles are under way. clock: of `now`, the time that ids
+    carry. bundles, bundled: how many left, and how many transactions in them."""
+
+    def __init__(self, self_id: ProcessId, requests: Requests, rng: random.Random, clock: Callable[[int], int]):
+        self.bundles = self.bundled = 0
+        self._self_id = self_id
+        self._requests = requests
+        self._rng = rng
+        self._clock = clock
+        self._lanes: dict[tuple[GroupId, ...], Lane] = {}
+        self._ready: set[tuple[GroupId, ...]] = set()
+        self._flights: dict[MessageId, Flight] = {}
+
+    def add(self, waiting: Waiting) -> None:
+        """It is to be multicast."""
+        lane = self._lanes.get(waiting.destinations)
+        if lane is None:
+            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations)
+        lane.queue.append(waiting)
+        lane.bytes += len(waiting.body)
+        self._ready.add(waiting.destinations)
+
+    def finished(self, waiting: Waiting, now: int) -> None:
+        """Its clients have their answer."""
+        flight = waiting.flight
+        if flight is None:
+            return
+        waiting.flight = None
+        flight.open -= 1
+        if not flight.open:
+            del self._flights[flight.id]
+            lane = self._lanes[flight.destinations]
+            lane.under_way -= 1
+            took = now - flight.left_at
+            lane.took_us = took if not lane.took_us else (7 * lane.took_us + took) // 8
+            self._ready.add(flight.destinations)
+
+    def refused(self, message_id: MessageId) -> list[Waiting]:
+        """The protocol did not take this bundle: those in it."""
+        flight = self._flights.get(message_id)
+        return list(flight.waiting) if flight is not None else []
+
+    def leave(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Multicast what may leave. Returns when there may be more, None if that takes an answer first."""
+        wake: int | None = None
+        for destinations in list(self._ready):
+            lane = self._lanes[destinations]
+            at = lane.leaves_at(now)
+            while lane.queue and at is not None and at <= now:
+                self._multicast(lane, now, out)
+                at = lane.leaves_at(now)
+            if not lane.queue or at is None:
+                self._ready.discard(destinations)
+            elif wake is None or at < wake:
+                wake = at
+        return wake
+
+    def _multicast(self, lane: Lane, now: int, out: ApplicationOutbox) -> None:
+        taken = self._take(lane)
+        if not taken:
+            return
+        newest = max([created_us(waiting.id) for waiting in taken if not waiting.unnamed], default=0)
+        created = max(self._clock(now), newest)
+        message_id = new_message_id(created, self._rng.getrandbits(62))
+        payload = encode_bundle([(NO_ID if w.unnamed else w.id, w.body) for w in taken])
+        flight = self._flights[message_id] = Flight(message_id, lane.destinations, taken, now)
+        for index, waiting in enumerate(taken):
+            waiting.flight = flight
+            if waiting.unnamed:
+                self._requests.rename(waiting, unnamed_id(message_id, index), now)
+        lane.under_way += 1
+        lane.left_at = now
+        self.bundles += 1
+        self.bundled += len(taken)
+        out.submit(AppMessage(message_id, lane.destinations, payload, self._self_id))
+
+    def _take(self, lane: Lane) -> list[Waiting]:
+        """The next bundle's, out of the lane: those who still wait."""
+        taken: list[Waiting] = []
+        later: list[Waiting] = []
+        written: set[bytes] = set()
+        size, several = 0, len(lane.destinations) > 1
+        queue = lane.queue
+        while queue and len(taken) < FULL_TRANSACTIONS and (not taken or size + len(queue[0].body) <= FULL_BYTES):
+            waiting = queue.popleft()
+            lane.bytes -= len(waiting.body)
+            if not waiting.tokens:
+                continue
+            if several:
+                plan = LocalPlan(waiting.transaction)
+                if not written.isdisjoint(plan.condition_keys()):
+                    later.append(waiting)
+                    continue
+                written |= plan.written_keys()
+            taken.append(waiting)
+            size += len(waiting.body)
+        for waiting in reversed(later):
+            queue.appendleft(waiting)
+            lane.bytes += len(waiting.body)
+        return taken
