@@ -7,7 +7,6 @@ error. Modules that only some commands need are imported by those commands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -22,34 +21,53 @@ measuring = make_app("Measure.")
 
 @measuring.command("bench")
 def bench_command(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="A running cluster's directory.")] = None,
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="A running cluster: its directory, or URLs with commas.")
+    ] = None,
     protocols: Annotated[
         str | None,
-        typer.Option(metavar="all|A,B", help="Instead of DIR: these protocols, a fresh cluster each, in one table."),
+        typer.Option(metavar="all|A,B", help="Instead of TARGET: these protocols, a fresh cluster each, in one table."),
     ] = None,
-    clients: Annotated[str | None, typer.Option(help="Default: 1,16,64,256; with --protocols 1,64.")] = None,
+    clients: Annotated[str | None, typer.Option(help="Default: 1,16,100,256; with --protocols 1,64.")] = None,
     kinds: Annotated[
         str | None,
-        typer.Option(help="Of put, get, txn1, txn (transactions of one, two shards). Default: put,get,txn; txn1,txn."),
+        typer.Option(
+            help="Of put, get, txn1, txn (transactions of one, two shards), ycsb-a to ycsb-f (ycsb: all six)."
+            " Default: put,get,txn1,txn; with --protocols txn1,txn."
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Per measurement.")] = 4.0,
+    seconds: Annotated[float | None, typer.Option(help="Per measurement. Default: 4.")] = None,
+    open_loop: Annotated[
+        bool, typer.Option("--open", help="Then also in open loop, at 25, 50 and 75 % of the throughput just measured.")
+    ] = False,
+    rate: Annotated[float, typer.Option(help="Instead of closed loop: so many requests per second.")] = 0.0,
+    value_bytes: Annotated[int, typer.Option(help="Of every value written.")] = 100,
+    records: Annotated[int, typer.Option(help="How many keys there are.")] = 10_000,
+    distribution: Annotated[str, typer.Option(help="Of YCSB's keys: zipfian, latest, uniform; else as it says.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="1 and 100 clients, short measurements.")] = False,
     output: OutputOption = Output.text,
 ) -> int:
-    """Measure a running cluster, or compare protocols: throughput and latency by number of clients."""
-    from kvstore import config
-    from workloads import bench, compare
+    """Measure a running cluster, or compare protocols: throughput, latency and costs by number of clients."""
+    from workloads import compare
+    from workloads.bench import measure
+    from workloads.bench.kinds import chosen
 
-    if (directory is None) == (protocols is None):
-        raise UserError("bench: give either DIR, a running cluster's directory, or --protocols")
-    if directory is not None:
-        config.load(directory)
-    options: dict[str, Any] = {"seconds": seconds, "json": output is Output.json}
+    if (target is None) == (protocols is None):
+        raise UserError("bench: give either TARGET, a running cluster, or --protocols")
+    options: dict[str, Any] = {"clients": (1, 100), "seconds": 1.5, "warmup": 0.5} if quick else {}
+    if protocols is not None:
+        options = {"clients": compare.CLIENTS, "kinds": compare.KINDS} | options
     if clients is not None:
         options["clients"] = _numbers("--clients", clients)
     if kinds is not None:
-        options["kinds"] = tuple(kind.strip() for kind in kinds.split(","))
+        options["kinds"] = chosen(kinds)
+    if seconds is not None:
+        options["seconds"] = seconds
+    options |= {"open_loop": open_loop, "rate": rate, "value_bytes": value_bytes, "records": records}
+    plan = measure.Plan(**options, distribution=distribution)
+    json = output is Output.json
     try:
-        return bench.run(directory, **options) if directory else compare.run(protocols or "", **options)
+        return measure.run(target, plan, json) if target is not None else compare.run(protocols or "", plan, json)
     except (ValueError, KvError) as error:
         raise UserError(f"bench: {error}") from None
 

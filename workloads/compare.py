@@ -1,22 +1,16 @@
 """All protocols side by side: a fresh cluster of each, one after the other, on this machine, under the same load.
 
 Per protocol: 2 shards of 3 replicas (of 1 if it tolerates no faults) in a temporary directory, started as processes,
-measured by `workloads.bench`, stopped and removed. A protocol that cannot be started or measured costs its own rows
-only. White-Box is the baseline of the ratios; without it, the protocol that is named first.
+measured by `workloads.bench.measure`, stopped and removed. A protocol that cannot be started or measured costs its own
+rows only. White-Box is the baseline of the ratios; without it, the protocol that is named first.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,27 +19,19 @@ from rich.table import Table
 
 from client_sdk import KvError
 from multicast import registry
-from workloads import bench
-from workloads.ports import NoFreePorts, free_base_port
+from workloads.bench import kinds, measure
+from workloads.bench.clusters import START_SECONDS, ClusterFailed, fresh_cluster, terminable
+from workloads.ports import NoFreePorts
 
 CLIENTS = (1, 64)
 KINDS = ("txn1", "txn")
-NAMES = {"put": "put", "get": "get", "txn1": "txn, one shard", "txn": "txn, two shards"}
 SHARDS = 2
 REPLICAS = 3
 BASELINE = "white_box"
-UP_SECONDS = 90.0
-DOWN_SECONDS = 60.0
-OVERHEAD_SECONDS = 6.0
-"""About what starting, filling and stopping a cluster takes."""
-
-
-class ClusterFailed(Exception):
-    """A cluster did not start or stop; one line."""
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One measurement, as in `bench.Line`. ratio: its throughput over the baseline's; None if there is none."""
+    """One measurement, as in `measure.Line`. ratio: its throughput over the baseline's; None if there is none."""
 
     protocol: str
     replicas: int
@@ -90,39 +76,31 @@ def replicas_of(protocol: str) -> int:
     return REPLICAS if registry.load(protocol).specification.fault_tolerant else 1
 
 
-def compare(
-    protocols: Sequence[str],
-    *,
-    clients: Sequence[int] = CLIENTS,
-    kinds: Sequence[str] = KINDS,
-    seconds: float = bench.SECONDS,
-    say: Callable[[str], None],
-) -> Comparison:
-    """Measure them in this order. ValueError for a bad option. Whatever happens, no cluster is left."""
-    bench.check_options(clients, kinds, seconds)
+def compare(protocols: Sequence[str], plan: measure.Plan, say: Callable[[str], None]) -> Comparison:
+    """Measure them in this order. ValueError for a bad plan. Whatever happens, no cluster is left."""
+    plan.check()
     began = time.monotonic()
     result = Comparison(
         baseline=BASELINE if BASELINE in protocols else protocols[0],
         rows=[],
         failed={},
         load_before={},
-        machine=bench.machine(),
-        versions=bench.versions(),
-        settings={"seconds": seconds, "warmup_seconds": bench.WARMUP_SECONDS, "shards": SHARDS, "durability": "fsync"},
+        machine=measure.machine(),
+        versions=measure.versions(),
+        settings={"seconds": plan.seconds, "warmup_seconds": plan.warmup, "shards": SHARDS, "durability": "fsync"},
         began=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
     for number, protocol in enumerate(protocols, 1):
         say(f"{protocol} ({number} of {len(protocols)})")
         result.load_before[protocol] = round(os.getloadavg()[0], 1)
 
-        def on_line(line: bench.Line, done: int, of: int) -> None:
-            say(f"  {NAMES[line.kind]}, {_clients(line.clients)}: {line.per_second:,.0f}/s, p50 {line.p50_ms:.2f} ms")
+        def on_line(line: measure.Line, done: int, of: int) -> None:
+            told = f"{line.per_second:,.0f}/s, p50 {line.p50_ms:.2f} ms"
+            say(f"  {kinds.title(line.kind)}, {_clients(line.clients)}: {told}")
 
         try:
-            with fresh_cluster(protocol) as directory:
-                report = asyncio.run(
-                    bench.measure(directory, clients=clients, kinds=kinds, seconds=seconds, on_line=on_line)
-                )
+            with fresh_cluster(protocol, SHARDS, replicas_of(protocol)) as directory:
+                report = asyncio.run(measure.measure(directory, plan, on_line))
         except (ClusterFailed, NoFreePorts, KvError) as error:
             result.failed[protocol] = str(error)
             say(f"  failed: {error}")
@@ -133,7 +111,7 @@ def compare(
     return result
 
 
-def _row(protocol: str, line: bench.Line) -> Row:
+def _row(protocol: str, line: measure.Line) -> Row:
     return Row(
         protocol=protocol,
         replicas=replicas_of(protocol),
@@ -153,78 +131,6 @@ def _set_ratios(result: Comparison) -> None:
     for row in result.rows:
         against = base.get((row.kind, row.clients))
         row.ratio = round(row.per_second / against, 3) if against else None
-
-
-# -- clusters ----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def fresh_cluster(protocol: str) -> Iterator[Path]:
-    """A running cluster in a temporary directory; stopped and removed at the end, also on SIGINT and SIGTERM.
-
-    ClusterFailed says why it did not start.
-    """
-    replicas = replicas_of(protocol)
-    with tempfile.TemporaryDirectory(prefix=f"kvstore-bench-{protocol}-") as text:
-        directory = Path(text) / "cluster"
-        _kvstore(
-            UP_SECONDS, "cluster", "init", str(directory), "--shards", str(SHARDS), "--replicas", str(replicas),
-            "--protocol", protocol, "--base-port", str(free_base_port(SHARDS * replicas)),
-        )  # fmt: skip
-        try:
-            _kvstore(UP_SECONDS, "cluster", "up", str(directory), "--detach")
-            yield directory
-        except BaseException:
-            with _uninterrupted(), contextlib.suppress(ClusterFailed):  # the first failure is the one to tell
-                _kvstore(DOWN_SECONDS, "cluster", "down", str(directory))
-            raise
-        with _uninterrupted():
-            _kvstore(DOWN_SECONDS, "cluster", "down", str(directory))
-
-
-def _kvstore(limit: float, *arguments: str) -> None:
-    """Run `kvstore ...`. In a session of its own: an interruption reaches this process, which then ends the other."""
-    command = (sys.executable, "-m", "kvstore", *arguments)
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            _, said = process.communicate(timeout=limit)
-        except BaseException as error:
-            process.terminate()  # it stops what it has started
-            process.communicate()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise ClusterFailed(f"kvstore {' '.join(arguments[:2])}: not done within {limit:g} s") from None
-            raise
-    if process.returncode != 0:
-        lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
-        raise ClusterFailed(f"kvstore {' '.join(arguments[:2])}: {lines[-1].removeprefix('error: ')[:300]}")
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Stopping a cluster is not to be cut short by a second Ctrl-C."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
@@ -268,7 +174,7 @@ def _lines(result: Comparison) -> Iterator[list[str]]:
     previous = ""
     for (protocol, kind), rows in cells.items():
         line = ["", ""] if protocol == previous else [protocol, str(rows[0].replicas)]
-        line.append(NAMES[kind])
+        line.append(kinds.title(kind))
         for row in sorted(rows, key=lambda row: row.clients):
             ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
             line += [f"{row.per_second:,.0f}", f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", ratio]
@@ -282,21 +188,20 @@ def _clients(number: int) -> str:
     return "1 client" if number == 1 else f"{number} clients"
 
 
-def run(protocols: str, *, json: bool = False, **options: Any) -> int:
+def run(protocols: str, plan: measure.Plan, json: bool = False) -> int:
     """`kvstore bench --protocols`: progress on stderr, the table on stdout; 1 if anything failed, else 0.
 
-    options: those of `compare`. ValueError for a bad one, before anything is started.
+    ValueError for a bad name or plan, before anything is started.
     """
     names = chosen(protocols)
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    load = (options.get("clients", CLIENTS), options.get("kinds", KINDS), options.get("seconds", bench.SECONDS))
-    bench.check_options(*load)
-    took = len(names) * (bench.expected_seconds(*load) + OVERHEAD_SECONDS)
+    plan.check()
+    took = len(names) * (plan.expected_seconds(SHARDS) + START_SECONDS)
     errors.print(f"measuring {', '.join(names)}, a fresh cluster each: about {took:.0f} s")
-    with _terminable():
-        result = compare(names, say=lambda text: errors.print(text, markup=False), **options)
+    with terminable():
+        result = compare(names, plan, lambda text: errors.print(text, markup=False))
     if json:
-        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+        print(measure.to_json(result))
     else:
         console = Console()
         show(result, console if console.is_terminal else Console(width=140))

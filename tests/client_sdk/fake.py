@@ -62,6 +62,8 @@ class FakeReplica:
         if http.path == "/v1/cluster":
             self.cluster.views += 1
             return web.json_response(self.cluster.describe(self.number))
+        if http.path == "/metrics":
+            return web.Response(text=self.cluster.metrics(self.number))
         self.seen.append((http.method, http.raw_path, http.headers.get("Idempotency-Key")))
         fault = self.faults.popleft() if self.faults else self.always
         try:
@@ -121,6 +123,17 @@ class FakeCluster:
                 for shard in (0, 1)
             ],
         }
+
+    def metrics(self, number: int) -> str:
+        """As if every change had been one bundle, and every request had taken a millisecond of processor time."""
+        numbers = {
+            "process_cpu_seconds_total": len(self.replicas[number].seen) / 1000,
+            "kvstore_fdatasync_us_p50": 500,
+            "kvstore_journal_bytes": 100 * len(self.replicas[number].seen),
+            "kvstore_store_bundles": self.applied,
+            "kvstore_store_bundled": 3 * self.applied,
+        }
+        return "".join(f"# TYPE {name} gauge\n{name} {value}\n" for name, value in numbers.items())
 
     async def serve(self, http: web.BaseRequest, body: bytes, fault: str) -> web.StreamResponse:
         """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, garbage, page (not a

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,11 +16,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from client_sdk.routing import ClusterView
-from kvstore.api.shard_map import ShardMap
 from multicast import registry
 from tests import conftest
-from workloads import bench, compare
+from workloads import compare
+from workloads.bench import clusters as fresh
+from workloads.bench.measure import Plan
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -57,7 +56,7 @@ def test_protocols_are_all_or_named() -> None:
 
 
 def test_fresh_clusters_one_after_the_other_in_one_table(temporary: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = compare.run("skeen,sequencer", json=True, clients=(1, 4), kinds=("txn",), seconds=1.0)
+    status = compare.run("skeen,sequencer", Plan(clients=(1, 4), kinds=("txn",), seconds=1.0), json=True)
     said = capsys.readouterr()
     assert status == 0, said.err
     told = json.loads(said.out)
@@ -74,16 +73,17 @@ def test_fresh_clusters_one_after_the_other_in_one_table(temporary: Path, capsys
 
 
 def test_one_that_does_not_start_costs_only_its_own_rows(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_kvstore = compare._kvstore
+    run_kvstore = fresh.run_kvstore
 
     def fail(limit: float, *arguments: str) -> None:
         run_kvstore(limit, *arguments)
         if "skeen" in arguments:
             (Path(arguments[2]) / "cluster.json").write_text("{}")
 
-    monkeypatch.setattr(compare, "_kvstore", fail)
+    monkeypatch.setattr(fresh, "run_kvstore", fail)
     said: list[str] = []
-    result = compare.compare(["skeen", "sequencer"], clients=(1,), kinds=("txn",), seconds=1.0, say=said.append)
+    plan = Plan(clients=(1,), kinds=("txn",), seconds=1.0)
+    result = compare.compare(["skeen", "sequencer"], plan, said.append)
     assert list(result.failed) == ["skeen"]
     assert "cluster.json" in result.failed["skeen"]
     assert [(row.protocol, row.ratio) for row in result.rows] == [("sequencer", None)]
@@ -98,7 +98,7 @@ def test_one_that_does_not_start_costs_only_its_own_rows(temporary: Path, monkey
 
 def test_a_bad_option_is_refused_before_anything_is_started() -> None:
     with pytest.raises(ValueError, match="clients: each from 1"):
-        compare.run("all", clients=(0,))
+        compare.run("all", Plan(clients=(0,)))
     assert clusters() == []
 
 
@@ -113,16 +113,3 @@ def test_an_interruption_leaves_nothing(temporary: Path, number: signal.Signals)
     assert process.returncode == 130, said
     assert b"Traceback" not in said
     assert (clusters(), list(temporary.iterdir())) == ([], [])
-
-
-@pytest.mark.parametrize(("kind", "shards"), [("txn1", 1), ("txn", 2)])
-def test_transactions_touch_as_many_shards_as_they_say(kind: str, shards: int) -> None:
-    shard_map = ShardMap.even([0, 1])
-    urls: dict[int, tuple[str, ...]] = {shard: (f"http://127.0.0.1:{shard + 1}",) for shard in (0, 1)}
-    target = bench._Target(ClusterView("0" * 32, shard_map, urls, {}, 1000), random.Random(1), 100)
-    for _ in range(200):
-        _, request = target.make(kind)
-        transaction = json.loads(request.partition(b"\r\n\r\n")[2])
-        keys = [operation["key"].encode() for operation in transaction["success"]]
-        assert len(keys) == 2
-        assert len({shard_map.shard_of(key) for key in keys}) == shards

@@ -1,0 +1,15 @@
+"""How fast the store is: beside its own disk, beside etcd, by protocol. `kvstore bench` is the command.
+
+    connection   one HTTP/1.1 request at a time on a kept connection, at the price of two system calls
+    load         clients in closed or open loop: who asks what when, and what was answered
+    store        what a store is for the load, and how requests to ours look
+    kinds        what is asked for: puts, gets, transactions, YCSB's workloads
+    ycsb         key distributions and mixes of the Yahoo! Cloud Serving Benchmark
+    costs        what servers spent meanwhile: processor time, syncs, journal bytes, bundles
+    measure      one line per kind and number of clients; the report on one running cluster
+    clusters     clusters that are started for a while
+    etcd         three nodes of etcd that are started for a while, and how requests to them look
+    wrk          the same requests sent by wrk
+    against      our store and etcd in turns, with ratios
+    page         the page of published results
+"""
