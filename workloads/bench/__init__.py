@@ -8,8 +8,4 @@
     costs        what servers spent meanwhile: processor time, syncs, journal bytes, bundles
     measure      one line per kind and number of clients; the report on one running cluster
     clusters     clusters that are started for a while
-    etcd         three nodes of etcd that are started for a while, and how requests to them look
-    wrk          the same requests sent by wrk
-    against      our store and etcd in turns, with ratios
-    page         the page of published results
 """
