@@ -3,8 +3,8 @@
 Theory of operation. A request waits in the *lane* of its destinations. At the end of a batch of the engine whatever
 waits in a lane becomes one bundle, if the lane has fewer than UNDER_WAY bundles under way: so a lone request leaves at
 once, and under load bundles grow to what came while the last ones were on their way. Where that takes long, as between
-data centres, further bundles leave before: PACE of them in the time that a bundle has lately taken, and at once if one
-is full. A bundle is under way until each of its clients has its answer.
+data centres, further bundles leave before (PACE), and at once if one is full. A bundle is under way until each of its
+clients has its answer.
 
 In a bundle for several shards no transaction writes what the vote on a later one depends on, since shards vote on all
 of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle.
@@ -28,6 +28,8 @@ UNDER_WAY = 2
 UNDER_WAY_MAX = 64
 
 PACE = 4
+PACE_US_MIN = 10_000
+"""Further bundles leave so many times in what one takes, but not more often than this."""
 
 FULL_TRANSACTIONS = 256
 FULL_BYTES = 256 * 1024
@@ -59,7 +61,7 @@ class Lane:
             return now
         if self.under_way >= UNDER_WAY_MAX:
             return None
-        return now if self.full else self.left_at + self.took_us // PACE
+        return now if self.full else self.left_at + max(self.took_us // PACE, PACE_US_MIN)
 
 
 class Bundler:
@@ -108,6 +110,8 @@ class Bundler:
     def leave(self, now: int, out: ApplicationOutbox) -> int | None:
         """Multicast what may leave. Returns when there may be more, None if that takes an answer first."""
         wake: int | None = None
+        if not self._ready:
+            return wake
         for destinations in list(self._ready):
             lane = self._lanes[destinations]
             at = lane.leaves_at(now)

@@ -96,7 +96,7 @@ class Clients:
         waiting = self.requests.by_id.get(message_id)
         body = encode_transaction(transaction)
         destinations = self._shard_map.shards_of(transaction)
-        digest = request_digest(message_id, body, destinations)
+        digest = request_digest(body, destinations) if message_id else b""
         if waiting is not None:
             if waiting.digest == digest:
                 waiting.tokens.append(token)
@@ -198,8 +198,7 @@ class Clients:
         message, shard, by_id = entry.message, self._peers.shard, self.requests.by_id
         origin = message.origin
         elsewhere = self._peers.shard_of.get(origin) not in (None, shard) and self._peers.leads and not replaying
-        for index, result in enumerate(results):
-            item = entry.items[index]
+        for index, (item, result) in enumerate(zip(entry.items, results, strict=True)):
             if item.id:
                 result = self._remember(result)
             else:

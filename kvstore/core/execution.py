@@ -34,6 +34,7 @@ from multicast.types import ZERO, Timestamp
 
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
 _FALLIBLE = (Add, Append)
+_READING = (Get, Range)
 _PUT_RESULT = OperationResult()
 
 Indexed = list[tuple[int, Operation]]
@@ -51,37 +52,52 @@ class Impossible(Exception):
 class LocalPlan:
     """The comparisons and operations of a transaction that one shard owns; Ranges are everybody's.
 
-    success, failure: (index in the transaction's branch, operation). owns: whether the shard owns a key; None: it owns
-    all of them.
+    owns: whether the shard owns a key; None: it owns all of them.
     """
 
-    __slots__ = ("compares", "failure", "success", "transaction")
+    __slots__ = ("_failure", "_owns", "_success", "compares", "transaction")
 
     def __init__(self, transaction: Transaction, owns: Callable[[bytes], bool] | None = None):
         self.transaction = transaction
+        self.compares: tuple[Compare, ...] = transaction.compare
+        self._owns = owns
+        self._success: Indexed | None = None
+        self._failure: Indexed | None = None
+        if owns is not None and self.compares:
+            self.compares = tuple([c for c in self.compares if owns(c.key)])
+
+    @property
+    def success(self) -> Indexed:
+        """(index in the transaction's branch, operation)."""
+        if self._success is None:
+            self._success = self._local(self.transaction.success)
+        return self._success
+
+    @property
+    def failure(self) -> Indexed:
+        """The same for the other branch."""
+        if self._failure is None:
+            self._failure = self._local(self.transaction.failure)
+        return self._failure
+
+    def _local(self, branch: tuple[Operation, ...]) -> Indexed:
+        owns = self._owns
         if owns is None:
-            self.compares: tuple[Compare, ...] = transaction.compare
-            self.success: Indexed = list(enumerate(transaction.success))
-            self.failure: Indexed = list(enumerate(transaction.failure))
-            return
-        self.compares = tuple(c for c in transaction.compare if owns(c.key))
-        self.success, self.failure = (
-            [(i, op) for i, op in enumerate(branch) if isinstance(op, Range) or owns(op.key)]
-            for branch in (transaction.success, transaction.failure)
-        )
+            return list(enumerate(branch))
+        return [(i, op) for i, op in enumerate(branch) if isinstance(op, Range) or owns(op.key)]
 
     def condition_keys(self) -> set[bytes]:
         """The keys whose values decide the vote."""
         keys = {c.key for c in self.compares}
         for branch in (self.success, self.failure):
-            keys.update(op.key for _, op in branch if isinstance(op, _FALLIBLE))
+            for _, op in branch:
+                if isinstance(op, _FALLIBLE):
+                    keys.add(op.key)
         return keys
 
     def written_keys(self) -> set[bytes]:
         """Every key that either branch may write."""
-        return {
-            op.key for branch in (self.success, self.failure) for _, op in branch if not isinstance(op, Get | Range)
-        }
+        return {op.key for branch in (self.success, self.failure) for _, op in branch if not isinstance(op, _READING)}
 
 
 def voting_keys(transaction: Transaction) -> set[bytes]:
@@ -92,11 +108,11 @@ def voting_keys(transaction: Transaction) -> set[bytes]:
 class Execution:
     """What executing a branch on one shard amounts to.
 
-    reads: key -> version before the transaction. writes: key -> final value, None for deleted. failure, failure_key:
+    writes: key -> final value, None for deleted. read_bytes: of the keys and values in `results`. failure, failure_key:
     why nothing has an effect; then `writes` and `results` are empty.
     """
 
-    __slots__ = ("_rows", "_state", "_timestamp", "failure", "failure_key", "results", "writes")
+    __slots__ = ("_rows", "_state", "_timestamp", "failure", "failure_key", "read_bytes", "results", "writes")
 
     def __init__(self, state: State, timestamp: Timestamp):
         self._state = state
@@ -104,23 +120,29 @@ class Execution:
         self._rows: dict[bytes, Row | None] = {}
         self.writes: dict[bytes, bytes | None] = {}
         self.results: list[tuple[int, OperationResult]] = []
+        self.read_bytes = 0
         self.failure = ""
         self.failure_key = b""
 
     @property
-    def reads(self) -> dict[bytes, Timestamp]:
-        return {key: ZERO if row is None else row[1] for key, row in self._rows.items()}
+    def reads(self) -> list[tuple[bytes, Timestamp]]:
+        """(key, version before the transaction)."""
+        return [(key, ZERO if row is None else row[1]) for key, row in self._rows.items()]
 
     def compare(self, compares: tuple[Compare, ...]) -> bool:
         """Whether all hold. All are read, so that what is read does not depend on their order."""
-        return all([_holds(compare, self._before(compare.key)) for compare in compares])
+        return not compares or all([_holds(compare, self._before(compare.key)) for compare in compares])
 
     def run(self, branch: Indexed) -> None:
         """Carry out the operations; afterwards `failure` says whether one was impossible."""
-        results = self.results
+        results, writes = self.results, self.writes
         try:
             for index, operation in branch:
-                results.append((index, _RUN[type(operation)](self, operation)))
+                if type(operation) is Put:
+                    writes[operation.key] = operation.value
+                    results.append((index, _PUT_RESULT))
+                else:
+                    results.append((index, _RUN[type(operation)](self, operation)))
         except Impossible as error:
             self.fail(error.reason, error.key)
 
@@ -144,11 +166,10 @@ class Execution:
 
     def _get(self, operation: Get) -> OperationResult:
         row = self._current(operation.key)
-        return OperationResult(found=None if row is None else KeyValue(operation.key, *row))
-
-    def _put(self, operation: Put) -> OperationResult:
-        self.writes[operation.key] = operation.value
-        return _PUT_RESULT
+        if row is None:
+            return OperationResult()
+        self.read_bytes += len(operation.key) + len(row[0])
+        return OperationResult(found=KeyValue(operation.key, *row))
 
     def _delete(self, operation: Delete) -> OperationResult:
         existed = self._current(operation.key) is not None
@@ -195,6 +216,7 @@ class Execution:
         more = more or len(found) > limit
         del found[limit:]
         for entry in found:
+            self.read_bytes += len(entry.key) + len(entry.value)
             if entry.key not in writes:
                 self._rows.setdefault(entry.key, (entry.value, entry.version))
         return OperationResult(entries=tuple(found), more=more)
@@ -206,7 +228,6 @@ def _key_of(found: KeyValue) -> bytes:
 
 _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
     Get: Execution._get,
-    Put: Execution._put,
     Delete: Execution._delete,
     Add: Execution._add,
     Append: Execution._append,
@@ -235,16 +256,16 @@ def _holds(compare: Compare, row: Row | None) -> bool:
 
 def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
     """Why this branch cannot run on `state`, ("", b"") if it can."""
-    if not any(isinstance(op, _FALLIBLE) for _, op in branch):
+    if not any([type(op) in _FALLIBLE for _, op in branch]):
         return "", b""
     trial = Execution(state, ZERO)
-    trial.run([(i, op) for i, op in branch if not isinstance(op, Get | Range)])
+    trial.run([(i, op) for i, op in branch if type(op) not in _READING])
     return trial.failure, trial.failure_key
 
 
 def vote(plan: LocalPlan, state: State) -> Vote:
     """A function of the values of `plan.condition_keys()` alone."""
-    holds = Execution(state, ZERO).compare(plan.compares)
+    holds = not plan.compares or Execution(state, ZERO).compare(plan.compares)
     return Vote(holds, *_trial(plan.success, state), *_trial(plan.failure, state))
 
 
@@ -252,6 +273,8 @@ def merge_results(
     branch: tuple[Operation, ...], shards: list[list[tuple[int, OperationResult]]]
 ) -> tuple[OperationResult, ...]:
     """One result per operation from what each shard reports; a Range's entries come from all of them."""
+    if len(shards) == 1 and len(shards[0]) == len(branch):
+        return tuple([result for _, result in shards[0]])
     merged: list[OperationResult] = [_PUT_RESULT] * len(branch)
     ranges: dict[int, list[OperationResult]] = {}
     for results in shards:

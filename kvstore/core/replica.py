@@ -33,9 +33,9 @@ from kvstore.core.audit import (
     decode_outcomes,
     encode_outcomes,
 )
-from kvstore.core.bundles import Bundled, decode_bundle, decode_transaction, is_single, request_digest, version_of
+from kvstore.core.bundles import decode_bundle, decode_transaction, is_single, request_digest, version_of
 from kvstore.core.clients import Clients, forgotten_before
-from kvstore.core.execution import Execution, LocalPlan, result_bytes
+from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import MESSAGES, PartRequest, Parts, ShardResult, ShardResults, Vote, decode_shard_result
 from kvstore.core.peers import Peers
@@ -68,6 +68,9 @@ class Fate(NamedTuple):
     succeeded: bool = False
     failure: str = ""
     failure_key: bytes = b""
+
+
+_SUCCEEDED, _NOT_SUCCEEDED = Fate(APPLIED, True), Fate(APPLIED, False)
 
 
 class Replica(Application):
@@ -157,7 +160,7 @@ class Replica(Application):
         if not self.log.entries:
             self.log.completed = delivery.position - 1
         shards = message.destinations
-        items = [self._item(delivery, index, bundled) for index, bundled in enumerate(decode_bundle(message))]
+        items = self._items(delivery)
         needed = self.signals.needed(items, shards) if len(shards) > 1 else ()
         entry = Entry(delivery.position, message, delivery.timestamp, items, needed, outcome, now)
         self.signals.delivered(entry)
@@ -165,25 +168,33 @@ class Replica(Application):
             self.signals.ready(unblocked, self._replaying)
         self._advance(now, out)
 
-    def _item(self, delivery: Delivered, index: int, bundled: Bundled) -> Item:
-        """One of its transactions, and whether its id was delivered before."""
-        message, at, message_id = delivery.message, delivery.timestamp, bundled.id
-        shards, log = message.destinations, self.log
-        plan = LocalPlan(decode_transaction(bundled), self._owns if len(shards) > 1 else None)
-        version = at if is_single(message.payload) else version_of(at, index)
-        if not message_id:
-            return Item(message_id, plan, b"", version, delivery.expired, None)
-        digest = request_digest(message_id, bytes(bundled.body), shards)
-        expired = delivery.expired or 0 < self.window_us < at.time - created_us(message_id)
-        earlier = log.items.get(message_id)
-        first = earlier.digest if earlier is not None else None
-        if first is None and not expired:
-            remembered = self.store.remembered(message_id)
-            first = decode_shard_result(remembered).digest if remembered is not None else None
-        item = Item(message_id, plan, digest, version, expired, first)
-        if item.takes_effect:
-            log.items[message_id] = item
-        return item
+    def _items(self, delivery: Delivered) -> list[Item]:
+        """Its transactions, and whether their ids were delivered before."""
+        message, at, window_us = delivery.message, delivery.timestamp, self.window_us
+        shards, known, remembered = message.destinations, self.log.items, self.store.remembered
+        owns = self._owns if len(shards) > 1 else None
+        single = is_single(message.payload)
+        items: list[Item] = []
+        for index, bundled in enumerate(decode_bundle(message)):
+            message_id, plan = bundled.id, LocalPlan(decode_transaction(bundled), owns)
+            version = at if single else version_of(at, index)
+            if not message_id:
+                items.append(Item(message_id, plan, b"", version, delivery.expired, None))
+                continue
+            digest = request_digest(bundled.body, shards)
+            expired = delivery.expired or 0 < window_us < at.time - created_us(message_id)
+            first = None
+            if not expired:
+                earlier = known.get(message_id)
+                if earlier is not None:
+                    first = earlier.digest
+                elif (record := remembered(message_id)) is not None:
+                    first = decode_shard_result(record).digest
+            item = Item(message_id, plan, digest, version, expired, first)
+            if first is None and not expired:
+                known[message_id] = item
+            items.append(item)
+        return items
 
     def on_outcome(self, position: int, outcome: bytes, now: int, out: ApplicationOutbox) -> None:
         entries = self.log.entries
@@ -207,13 +218,14 @@ class Replica(Application):
         known = decode_outcomes(entry.outcome) if entry.outcome is not None else None
         outcomes: list[Outcome] = []
         results: list[ShardResult] = []
+        write, transactions = self.store.write, self.transactions
         for index, item in enumerate(entry.items):
             fate, execution = self._execute(entry, index, item, known)
             for key, value in execution.writes.items():
-                self.store.write(key, value, item.version)
-            self.transactions[_STATUS_NAMES[fate.status]] += 1
+                write(key, value, item.version)
+            transactions[_STATUS_NAMES[fate.status]] += 1
             outcomes.append(_outcome(item.id, fate, execution))
-            found = execution.results if result_bytes(execution.results) <= RESULT_BYTES_MAX else None
+            found = execution.results if execution.read_bytes <= RESULT_BYTES_MAX else None
             results.append(ShardResult(item.id, item.digest, item.version, *fate, found))
         digest = None
         if self.digest_every and entry.position % self.digest_every == 0:
@@ -235,8 +247,8 @@ class Replica(Application):
         if fate.status in (APPLIED, FAILED):
             holds = execution.compare(plan.compares)
             if fate.status == APPLIED:
-                if len(entry.message.destinations) == 1 and known is None:
-                    fate = Fate(APPLIED, holds)
+                if known is None and len(entry.message.destinations) == 1:
+                    fate = _SUCCEEDED if holds else _NOT_SUCCEEDED
                 execution.run(plan.success if fate.succeeded else plan.failure)
                 if execution.failure:
                     fate = Fate(FAILED, fate.succeeded, execution.failure, execution.failure_key)
@@ -252,7 +264,7 @@ class Replica(Application):
         if item.first is not None:
             return Fate(REPEATED if item.first == item.digest and not self._mismatched(item.id) else MISMATCH)
         if len(entry.message.destinations) == 1:
-            return Fate(APPLIED)
+            return _SUCCEEDED
         votes: list[Vote] = []
         for shard in entry.message.destinations:
             part = entry.own_part if shard == self.shard else entry.parts.get(shard)
@@ -266,7 +278,7 @@ class Replica(Application):
             failure, key = (v.success_failure, v.success_key) if succeeded else (v.failure_failure, v.failure_key)
             if failure:
                 return Fate(FAILED, succeeded, failure, key)
-        return Fate(APPLIED, succeeded)
+        return _SUCCEEDED if succeeded else _NOT_SUCCEEDED
 
     def _mismatched(self, message_id: MessageId) -> bool:
         """Whether what was delivered first with this id had no effect, since another shard knew the id before."""
@@ -314,7 +326,7 @@ class Replica(Application):
 
 def _outcome(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
     """What the audit reads."""
-    reads = tuple([Read(key, version) for key, version in execution.reads.items()])
+    reads = tuple([Read(key, version) for key, version in execution.reads])
     writes = tuple([_write(key, value) for key, value in execution.writes.items()])
     return Outcome(message_id, fate.status, fate.succeeded, reads, writes, fate.failure, fate.failure_key)
 

@@ -92,7 +92,7 @@ class Waiting:
             if result.status == FAILED:
                 failed = Result(result.succeeded, result.timestamp, (), result.failure, result.failure_key)
                 return Answered(failed, self.repeated)
-        if not self.results or self.missing(shard_map):
+        if not self.results or (len(self.destinations) > 1 and self.missing(shard_map)):
             return None
         result = next(iter(self.results.values()))
         branch = self.transaction.success if result.succeeded else self.transaction.failure
