@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from multicast import records
-from multicast.journal import REMEDY, Journal
+from multicast.journal import REMEDY, Journal, Reader
 from multicast.records import JournalError, SegmentHeader, encode_record
 
 GROWTH_BYTES_MIN = 16 * 1024 * 1024
@@ -50,9 +50,10 @@ class Checkpoint(NamedTuple):
             yield self.offset, records.Put(key, value)
         if self.offset:
             yield self.offset, records.BatchEnd(0)
+        reader = Reader(journal)
         for end, kind, body in journal.walk(min(self.offset, journal.offset_before(position))):
-            if end > self.offset or kind in (records.DELIVERED, records.COMPLETED):
-                yield end, records.decode_body(kind, body)
+            if end > self.offset or kind in (*records.DELIVERIES, records.COMPLETED):
+                yield end, reader.decode(end, kind, body)
 
 
 class Checkpoints:

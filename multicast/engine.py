@@ -28,7 +28,7 @@ from multicast.protocol import (
     PeerError,
     Saved,
 )
-from multicast.records import encode_record
+from multicast.recorder import Recorder
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
 
 _ROUNDS_MAX = 1_000
@@ -81,7 +81,7 @@ class Engine:
         self.codec = wire.Codec(protocol.specification.messages, application.messages)
         self.position = 0
         self.completed = 0
-        self.offset = 0
+        self.recorder = Recorder()
         self.discipline = protocol.new_discipline()
         self._ahead_us = 0
         self._window = protocol.options.dedup_window_us
@@ -91,7 +91,6 @@ class Engine:
         self._app_out = ApplicationOutbox()
         self._ended = True
         self._batch = Batch(1)
-        self._journal: list[bytes] = []
         self._held: dict[ProcessId, deque[tuple[int, bytes]]] = {}
         self._held_to_self: deque[tuple[int, tuple[int, Any, Any, Any]]] = deque()
         self._last_journaled = 0
@@ -126,7 +125,7 @@ class Engine:
                     deliveries.append(record)
             elif kind is records.Completed:
                 outcomes[record.position] = record.record
-            self.offset = max(self.offset, offset)
+            self.recorder.offset = max(self.recorder.offset, offset)
         if last < held:
             raise records.JournalError(
                 f"the journal ends at delivery {last}, and the application holds {held}: they do not belong together"
@@ -141,8 +140,8 @@ class Engine:
                 self.completed = d.position
             self.application.on_deliver(d, outcomes.get(d.position), now, self._app_out)
             self._drain(now)
-        first = not self.offset
-        self._journal_record(
+        first = not self.recorder.offset
+        self.recorder.record(
             records.Started(
                 self.incarnation,
                 self.self_id,
@@ -162,7 +161,7 @@ class Engine:
 
     def stop(self, now: int) -> Batch:
         """The last batch of a life that ends in good order."""
-        self._journal_record(records.Stopped(self.position, self.completed, now))
+        self.recorder.record(records.Stopped(self.position, self.completed, now))
         self._collect_sends()
         return self._close()
 
@@ -325,6 +324,7 @@ class Engine:
         while out.asks or app_out.asks:
             out.asks = app_out.asks = False
             if out.deliveries:
+                self._record_changes()
                 deliveries, out.deliveries = out.deliveries, []
                 for message, timestamp, stage, note in deliveries:
                     self._deliver(message, timestamp, stage, note, None, None, now)
@@ -358,7 +358,7 @@ class Engine:
             raise AssertionError(f"completed {position} after {self.completed}, delivered {self.position}")
         self.completed = position
         if position > self._journaled_completed:
-            self._journal_record(records.Completed(position, record, now))
+            self.recorder.record(records.Completed(position, record, now))
 
     def _submit(self, message: AppMessage, now: int) -> None:
         try:
@@ -366,7 +366,7 @@ class Engine:
         except Overloaded as error:
             self.application.on_refused(message, str(error), now, self._app_out)
         else:
-            self._journal_record(records.Submitted(message.id, message.destinations, now))
+            self.recorder.record(records.Submitted(message.id, message.destinations, now))
 
     def _deliver(
         self,
@@ -386,18 +386,18 @@ class Engine:
             if not self.application.completes:
                 self.completed = position
         delivery = records.Delivered(position, timestamp, stage, expired, message, now, installed_from, note)
-        self._journal_record(delivery)
+        self.recorder.deliver(delivery)
         self.application.on_deliver(delivery, outcome, now, self._app_out)
 
-    def _journal_record(self, record: Any) -> None:
-        self._journal.append(encode_record(record))
+    def _record_changes(self) -> None:
+        self.recorder.change(self._out.changes)
+        self._out.changes.clear()
 
     def _collect_sends(self) -> None:
         """Encode and sort out what was sent so far: now, held, or to oneself."""
         out, app_out = self._out, self._app_out
-        for key, value in out.changes:
-            self._journal_record(records.Delete(key) if value is None else records.Put(key, value))
-        out.changes.clear()
+        if out.changes:
+            self._record_changes()
         for to, message, durable in out.sends:
             self._send(to, wire.PROTOCOL, message, durable)
         out.sends.clear()
@@ -408,7 +408,7 @@ class Engine:
     def _send(self, to: tuple[ProcessId, ...], channel: int, message: Any, durable: bool) -> None:
         ticket = 0
         if durable:
-            ticket = self._batch.number if self._journal else self._last_journaled
+            ticket = self._last_journaled if self.recorder.empty else self._batch.number
             if ticket <= self._flushed:
                 ticket = 0
         if self.self_id in to:
@@ -445,11 +445,8 @@ class Engine:
 
     def _close(self) -> Batch:
         batch = self._batch
-        if self._journal:
-            self._journal.append(encode_record(records.BatchEnd(batch.number)))
-            batch.journal = b"".join(self._journal)
-            self._journal.clear()
-            self.offset += len(batch.journal)
+        if not self.recorder.empty:
+            batch.journal = self.recorder.take(batch.number)
             self._last_journaled = batch.number
             self._flush_positions.append((batch.number, self.completed))
         self._batch = Batch(batch.number + 1)

@@ -17,13 +17,14 @@ import re
 import threading
 import zlib
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from multicast import records
-from multicast.records import FRAME_BYTES, HEADER_BYTES, Delivered, JournalError, SegmentHeader
+from multicast.records import FRAME_BYTES, HEADER_BYTES, Delivered, DeliveredReference, JournalError, SegmentHeader
 from multicast.types import GroupId, ProcessId
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
@@ -32,6 +33,8 @@ READ_BYTES = 1024 * 1024
 INDEX_BYTES = 64 * 1024
 """One delivery per so many bytes of journal is remembered with its offset."""
 
+_PIECES, _PIECE_BYTES = 4, 256 * 1024
+"""Of the journal, that a `Reader` keeps."""
 _CUT_SHORT = "a record is cut short"
 _MARK = "mark"
 _MARK_BYTES = 12
@@ -73,6 +76,7 @@ class Disk(Protocol):
 class _Segment(NamedTuple):
     name: str
     base: int
+    version: int
 
 
 class _Position(msgspec.Struct, array_like=True, gc=False):
@@ -151,8 +155,9 @@ class Journal:
         if last and (len(data) < HEADER_BYTES or not data.strip(b"\0")):
             self.cut_bytes = len(data)  # it was being created: its header is synced before anything follows
             return (name, 0)
-        self._check_header(SegmentHeader.decode(data, name), name, number)
-        self._segments.append(_Segment(name, self.end))
+        header = SegmentHeader.decode(data, name)
+        self._check_header(header, name, number)
+        self._segments.append(_Segment(name, self.end, header.version))
         good = HEADER_BYTES
         deliveries: list[tuple[int, int]] = []
         damage: records.Damage | None = None
@@ -161,7 +166,7 @@ class Journal:
                 damage = found
                 break
             at, kind, body = found
-            if kind == records.DELIVERED:
+            if kind in records.DELIVERIES:
                 deliveries.append((_position(body).position, at))
             elif kind == records.BATCH_END:
                 good = at + FRAME_BYTES + 1 + len(body)
@@ -213,10 +218,11 @@ class Journal:
         return self._synced
 
     def tail(self, offset: int) -> Iterator[tuple[int, Any]]:
-        """(journal offset at its end, record) of every record from `offset`, where one begins. JournalError: see
-        `walk`."""
+        """(journal offset at its end, record) of every record from `offset`, where one begins; a delivery has its
+        payload, wherever that stands. JournalError: see `walk` and `Reader.decode`."""
+        reader = Reader(self)
         for end, kind, body in self.walk(offset):
-            yield end, records.decode_body(kind, body)
+            yield end, reader.decode(end, kind, body)
 
     def offset_before(self, position: int) -> int:
         """A record begins there, and final delivery number `position` and all after it are written behind it."""
@@ -230,18 +236,19 @@ class Journal:
         """Final deliveries from number `position` on, about `bytes_max` of them, with their outcomes as far as they
         stand close behind; and whether the journal holds more. For `Batch.reads`."""
         start = self.offset_before(position)
+        reader = Reader(self)
         found: dict[int, Delivered] = {}
         outcomes: dict[int, bytes] = {}
         size, more, stop = 0, False, 0
         for end, kind, body in self.walk(start):
-            if kind == records.DELIVERED and not more:
+            if kind in records.DELIVERIES and not more:
                 if _position(body).position >= position:
                     if size >= bytes_max:
                         more, stop = True, end + READ_BYTES
                     else:
-                        delivered: Delivered = records.decode_body(kind, body)
+                        delivered: Delivered = reader.decode(end, kind, body)
                         found[delivered.position] = delivered
-                        size += len(body)
+                        size += max(len(body), len(delivered.message.payload))
             elif kind == records.COMPLETED and _position(body).position in found:
                 completed: records.Completed = records.decode_body(kind, body)
                 outcomes[completed.position] = completed.record
@@ -256,7 +263,7 @@ class Journal:
             segments, end = list(self._segments), self.end if end is None else end
         index = max(0, bisect_right([s.base for s in segments], offset) - 1)
         for number in range(index, len(segments)):
-            name, base = segments[number]
+            name, base, _ = segments[number]
             stop = min(end, segments[number + 1].base) if number + 1 < len(segments) else end
             length = READ_BYTES
             while offset < stop:
@@ -276,6 +283,14 @@ class Journal:
                 length = READ_BYTES if used else length * 2
                 offset += used
 
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from journal offset `offset` on; fewer at the end of a segment."""
+        with self._lock:
+            index = bisect_right([s.base for s in self._segments], offset) - 1
+            name, base, _ = self._segments[index]
+            end = self._segments[index + 1].base if index + 1 < len(self._segments) else self.end
+        return self.disk.read(name, HEADER_BYTES + offset - base, min(length, end - offset))
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, data: bytes) -> None:
@@ -283,7 +298,8 @@ class Journal:
         if self._broken:
             raise JournalError("the journal failed before; open it again")
         self._broken = True
-        if not self._segments or self.end - self._segments[-1].base >= self.segment_bytes_max:
+        last = self._segments[-1] if self._segments else None
+        if last is None or self.end - last.base >= self.segment_bytes_max or last.version < records.FORMAT_VERSION:
             self._roll()
         self.disk.append(self._segments[-1].name, data)
         with self._lock:
@@ -297,7 +313,7 @@ class Journal:
             if isinstance(found, records.Damage):
                 raise AssertionError(f"appended a batch that cannot be read: {found.reason}")
             at, kind, body = found
-            if kind == records.DELIVERED:
+            if kind in records.DELIVERIES:
                 position = _position(body).position
                 if position:
                     self._remember(position, self.end + at)
@@ -312,7 +328,7 @@ class Journal:
         self.disk.append(name, SegmentHeader(self.cluster, self.group, self.process, number, self.end).encode())
         self.disk.sync(name)
         with self._lock:
-            self._segments.append(_Segment(name, self.end))
+            self._segments.append(_Segment(name, self.end, records.FORMAT_VERSION))
 
     def sync(self, to_disk: bool = True) -> None:
         """Return when all that was appended is durable, and say so in the mark. OSError: this journal is unusable.
@@ -344,6 +360,40 @@ class Journal:
         if len(data) != _MARK_BYTES or zlib.crc32(data[:8]).to_bytes(4, "big") != data[8:]:
             return 0
         return int.from_bytes(data[:8], "big")
+
+
+class Reader:
+    """Decodes the records of a journal for somebody who goes through it. It keeps what it has read last: payloads stand
+    close to one another where deliveries do."""
+
+    def __init__(self, journal: Journal):
+        self._journal = journal
+        self._pieces: deque[tuple[int, bytes]] = deque(maxlen=_PIECES)
+
+    def decode(self, end: int, kind: int, body: memoryview) -> Any:
+        """The record of this kind that ends at journal offset `end`; for a reference the delivery that it stands for.
+        JournalError if it is malformed, or if what it refers to does not stand there."""
+        record = records.decode_body(kind, body)
+        if kind != records.DELIVERED_REFERENCE:
+            return record
+        try:
+            return record.filled_in(self._payload(record, end))
+        except ValueError as error:
+            raise JournalError(
+                f"journal offset {record.offset}, which the record before offset {end} refers to: {error}; {REMEDY}"
+            ) from None
+
+    def _payload(self, place: DeliveredReference, end: int) -> bytes:
+        """What stands there; nothing if that is not before the record."""
+        offset, length = place.offset, place.length
+        if not 0 <= offset <= offset + length <= end:
+            return b""
+        for start, data in self._pieces:
+            if start <= offset and offset + length <= start + len(data):
+                return data[offset - start : offset - start + length]
+        data = self._journal.read(offset, max(length, _PIECE_BYTES))
+        self._pieces.appendleft((offset, data))
+        return data[:length]
 
 
 def _batch_after(data: bytes, start: int) -> bool:

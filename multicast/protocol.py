@@ -136,6 +136,10 @@ class Bulk(bytes):
     """An encoded message that others may overtake: one of many with which a large state travels (parts.portions)."""
 
 
+Change = tuple[bytes, bytes | None, Sequence[AppMessage]]
+"""Key, value, carries: see `Outbox.put`. Value None: `Outbox.delete`."""
+
+
 class Outbox:
     """The effects of one batch, in order. The engine makes it, hands it to every call, and carries the effects out.
 
@@ -146,7 +150,7 @@ class Outbox:
     def __init__(self) -> None:
         self.asks = False
         self.sends: list[tuple[tuple[ProcessId, ...], Any, bool]] = []
-        self.changes: list[tuple[bytes, bytes | None]] = []
+        self.changes: list[Change] = []
         self.deliveries: list[tuple[AppMessage, Timestamp, int, bytes]] = []
         self.settlements: list[MessageId] = []
         self.catch_ups: list[ProcessId] = []
@@ -159,13 +163,14 @@ class Outbox:
         """Send to each of `to` once every earlier put is on disk."""
         self.sends.append((tuple(to), message, True))
 
-    def put(self, key: bytes, value: bytes) -> None:
-        """Keep `value` under `key`; found again in `Saved.values` after a restart."""
-        self.changes.append((key, value))
+    def put(self, key: bytes, value: bytes, carries: Sequence[AppMessage] = ()) -> None:
+        """Keep `value` under `key`; found again in `Saved.values` after a restart. carries: messages whose payloads it
+        contains, in this order: then their deliveries need not write them again."""
+        self.changes.append((key, value, carries))
 
     def delete(self, key: bytes) -> None:
         """Forget `key`."""
-        self.changes.append((key, None))
+        self.changes.append((key, None, ()))
 
     def deliver(self, message: AppMessage, timestamp: Timestamp, stage: int = FINAL, note: bytes = b"") -> None:
         """Hand `message` to the application. Final deliveries have rising timestamps; the engine numbers them.

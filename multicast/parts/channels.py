@@ -323,7 +323,8 @@ class Channels:
             pending = self.waiting.items.get(timestamp)
             if pending is not None and not pending.saved:
                 pending.saved = True
-                out.put(_item_key(group, number), _encode(Item(stamp_of(timestamp), pending.message)))
+                item = _encode(Item(stamp_of(timestamp), pending.message))
+                out.put(_item_key(group, number), item, carries=(pending.message,))
         channel.unsaved.clear()
         out.put(_channel_key(group), _encode((channel.received, channel.barrier)))
 

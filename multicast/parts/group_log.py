@@ -184,7 +184,7 @@ class GroupLog:
         return None
 
     def _save(self, entry: Entry, out: Outbox) -> None:
-        out.put(_ENTRY_PREFIX + entry.local.encode(), _encode(entry.saved()))
+        out.put(_ENTRY_PREFIX + entry.local.encode(), _encode(entry.saved()), carries=(entry.message,))
 
     def end_batch(self, out: Outbox) -> None:
         if self._base_dirty:

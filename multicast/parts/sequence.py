@@ -134,7 +134,7 @@ class Sequence:
         self.reach = max(self.reach, entry.position)
 
     def _save(self, entry: Entry, out: Outbox) -> None:
-        out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))
+        out.put(_ENTRY_PREFIX + entry.id, _encode(state := entry.state()), carries=(state.message,))
 
     # -- a whole T ----------------------------------------------------------------------------------------------------
 

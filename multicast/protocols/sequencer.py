@@ -104,7 +104,7 @@ class Sequencer(MulticastProtocol):
             raise PeerError(f"a message for groups {message.destinations}")
         if message.id not in self._known:
             timestamp = Timestamp(self._clock.stamp(self.real_clock(now)), 0)
-            out.put(timestamp.encode(), msgspec.msgpack.encode(message))
+            out.put(timestamp.encode(), msgspec.msgpack.encode(message), carries=(message,))
             self._append(message, timestamp)
             for group in message.destinations:
                 out.send_durable(self.topology.groups[group], self._logs[group][-1])

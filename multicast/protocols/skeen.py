@@ -345,7 +345,7 @@ class Skeen(MulticastProtocol):
             out.send((message.origin,), Known(message.id, final))
 
     def _save(self, entry: _Entry, out: Outbox) -> None:
-        out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry))
+        out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry), carries=(entry.message,))
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 

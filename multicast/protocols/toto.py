@@ -365,7 +365,7 @@ class Toto(MulticastProtocol):
         out.send_durable(self.view.members, cast)
 
     def _save_cast(self, cast: Cast, out: Outbox) -> None:
-        out.put(_cast_key(cast), _encode(cast))
+        out.put(_cast_key(cast), _encode(cast), carries=cast.messages)
 
     def _tell(self, to: tuple[ProcessId, ...], ask: bool, out: Outbox) -> None:
         """What this member holds."""

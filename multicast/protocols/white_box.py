@@ -254,7 +254,7 @@ class WhiteBox(MulticastProtocol):
         return entry.message.destinations
 
     def _save_entry(self, entry: Entry, out: Outbox) -> None:
-        out.put(_ENTRY_PREFIX + entry.id, _encode_entry(entry.state()))
+        out.put(_ENTRY_PREFIX + entry.id, _encode_entry(state := entry.state()), carries=(state.message,))
 
     # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
 

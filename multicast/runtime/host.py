@@ -411,7 +411,7 @@ class Host:
             "completed": engine.completed,
             "batches": self._batches,
             "syncs": self._writer.syncs,
-            "journal_bytes": engine.offset,
+            "journal_bytes": engine.recorder.offset,
             "unwritten_bytes": self._writer.pending_bytes,
             "requests": len(self._requests),
             "clock": engine.discipline.status() if engine.discipline else None,

@@ -241,7 +241,7 @@ class Trace(FrameTrace):
         for to, message, durable in out.sends[mark.sends :]:
             sends.append({"to": list(to), "durable": durable, **self._typed(message)})
         puts, deletes = [], []
-        for key, value in out.changes[mark.changes :]:
+        for key, value, _ in out.changes[mark.changes :]:
             if value is None:
                 deletes.append(self._key(key))
             else:

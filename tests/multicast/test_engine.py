@@ -52,7 +52,7 @@ class Bench:
 
     def keep(self, batch: Batch) -> Batch:
         self.journal += batch.journal
-        assert self.engine.offset == len(self.journal)
+        assert self.engine.recorder.offset == len(self.journal)
         self.note(batch.sends)
         return batch
 

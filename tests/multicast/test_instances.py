@@ -56,7 +56,7 @@ def test_what_is_kept_comes_back_from_the_disk_and_what_is_dropped_does_not() ->
     instances.learn(1, [[b"a"], [b"b"], [b"c"]], LOW, out)
     instances.truncate(1, out)
     instances.end_batch(out)
-    for key, value in out.changes:
+    for key, value, _ in out.changes:
         if value is None:
             del disk[key]
         else:

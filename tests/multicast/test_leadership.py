@@ -103,7 +103,7 @@ class Group:
         under_way: deque[tuple[ProcessId, ProcessId, Any]] = deque()
         while True:
             for pid, member in self.members.items():
-                for key, value in member.out.changes:
+                for key, value, _ in member.out.changes:
                     member.disk.update({key: value} if value is not None else {})
                 under_way += ((pid, to, message) for tos, message, _ in member.out.sends for to in tos)
                 member.out.sends.clear()

@@ -124,7 +124,7 @@ def test_what_was_delivered_is_restored_from_what_was_put() -> None:
     for n in range(1, 6):
         log.add(n.to_bytes(16, "big"), (0,), Timestamp(n, 0), out)
     log.end_batch(out)
-    values = {k: v for k, v in out.changes if v is not None}
+    values = {k: v for k, v, _ in out.changes if v is not None}
     again = DeliveredLog(0, topology, 100, 0)
     again.restore(values, 5, lambda i, at: (0,) if i[-1] > 2 else None)
     assert (again.position, again.timestamp, again.unsettled) == (5, Timestamp(5, 0), 3)

@@ -288,7 +288,7 @@ def test_dropped_instances_are_gone_and_who_asks_for_them_learns_so() -> None:
         part = world.protocol(p).paxos
         part.instances.truncate(part.decided, out)
         assert part.describe()["kept"] == 0
-    assert [value for _, value in out.changes] == [None, None]
+    assert [value for _, value, _ in out.changes] == [None, None]
     world.cut = set()
     world.advance(SECOND)
     late = world.protocol(2).paxos
@@ -332,7 +332,7 @@ def test_a_restarted_member_keeps_promise_batches_and_decisions() -> None:
     part.on_message(0, Accept(Ballot(7, 0), 2, [b"b"], 0), 1, out)
     part.on_message(0, Chosen(1, [[b"a"]], 1, 1), 2, out)
     part.end_batch(2, out)
-    for key, value in out.changes:
+    for key, value, _ in out.changes:
         assert value is not None
         saved[key] = value
     again = Paxos(1, (0, 1, 2), GroupOptions(), random.Random(2))
@@ -348,7 +348,7 @@ def test_a_restarted_leader_leads_only_in_a_new_ballot() -> None:
         out = Outbox()
         part = Paxos(0, (0, 1, 2), GroupOptions(), random.Random(life))
         part.on_start(saved, 0, out)
-        saved.update({k: v for k, v in out.changes if v is not None})
+        saved.update({k: v for k, v, _ in out.changes if v is not None})
     assert part.role() == paxos.FOLLOWER
     part.tick(SECOND, out)
     assert {m.ballot for _, m, _ in out.sends} == {Ballot(2, 0)}

@@ -388,7 +388,7 @@ def test_a_restarted_primary_does_not_lead_in_its_old_epoch() -> None:
     first.on_message(0, accept, world.now, out)
     first.end_batch(world.now, out)
     assert first.role() == "leader"
-    values.update({k: v for k, v in out.changes if v is not None})
+    values.update({k: v for k, v, _ in out.changes if v is not None})
     again = PrimCast(0, world.topology, PrimCast.specification.options(), world.rng)
     again.on_start(Saved(values, first=False), world.now, Outbox())
     assert again.role() == "recovering"

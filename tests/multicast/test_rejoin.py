@@ -87,13 +87,13 @@ def test_it_asks_for_a_new_ballot_once_it_knows_the_bound() -> None:
 def test_the_marker_lasts_until_it_is_finished() -> None:
     world = Members(3, set())
     out = world.start(1, Saved({}, lost=True))
-    assert out.changes == [(MARKER_KEY, b"")]
+    assert out.changes == [(MARKER_KEY, b"", ())]
     world.start(1, Saved({MARKER_KEY: b""}, position=7, first=False))
     assert world.parts[1].amnesiac
     world.run()
     out = Outbox()
     world.parts[1].finish(out)
-    assert out.changes == [(MARKER_KEY, None)] and not world.parts[1].amnesiac
+    assert out.changes == [(MARKER_KEY, None, ())] and not world.parts[1].amnesiac
 
 
 def test_answers_to_an_earlier_life_do_not_count() -> None:

@@ -132,14 +132,14 @@ def test_another_t_keeps_what_was_delivered_beside_it() -> None:
     sequence.begin([second], 5, 0, out)
     assert (len(sequence), sequence.length) == (0, 5)
     assert [i for i, e in sequence.entries.items() if e.epoch is not None] == [first]
-    assert out.changes == [(b"m" + third, None)]
+    assert out.changes == [(b"m" + third, None, ())]
 
 
 def test_what_was_put_is_restored() -> None:
     out = Outbox()
     sequence, again = Sequence(0, 2, 10), Sequence(0, 2, 10)
     placed(sequence, [1, 2], out)
-    again.restore({key: value for key, value in out.changes if value is not None}, 0)
+    again.restore({key: value for key, value, _ in out.changes if value is not None}, 0)
     assert again.states() == sequence.states() and len(again) == 2
 
 

@@ -27,6 +27,7 @@ from unittest import mock
 import msgspec
 
 import multicast.engine
+import multicast.journal
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import scene, world
 from multicast.simulation.runner import Outcome, Settings
@@ -45,7 +46,10 @@ def small(**options: str) -> Settings:
 SMALL = small()
 
 FIRST_SEEDS: dict[str, int | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
-_MODULES = {"CatchUp": multicast.engine, "Engine": world, "Journal": scene, "Sender": scene, "Receiver": scene}
+_MODULES = {
+    "CatchUp": multicast.engine, "Recorder": multicast.engine, "Engine": world, "Journal": scene, "Sender": scene,
+    "Receiver": scene, "Reader": multicast.journal,
+}  # fmt: skip
 
 
 def planted_in(module: str, harmless: Sequence[Planted] = ()) -> tuple[Planted, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from multicast.catch_up import CatchUp
 from multicast.engine import Engine
-from multicast.journal import Journal
+from multicast.journal import Journal, Reader
 from multicast.protocol import MulticastProtocol
 from multicast.protocols.skeen import Skeen
 from multicast.protocols.white_box import WhiteBox
+from multicast.recorder import Recorder
 from multicast.session import Receiver, Sender
 from tests.planted import Planted
 from tests.planted.rewriting import rewrite
@@ -20,8 +21,8 @@ class OvertakesHeld(Engine):
 
 @rewrite(
     "_send",
-    "ticket = self._batch.number if self._journal else self._last_journaled",
-    "ticket = self._batch.number if self._journal else 0",
+    "ticket = self._last_journaled if self.recorder.empty else self._batch.number",
+    "ticket = 0 if self.recorder.empty else self._batch.number",
 )
 class EarlierBatchNotWaitedFor(Engine):
     """A durable message waits for the puts of its own batch only."""
@@ -37,13 +38,42 @@ class ReleasedOneFlushEarly(Engine):
     """What waits for a batch leaves when the one before it is on disk."""
 
 
-@rewrite(
-    "_collect_sends",
-    "self._journal_record(records.Delete(key) if value is None else records.Put(key, value))",
-    "if value is not None: self._journal_record(records.Put(key, value))",
-)
-class DeletesNotJournaled(Engine):
+@rewrite("change", "self.record(records.Delete(key))", "pass")
+class DeletesNotJournaled(Recorder):
     """What a protocol deletes is there again after a restart."""
+
+
+@rewrite("_remember", "(start + at, zlib.crc32(payload))", "(start, zlib.crc32(payload))")
+class RefersToWholeValue(Recorder):
+    """A delivery refers to the value that its payload is in, not to its place in it."""
+
+
+@rewrite("_remember", "(start + at, zlib.crc32(payload))", "(start + at - self._batch_bytes(), zlib.crc32(payload))")
+class RefersToBatchBefore(Recorder):
+    """Places are counted from the begin of the batch: they are those of what stands before it."""
+
+    def _batch_bytes(self) -> int:
+        return sum(map(len, self._batch))
+
+
+@rewrite("deliver", "if not offset or zlib.crc32(message.payload) != crc:", "if False:")
+class UnknownNotWritten(Recorder):
+    """A delivery refers to nowhere if it is not known where its payload is."""
+
+
+@rewrite("recover", "self.recorder.offset = max(self.recorder.offset, offset)", "self.recorder.offset = 1")
+class OffsetNotRecovered(Engine):
+    """After a restart deliveries refer to what stands at the journal's begin."""
+
+
+@rewrite("_payload", "if start <= offset and offset + length <= start + len(data):", "if start <= offset:")
+class PieceTooShort(Reader):
+    """A payload is looked for in what was read before, though that ends before it."""
+
+
+@rewrite("_payload", "return data[:length]", "return data[1:length + 1]")
+class PayloadReadBeside(Reader):
+    """The bytes beside a payload are read."""
 
 
 @rewrite(
@@ -194,7 +224,8 @@ PLANTED = (
         InstalledNoteLost, CatchesUpOnce, TakenTwice, RestartNotNoticed, OldNumbersKept, FirstNotResent,
         OneMoreAcknowledged, TailNotCut, UnfinishedIndexed, UnfinishedBatchKept, RolledUnsynced,
         LaterSegmentsUnsynced, OneDeliveryLate, ReceiversRestartNotNoticed, FirstPortionOnly, EpochNotNoticed,
-        OverflowUnnoticed,
+        OverflowUnnoticed, RefersToWholeValue, RefersToBatchBefore, UnknownNotWritten, OffsetNotRecovered,
+        PieceTooShort, PayloadReadBeside,
     ),
     *_host(Skeen, SeenForFlushed),
 )  # fmt: skip
