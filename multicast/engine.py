@@ -39,17 +39,19 @@ _MESSAGE, _SUBMIT, _REQUEST, _RESET, _LOST = range(5)
 class Batch:
     """What the host has to do after one `Engine.run`.
 
-    number: rises by one per batch. journal: bytes to append and sync as one, empty if nothing needs it.
+    number: rises by one per batch. journal: bytes to append and sync as one, empty if nothing needs it. urgent: a
+    message waits until this batch and those before it are on disk; otherwise that has time (`LAZY_SECONDS`).
     sends: (receivers, encoded message) that may leave now, in order. answers: (token, answer) for clients.
     reads: (peer, position): read deliveries from the journal and give them to `Engine.feed`.
     faulty: (peer, what it did): close that link. wake_at: the next instant at which to run, None for none.
     """
 
-    __slots__ = ("answers", "faulty", "journal", "number", "reads", "sends", "wake_at")
+    __slots__ = ("answers", "faulty", "journal", "number", "reads", "sends", "urgent", "wake_at")
 
     def __init__(self, number: int):
         self.number = number
         self.journal = b""
+        self.urgent = False
         self.sends: list[tuple[tuple[ProcessId, ...], bytes]] = []
         self.answers: list[tuple[int, Any]] = []
         self.reads: list[tuple[ProcessId, int]] = []
@@ -411,6 +413,8 @@ class Engine:
             ticket = self._last_journaled if self.recorder.empty else self._batch.number
             if ticket <= self._flushed:
                 ticket = 0
+            else:
+                self._batch.urgent = True
         if self.self_id in to:
             self._send_to_self(channel, message, ticket)
             to = tuple([peer for peer in to if peer != self.self_id])

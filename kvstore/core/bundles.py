@@ -24,7 +24,6 @@ NO_ID: MessageId = b""
 BUNDLE_TRANSACTIONS_MAX = 1024
 _INDEX_BITS = 16
 _SINGLE = b"\x92\x01"
-_SHARD_BYTES = [shard.to_bytes(2, "big") for shard in range(1 << 16)]
 
 
 class EnvelopeError(Exception):
@@ -111,4 +110,4 @@ def is_single(payload: bytes) -> bool:
 
 def request_digest(body: bytes | msgspec.Raw, destinations: Sequence[GroupId]) -> bytes:
     """16 bytes that tell whether two transactions with one id ask for the same thing. body: see `Bundled`."""
-    return blake2b(b"".join([_SINGLE, body, *[_SHARD_BYTES[d] for d in destinations]]), digest_size=16).digest()
+    return blake2b(b"".join([_SINGLE, body, *[d.to_bytes(2, "big") for d in destinations]]), digest_size=16).digest()

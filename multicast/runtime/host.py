@@ -180,6 +180,7 @@ class Host:
     async def _written(self) -> None:
         """Wait until all that has been computed so far is on disk, so that what vouches for it can leave."""
         number = self._batches
+        self._writer.put(number, b"")
         while self._state == "stopping" and self._unflushed and self._unflushed[0] <= number:
             self._progress = self._loop.create_future()
             await self._progress
@@ -275,9 +276,9 @@ class Host:
         links = self._links
         self._batches = batch.number
         links.processed(batch.number)
-        if batch.journal:
+        if batch.journal or batch.urgent:
             self._unflushed.append(batch.number)
-            self._writer.put(batch.number, batch.journal)
+            self._writer.put(batch.number, batch.journal, batch.urgent)
             if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
                 links.listener.pause(True)
         elif not self._unflushed:

@@ -1,4 +1,8 @@
-"""The thread that writes the journal: one append and one sync for all batches that wait (group commit)."""
+"""The thread that writes the journal: one append and one sync for all batches that wait (group commit).
+
+Most batches hold what a message waits for: a vote, an acknowledgement. What only records what has happened, deliveries
+and their outcomes, vouches for nothing, and the next vote takes it along.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ from collections import deque
 from collections.abc import Callable
 
 from multicast.journal import Journal
+
+LAZY_SECONDS = 0.02
+"""A batch for which no message waits is on disk after so long at the latest; mostly it goes with a later one."""
 
 SYNC_TIMES_MAX = 4096
 """So many of the latest syncs are remembered for the percentiles."""
@@ -34,7 +41,7 @@ class Writer:
         self._to_disk = to_disk
         self._on_flushed = on_flushed
         self._on_failed = on_failed
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, bytes, bool] | None] = queue.SimpleQueue()
         self._sync_us: deque[int] = deque(maxlen=SYNC_TIMES_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -48,10 +55,11 @@ class Writer:
         self._ended = self._loop.create_future()
         self._thread.start()
 
-    def put(self, number: int, data: bytes) -> None:
-        """Write this batch after those before it."""
+    def put(self, number: int, data: bytes, urgent: bool = True) -> None:
+        """Write this batch after those before it. urgent: somebody waits for that; else it may wait LAZY_SECONDS for
+        what comes next."""
         self.pending_bytes += len(data)
-        self._queue.put((number, data))
+        self._queue.put((number, data, urgent or not self._to_disk))
 
     async def close(self) -> None:
         """Return when everything that was put is written (or failed) and the thread has ended. Idempotent."""
@@ -81,21 +89,29 @@ class Writer:
 
     def _write_waiting(self) -> bool:
         """Wait for batches and write them as one. False: told to end."""
-        item = self._queue.get()
-        number, pieces, going_on = 0, [], True
+        number, pieces, due = 0, [], 0.0
+        going_on, urgent = True, False
         while True:
-            if item is None:
-                going_on = False
-                break
-            number = item[0]
-            pieces.append(item[1])
             try:
-                item = self._queue.get_nowait()
+                if urgent or not going_on:
+                    item = self._queue.get_nowait()
+                elif pieces:
+                    item = self._queue.get(timeout=max(0.0, due - time.monotonic()))
+                else:
+                    item = self._queue.get()
+                    due = time.monotonic() + LAZY_SECONDS
             except queue.Empty:
                 break
+            if item is None:
+                going_on = False
+            else:
+                number = item[0]
+                pieces.append(item[1])
+                urgent = urgent or item[2]
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            self._journal.append(data)
+            if data:
+                self._journal.append(data)
             started = time.perf_counter_ns()
             self._journal.sync(self._to_disk)
             self._sync_us.append((time.perf_counter_ns() - started) // 1000)
