@@ -89,7 +89,8 @@ class Writer:
 
     def _write_waiting(self) -> bool:
         """Wait for batches and write them as one. False: told to end."""
-        number, pieces, due = 0, [], 0.0
+        pieces: list[bytes] = []
+        number, due = 0, 0.0
         going_on, urgent = True, False
         while True:
             try:
