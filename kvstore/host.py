@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,9 @@ from multicast.types import MessageId, ProcessId, new_message_id
 COMMIT_RETRY_SECONDS = 1.0
 COMMIT_POSITIONS = 10_000
 """After so many deliveries the position is committed though nothing else has changed: a restart replays from there."""
+
+NOT_TAKEN = -1
+"""Stands for the token of a request that was answered at once."""
 
 _log = structlog.get_logger("kvstore.host")
 
@@ -138,15 +143,21 @@ class LiveReplica:
 
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
-    async def execute(self, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
+    def execute(
+        self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
+    ) -> int:
         assert self._host is not None
         try:
-            answer: Answered | Refused = await self._host.request(Execute(message_id, transaction))
+            return self._host.request(Execute(message_id, transaction), partial(_told, answer))
         except Overloaded as error:
-            return Refused("overloaded", str(error), retryable=True, outcome="not_applied")
+            answer(Refused("overloaded", str(error), retryable=True, outcome="not_applied"))
         except HostStopped as error:
-            return Refused("stopping", str(error), retryable=True, outcome="unknown")
-        return answer
+            answer(_stopped(error))
+        return NOT_TAKEN
+
+    def forget(self, token: int) -> None:
+        if self._host is not None:
+            self._host.forget(token)
 
     def new_message_id(self) -> MessageId:
         if self._host is None:
@@ -262,3 +273,11 @@ class LiveReplica:
             _, late = await asyncio.wait([self._commit], timeout=self.config.limits.stop_deadline_ms / 1000)
             if late:
                 _log.warning("stopped without the last commit to LMDB; the journal has everything")
+
+
+def _told(answer: Callable[[Answered | Refused], None], result: Answered | Refused | HostStopped) -> None:
+    answer(_stopped(result) if isinstance(result, HostStopped) else result)
+
+
+def _stopped(error: HostStopped) -> Refused:
+    return Refused("stopping", str(error), retryable=True, outcome="unknown")

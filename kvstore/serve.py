@@ -15,7 +15,8 @@ import structlog
 
 from kvstore.config import ClusterConfig, ConfigError, claim, load
 from kvstore.host import LiveReplica
-from kvstore.http.app import ApiServer, HttpApi
+from kvstore.http.app import HttpApi
+from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
 from kvstore.process import PortBusy, ReplicaLock, check_port, port_user
 from multicast.types import ProcessId
@@ -84,14 +85,13 @@ async def _serve(directory: Path, config: ClusterConfig, replica_id: ProcessId) 
         if not replica.failed.done():
             _log.info("stopping", replica=replica_id)
             server.close()
-            left = await api.drain(config.limits.stop_deadline_ms / 1000)
+            left = await api.calls.drain(config.limits.stop_deadline_ms / 1000)
             if left:
                 _log.warning("answered unknown: open at the deadline", requests=left)
     finally:
-        api.stopping = True
+        api.calls.stopping = True
         server.close()
-        factory.pre_shutdown()
-        await factory.shutdown(HTTP_CLOSE_SECONDS)
+        await factory.close(HTTP_CLOSE_SECONDS)
         await replica.stop()
     if replica.failure():
         raise ServeError(replica.failure())

@@ -14,11 +14,17 @@ class ByteBudget:
         self.free = bytes_max
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    def take_now(self, size: int) -> bool:
+        """Take so many bytes if nobody has to wait; whether they were taken."""
+        if size > self.free or self._waiting:
+            return False
+        self.free -= size
+        return True
+
     async def take(self, size: int) -> int:
         """How many bytes to `give` back. Cancellable; then nothing was taken."""
         size = min(size, self.bytes_max)
-        if size <= self.free and not self._waiting:
-            self.free -= size
+        if self.take_now(size):
             return size
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))

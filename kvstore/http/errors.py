@@ -5,9 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 
 import msgspec
-from aiohttp import web
 
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN, ProblemJson, encode_problem
+from kvstore.http.answers import Response
 
 RETRY_AFTER_SECONDS = "1"
 
@@ -46,7 +46,7 @@ class Problem(Exception):
         self.field = field
         self.headers = headers or {}
 
-    def response(self) -> web.Response:
+    def response(self) -> Response:
         body = ProblemJson(
             title=HTTPStatus(self.status).phrase,
             status=self.status,
@@ -59,7 +59,8 @@ class Problem(Exception):
         headers = {"Content-Type": "application/problem+json", **self.headers}
         if self.status == 503:
             headers["Retry-After"] = RETRY_AFTER_SECONDS
-        return web.Response(body=encode_problem(body), status=self.status, headers=headers)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return Response(self.status, lines.encode("ascii"), encode_problem(body))
 
 
 def invalid(field: str, detail: str) -> Problem:

@@ -1,18 +1,18 @@
-"""What a request says in its path, query and headers: parsed strictly, each mistake a `Problem` that names the part."""
+"""What a request says in its path, query and headers: parsed strictly, each mistake a `Problem` that names the part.
+
+fields: header fields by name in lower case."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
+from collections.abc import Mapping
 from urllib.parse import unquote_to_bytes
-
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX, Compare, Range
 from kvstore.fields import nearest
-from kvstore.http.errors import Problem, invalid, too_large
+from kvstore.http.errors import invalid
 from multicast.types import MessageId, Timestamp, is_uuid7
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -24,10 +24,12 @@ _PAGE_TOKEN_VERSION = b"\x01"
 
 def percent_decoded(text: str, field: str) -> bytes:
     """The bytes that a part of a path or query stands for. 400 for a `%` that begins no escape."""
+    if "%" not in text:
+        return text.encode()
     bad = _BAD_ESCAPE.search(text)
     if bad:
         raise invalid(field, f"% is not followed by two hexadecimal digits: {text[bad.start() : bad.start() + 3]!r}")
-    return unquote_to_bytes(text.encode("utf-8", "surrogateescape"))
+    return unquote_to_bytes(text)
 
 
 def key_of(path: str, query: str, prefix: str) -> bytes:
@@ -40,9 +42,9 @@ def key_of(path: str, query: str, prefix: str) -> bytes:
     return key
 
 
-def message_id_of(request: web.BaseRequest) -> MessageId | None:
+def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
     """The `Idempotency-Key`; None without one."""
-    text = request.headers.get("Idempotency-Key")
+    text = fields.get("idempotency-key")
     if text is None:
         return None
     if len(text) > 2 and text[0] == text[-1] == '"':  # a structured-field string, as the header's draft writes it
@@ -60,9 +62,9 @@ def id_text(message_id: MessageId) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def timeout_ms_of(request: web.BaseRequest, default_ms: int, max_ms: int) -> int:
+def timeout_ms_of(fields: Mapping[str, str], default_ms: int, max_ms: int) -> int:
     """The `X-Timeout-Ms` of a request."""
-    text = request.headers.get("X-Timeout-Ms")
+    text = fields.get("x-timeout-ms")
     if text is None:
         return default_ms
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 1 <= int(text) <= max_ms:
@@ -70,10 +72,10 @@ def timeout_ms_of(request: web.BaseRequest, default_ms: int, max_ms: int) -> int
     return int(text)
 
 
-def conditions_of(request: web.BaseRequest, key: bytes) -> tuple[Compare, ...]:
+def conditions_of(fields: Mapping[str, str], key: bytes) -> tuple[Compare, ...]:
     """`If-Match` and `If-None-Match` of a write, as comparisons that must all hold."""
     compares: list[Compare] = []
-    match = request.headers.get("If-Match")
+    match = fields.get("if-match")
     if match is not None:
         if match.strip() == "*":
             compares.append(Compare(key, "exists", "==", True))
@@ -82,7 +84,7 @@ def conditions_of(request: web.BaseRequest, key: bytes) -> tuple[Compare, ...]:
             if len(versions) != 1:
                 raise invalid("If-Match", "one ETag or *; several would be alternatives")
             compares.append(Compare(key, "version", "==", versions[0]))
-    none_match = request.headers.get("If-None-Match")
+    none_match = fields.get("if-none-match")
     if none_match is not None:
         if none_match.strip() == "*":
             compares.append(Compare(key, "exists", "==", False))
@@ -154,27 +156,3 @@ def _after(token: bytes, prefix: bytes) -> bytes:
     if data[:1] != _PAGE_TOKEN_VERSION or not 1 <= len(after) <= KEY_BYTES_MAX or not after.startswith(prefix):
         raise invalid("query.page_token", "not a next_page_token of a scan with this prefix")
     return after
-
-
-async def body_of(request: web.BaseRequest, what: str, limit_bytes: int) -> bytes:
-    """The whole body. 413 as soon as it is known to be larger than `limit_bytes`, before or while it is read."""
-    length = request.content_length
-    if length is not None and length > limit_bytes:
-        raise too_large(what, limit_bytes)
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        detail = "Content-Encoding: bodies are taken as they are"
-        raise Problem(415, "unsupported_type", detail, field="Content-Encoding")
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    content = request.content
-    try:
-        data = await content.readany()
-        while not content.at_eof():
-            if len(data) > limit_bytes:
-                raise too_large(what, limit_bytes)
-            data += await content.readany()
-    except (web.RequestPayloadError, HttpProcessingError):
-        raise invalid("body", "broken transfer coding") from None
-    if len(data) > limit_bytes:
-        raise too_large(what, limit_bytes)
-    return data

@@ -107,7 +107,7 @@ class Host:
         self._timer_at = 0
         self._wake_at: int | None = None
         self._token = 0
-        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._answers: dict[int, Callable[[Any], None]] = {}
         self._unflushed: deque[int] = deque()
         self._batches = 0
         self._aside: dict[object, asyncio.Future[Any]] = {}
@@ -205,10 +205,9 @@ class Host:
             self._progress.set_result(None)
 
     def _drop_requests(self) -> None:
-        requests, self._requests = self._requests, {}
-        for future in requests.values():
-            if not future.done():
-                future.set_exception(HostStopped("this replica stopped; whether the request has an effect is unknown"))
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer(HostStopped("this replica stopped; whether the request has an effect is unknown"))
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -218,23 +217,24 @@ class Host:
         self.engine.submit(message)
         self._schedule()
 
-    async def request(self, request: Any) -> Any:
-        """What `Application.on_request` answers to this. Cancelling drops the answer, not the effect.
+    def request(self, request: Any, answer: Callable[[Any], None]) -> int:
+        """Calls `answer`, which must not raise, with what `Application.on_request` answers to this; or with HostStopped,
+        and then it is unknown whether the request has an effect. Returns what `forget` takes.
 
-        Overloaded: nothing was done. HostStopped: its text says whether nothing was done or the outcome is unknown.
+        Overloaded or HostStopped: nothing was done.
         """
         self._check_open()
-        if len(self._requests) >= REQUESTS_MAX:
+        if len(self._answers) >= REQUESTS_MAX:
             raise Overloaded(f"{REQUESTS_MAX} requests are waiting")
         self._token = token = self._token + 1
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._requests[token] = future
+        self._answers[token] = answer
         self.engine.request(token, request)
         self._schedule()
-        try:
-            return await future
-        finally:
-            self._requests.pop(token, None)
+        return token
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for this answer any longer. The request may have its effect all the same."""
+        self._answers.pop(token, None)
 
     def _check_open(self) -> None:
         if self._state != "running":
@@ -285,10 +285,10 @@ class Host:
             links.flushed(batch.number)
         links.send(batch.sends)
         links.flush()
-        for token, answer in batch.answers:
-            future = self._requests.get(token)
-            if future is not None and not future.done():
-                future.set_result(answer)
+        for token, result in batch.answers:
+            answer = self._answers.pop(token, None)
+            if answer is not None:
+                answer(result)
         for peer, position in batch.reads:
             self._read(peer, position)
         for peer, reason in batch.faulty:
@@ -414,7 +414,7 @@ class Host:
             "syncs": self._writer.syncs,
             "journal_bytes": engine.recorder.offset,
             "unwritten_bytes": self._writer.pending_bytes,
-            "requests": len(self._requests),
+            "requests": len(self._answers),
             "clock": engine.discipline.status() if engine.discipline else None,
             "peers": self._links.status(),
             "fdatasync_us": self._writer.sync_percentiles_us(),

@@ -1,0 +1,55 @@
+"""What is sent back, as bytes."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from http import HTTPStatus
+from typing import NamedTuple
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+JSON = b"Content-Type: application/json\r\n"
+OCTETS = b"Content-Type: application/octet-stream\r\n"
+TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+
+_STATUS_LINES = [{s.value: b"HTTP/1.%d %d %b\r\n" % (minor, s, s.phrase.encode()) for s in HTTPStatus} for minor in (0, 1)]
+_CONNECTION = {
+    (0, False): b"",
+    (0, True): b"Connection: keep-alive\r\n",
+    (1, False): b"Connection: close\r\n",
+    (1, True): b"",
+}
+
+
+class Response(NamedTuple):
+    """headers: whole lines, each with its CRLF; nothing that a client chose stands in them unchecked."""
+
+    status: int
+    headers: bytes
+    body: bytes = b""
+
+
+def encoded(response: Response, minor: int, keep_alive: bool, date: bytes, bodiless: bool) -> bytes:
+    """The whole answer to a request of HTTP/1.`minor`. date: a line, see `Date`. bodiless: to a HEAD."""
+    status, headers, body = response
+    length = b"" if status == 304 else b"Content-Length: %d\r\n" % len(body)
+    if bodiless or status == 304:
+        body = b""
+    line, connection = _STATUS_LINES[minor][status], _CONNECTION[minor, keep_alive]
+    return b"".join((line, headers, length, date, connection, b"\r\n", body))
+
+
+class Date:
+    """The `Date` line, made once a second."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._until = float("-inf")
+
+    def line(self, now: float) -> bytes:
+        """now: of any clock that does not go back, seconds."""
+        if now >= self._until:
+            wall = time.time()
+            self._until = now + 1.0 - wall % 1.0
+            self._line = b"Date: %b\r\n" % email.utils.formatdate(wall, usegmt=True).encode()
+        return self._line

@@ -1,0 +1,282 @@
+"""Requests from their head to their answer: the time and the memory that each may take, and what is known of its fate.
+
+A body may arrive up to `OWN_BYTES` at its connection's own expense: whoever announces much and sends nothing holds
+nothing. For more, room for the whole is reserved before it is read, so that bodies which arrive cannot wait for one
+another; and once a body is whole it waits for room among those that are ordered, which no unfinished body can take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from kvstore.api.model import Compare, Transaction
+from kvstore.api.problem import NOT_APPLIED, UNKNOWN
+from kvstore.config import Limits
+from kvstore.core.bundles import NO_ID
+from kvstore.http import errors
+from kvstore.http.answers import Response
+from kvstore.http.budget import ByteBudget
+from kvstore.http.errors import Problem
+from kvstore.http.metrics import Metrics
+from kvstore.http.parser import Head
+from multicast.types import MessageId
+
+OWN_BYTES = 64 * 1024
+"""What a connection may hold of a body, or of further requests, without having asked for room."""
+DEADLINE_GRAIN_SECONDS = 0.002
+
+_log = structlog.get_logger("kvstore.http")
+
+
+class Caller(Protocol):
+    """The connection behind a call."""
+
+    def answered(self, call: Call) -> None:
+        """Its response is there."""
+
+    def go_on(self) -> None:
+        """There is room for the body that it reads."""
+
+    def send_continue(self, call: Call) -> None:
+        """Tell the client that its body is waited for."""
+
+
+class Call:
+    """One request. `response` is None until it is answered.
+
+    deadline: `time.monotonic` seconds; inf before `Calls.open`. ordered: whether it may have had an effect. text_id: of
+    a write, once it has one. body_bytes_max, then: set while the body is waited for, see `read_body`.
+    """
+
+    __slots__ = (
+        "_arriving", "_ordering", "_turn", "began", "body_bytes_max", "caller", "calls", "closes", "conditions",
+        "deadline", "head", "key", "message_id", "ordered", "path", "query", "response", "route", "text_id", "then",
+        "timeout_ms", "token", "transaction", "what",
+    )  # fmt: skip
+
+    # What a handler keeps between the head of a request, its body and its outcome.
+    key: bytes
+    conditions: tuple[Compare, ...]
+    transaction: Transaction
+    what: str
+    body_bytes_max: int
+    timeout_ms: int
+
+    def __init__(self, calls: Calls, caller: Caller, head: Head):
+        self.calls = calls
+        self.caller = caller
+        self.head = head
+        self.began = time.monotonic()
+        self.deadline = float("inf")
+        self.path, _, self.query = _origin_form(head.target).partition("?")
+        self.route = self.path
+        self.response: Response | None = None
+        self.closes = False
+        self.then: Callable[[Call, bytes], None] | None = None
+        self.ordered = False
+        self.token = 0
+        self.message_id: MessageId = NO_ID
+        self.text_id = ""
+        self._arriving = 0
+        self._ordering = 0
+        self._turn: asyncio.Task[int] | None = None
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether what follows it on its connection need not wait for it."""
+        return self.head.fields.values.get("x-concurrent") == "1"
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def step(self, function: Callable[..., None], *arguments: Any) -> None:
+        """`function(self, *arguments)`, unless it is answered; whatever goes wrong is the answer."""
+        if self.response is not None:
+            return
+        try:
+            function(self, *arguments)
+        except Problem as problem:
+            self.fail(problem)
+        except Exception:
+            _log.exception("our own error", route=self.route, method=self.head.method)
+            self.fail(errors.internal())
+
+    def fail(self, problem: Problem) -> None:
+        """Answer with a problem. The id of a write goes out with every answer, good or bad."""
+        if self.text_id:
+            problem.headers.setdefault("Idempotency-Key", self.text_id)
+        self.closes = problem.status == 413
+        self.answer(problem.response())
+
+    def answer(self, response: Response) -> None:
+        """The end of this call."""
+        if self.response is None:
+            self.response = response
+            self.leave()
+            self.calls.metrics.observe(self.head.method, self.route, response.status, time.monotonic() - self.began)
+            self.caller.answered(self)
+
+    def time_up(self) -> None:
+        """Nobody waits any longer."""
+        if self.token:
+            self.calls.forget(self.token)
+        outcome = UNKNOWN if self.ordered else NOT_APPLIED
+        if self.calls.stopping:
+            self.fail(errors.unavailable("stopping", "this replica is stopping", outcome))
+        else:
+            self.fail(errors.timed_out(self.timeout_ms, outcome))
+
+    def leave(self) -> None:
+        """Give back what it has taken; it is answered, or its client has gone before all of it was read."""
+        self.then = None
+        self.calls.close(self)
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._arriving:
+            self.calls.arriving.give(self._arriving)
+        if self._ordering:
+            self.calls.ordering.give(self._ordering)
+        self._arriving = self._ordering = 0
+
+    # -- its body -----------------------------------------------------------------------------------------------------
+
+    def read_body(self, what: str, bytes_max: int, then: Callable[[Call, bytes], None]) -> None:
+        """Have the body read, and go on with it once it is whole and there is room for it.
+
+        what: the subject of the sentence that refuses a larger one."""
+        self.what, self.body_bytes_max = what, bytes_max
+        fields = self.head.fields
+        if fields.length is not None and fields.length > bytes_max:
+            raise errors.too_large(what, bytes_max)
+        if fields.values.get("content-encoding", "identity").lower() != "identity":
+            detail = "Content-Encoding: bodies are taken as they are"
+            raise Problem(415, "unsupported_type", detail, field="Content-Encoding")
+        self.then = then
+        if fields.expects_continue:
+            self.caller.send_continue(self)
+
+    @property
+    def waits_for_room(self) -> bool:
+        return self._turn is not None
+
+    def body_grew(self, size: int) -> None:
+        """So much of the body has come, and it is not whole: reserve room for the rest before more is read."""
+        if size > OWN_BYTES and not self._arriving and self._turn is None:
+            length = self.head.fields.length
+            self._take(self.calls.arriving, self.body_bytes_max if length is None else length, self._may_arrive)
+
+    def _may_arrive(self, size: int) -> None:
+        self._arriving = size
+        self.caller.go_on()
+
+    def body_read(self, body: bytes) -> None:
+        """All of it is here."""
+        if self.calls.ordering.take_now(len(body)):
+            self._ordering = len(body)
+            self._go_on(body)
+        else:
+            self._take(self.calls.ordering, len(body), partial(self._may_be_ordered, body))
+
+    def _may_be_ordered(self, body: bytes, size: int) -> None:
+        self._ordering = size
+        self._go_on(body)
+
+    def _go_on(self, body: bytes) -> None:
+        if self._arriving:
+            self.calls.arriving.give(self._arriving)
+            self._arriving = 0
+        then, self.then = self.then, None
+        assert then is not None
+        self.step(then, body)
+
+    def _take(self, budget: ByteBudget, size: int, granted: Callable[[int], None]) -> None:
+        """Wait in line."""
+
+        def done(turn: asyncio.Task[int]) -> None:
+            if turn.cancelled():
+                return
+            if self.then is None:  # answered in this very turn of the loop
+                budget.give(turn.result())
+                return
+            self._turn = None
+            granted(turn.result())
+
+        self._turn = asyncio.get_running_loop().create_task(budget.take(size))
+        self._turn.add_done_callback(done)
+
+
+class Calls:
+    """The open calls of one server: their deadlines, the room for their bodies, and their end.
+
+    forget(token): nobody waits for that answer of the replica any longer.
+    """
+
+    def __init__(self, limits: Limits, metrics: Metrics, forget: Callable[[int], None]):
+        self.metrics = metrics
+        self.forget = forget
+        self.stopping = False
+        self.arriving = ByteBudget(limits.in_flight_bytes_max)
+        self.ordering = ByteBudget(limits.in_flight_bytes_max)
+        self._open: dict[Call, None] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = float("inf")
+        self._idle = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, call: Call, timeout_ms: int) -> None:
+        """From now on it has so much time."""
+        call.timeout_ms = timeout_ms
+        call.deadline = call.began + timeout_ms / 1000
+        self._open[call] = None
+        if call.deadline < self._alarm_at:
+            self._set_alarm(call.deadline)
+
+    def close(self, call: Call) -> None:
+        """It is over. Idempotent."""
+        self._open.pop(call, None)
+        if self.stopping and not self._open:
+            self._idle.set()
+
+    def _set_alarm(self, at: float) -> None:
+        """One timer for all, armed no later than the first deadline. An earlier one stays: it looks again."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = asyncio.get_running_loop().call_at(at, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        now = time.monotonic()
+        self._alarm, self._alarm_at = None, float("inf")
+        for call in [c for c in self._open if c.deadline <= now]:
+            call.time_up()
+        if self._open:
+            self._set_alarm(max(min(c.deadline for c in self._open), now + DEADLINE_GRAIN_SECONDS))
+
+    async def drain(self, deadline_seconds: float) -> int:
+        """Wait for the open calls; what is open at the deadline is answered "unknown". Returns how many were."""
+        self.stopping = True
+        if self._open:
+            self._idle.clear()
+            try:
+                await asyncio.wait_for(self._idle.wait(), deadline_seconds)
+            except TimeoutError:
+                left = list(self._open)
+                for call in left:
+                    call.time_up()
+                return len(left)
+        return 0
+
+
+def _origin_form(target: str) -> str:
+    """The path and query of a request target, which through a proxy may be a whole URL (RFC 9112, Section 3.2.2)."""
+    if target.startswith("/"):
+        return target
+    _, _, rest = target.partition("://")
+    return "/" + rest.partition("/")[2]

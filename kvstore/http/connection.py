@@ -1,0 +1,285 @@
+"""The connections of clients: bytes to requests, answers to bytes, in the order of the requests.
+
+Theory of operation. Whatever has come goes to the connection's `RequestReader`; `_advance` begins every request that may
+begin and then writes all that is ready, once. A request begins when all before it on this connection are answered, since
+it may rely on their effects (RFC 9112, Section 9.3.2), unless the one before it said `X-Concurrent: 1`: then what
+follows it does not. Answers leave in order all the same. What a client sends while it cannot be served stays in its
+socket: it is not read while its answers pile up, while a body waits for room, or while too much is unread already.
+
+A connection ends when its client or an answer says so, after a breach of the protocol, or after `IDLE_SECONDS` without a
+request. If more may be on its way, our side is closed first and what comes is dropped for a moment: a socket closed over
+unread bytes is reset, and the client would lose the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from typing import cast
+
+from kvstore.http.answers import CONTINUE, Date, encoded
+from kvstore.http.app import HttpApi
+from kvstore.http.calls import OWN_BYTES, Call
+from kvstore.http.errors import Problem, too_large
+from kvstore.http.parser import BodyTooLarge, Fields, Head, Malformed, RequestReader
+
+CONCURRENT_MAX = 256
+"""Requests of one connection that are under way at once, where it allows that at all."""
+IDLE_SECONDS = 75.0
+SWEEP_SECONDS = 5.0
+LINGER_SECONDS = 1.0
+"""How long what nobody wants is still read, so that its sender gets to the answer."""
+READ_BYTES = 64 * 1024
+
+_NO_HEAD = Head("", "", 1, Fields(b""))
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's."""
+
+    def __init__(self, server: ApiServer):
+        self._server = server
+        self._api = server.api
+        self._reader = RequestReader()
+        self._transport: asyncio.Transport
+        self._calls: deque[Call] = deque()
+        """Begun, and not all of them answered, in order."""
+        self._reading: Call | None = None
+        """The last of them, while its body has not been read."""
+        self._out: list[bytes] = []
+        self._last = False
+        """No further request begins."""
+        self._advancing = self._clogged = self._paused = self._at_eof = self._lingering = self._lost = self._broken = False
+        self._linger: asyncio.TimerHandle | None = None
+        self.used_at = time.monotonic()
+
+    # -- the transport's side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._server.lost(self)
+        if self._linger is not None:
+            self._linger.cancel()
+        for call in self._calls:
+            if not call.token:
+                call.leave()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._lingering:
+            self._reader.feed(bytes(self._server.buffer[:nbytes]))
+            self._advance()
+
+    def eof_received(self) -> bool:
+        """The client sends no more, and may wait for answers."""
+        self._at_eof = True
+        if self._lingering or (self._reading is not None and self._reading.response is None):
+            self._transport.close()
+            return False
+        self._advance()
+        return True
+
+    def pause_writing(self) -> None:
+        self._clogged = True
+        self._advance()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        self._advance()
+
+    # -- what the calls say -------------------------------------------------------------------------------------------
+
+    def answered(self, call: Call) -> None:
+        """See `Caller`; so the next two."""
+        calls = self._calls
+        while calls and calls[0].response is not None:
+            self._send(calls.popleft())
+        self._advance()
+
+    def go_on(self) -> None:
+        self._advance()
+
+    def send_continue(self, call: Call) -> None:
+        if self._calls[0] is call:
+            self._out.append(CONTINUE)
+
+    def _send(self, call: Call) -> None:
+        head, response = call.head, call.response
+        assert response is not None
+        self.used_at = now = time.monotonic()
+        if call.closes or self._api.calls.stopping or not head.keep_alive:
+            self._last = True
+        keeps = not self._last or bool(self._calls)
+        self._out.append(encoded(response, head.minor, keeps, self._server.date.line(now), head.method == "HEAD"))
+
+    # -- going on -----------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin what can begin, then send what is ready."""
+        if self._advancing or self._lost:
+            return
+        self._advancing = True
+        try:
+            while not self._clogged and (self._begin() if self._reading is None else self._read_body(self._reading)):
+                pass
+        except Malformed as error:
+            self._refuse(Problem(400, "invalid", str(error)))
+        self._advancing = False
+        self._flush()
+
+    def _begin(self) -> bool:
+        """Begin the next request; whether there was one."""
+        calls = self._calls
+        if self._last or (calls and (not calls[-1].concurrent or len(calls) >= CONCURRENT_MAX)):
+            return False
+        head = self._reader.head()
+        if head is None:
+            self._last = self._at_eof
+            return False
+        call = Call(self._api.calls, self, head)
+        calls.append(call)
+        self._last = not head.keep_alive
+        call.step(self._api.begin)
+        if self._reader.inside_body or call.then is not None:
+            self._reading = call
+        return True
+
+    def _read_body(self, call: Call) -> bool:
+        """Go on with the body of the last request; whether its end was reached."""
+        if call.response is not None:
+            return self._skip_body(call)
+        if call.then is None or call.waits_for_room:
+            return False
+        try:
+            body = self._reader.body(call.body_bytes_max)
+        except BodyTooLarge:
+            call.fail(too_large(call.what, call.body_bytes_max))
+            return False
+        if body is None:
+            call.body_grew(self._reader.body_bytes)
+            return False
+        self._reading = None
+        call.body_read(body)
+        return True
+
+    def _skip_body(self, call: Call) -> bool:
+        """It was answered early. A client that was to be told to go on may send the body or not: nobody knows."""
+        if self._last or call.head.fields.expects_continue or not self._reader.skip():
+            self._last |= call.head.fields.expects_continue
+            if self._linger is None:
+                self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+            return False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self._reading = None
+        return True
+
+    def _refuse(self, problem: Problem) -> None:
+        """What has come cannot be understood, nor what follows."""
+        self._last = self._broken = True
+        call, self._reading = self._reading, None
+        if call is None:
+            call = Call(self._api.calls, self, _NO_HEAD)
+            self._calls.append(call)
+        call.fail(problem)
+
+    def _flush(self) -> None:
+        if self._out:
+            self._transport.write(b"".join(self._out))
+            self._out.clear()
+        if self._last and not self._calls:
+            self._end()
+            return
+        reading = self._reading is not None and self._reading.waits_for_room
+        pause = self._clogged or reading or self._reader.unread_bytes > OWN_BYTES
+        if pause != self._paused:
+            self._paused = pause
+            (self._transport.pause_reading if pause else self._transport.resume_reading)()
+
+    def _end(self) -> None:
+        """All answers are on their way, and no more will be."""
+        if self._lingering:
+            return
+        if not (self._broken or self._reader.inside_body or self._reader.unread_bytes):
+            self._transport.close()
+            return
+        self._lingering = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        if self._linger is None:
+            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+
+    # -- the server's side --------------------------------------------------------------------------------------------
+
+    def close_if_idle(self, since: float) -> None:
+        """Close it unless it has an open call, or has been used since then."""
+        if not self._calls and self.used_at <= since:
+            if self._transport.get_write_buffer_size():
+                self._transport.abort()
+            else:
+                self._transport.close()
+
+    def finish(self) -> None:
+        """Take no further request."""
+        self._last = True
+        if not self._lost:
+            self._flush()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class ApiServer:
+    """Protocol factory for `loop.create_server`: all connections of one server."""
+
+    def __init__(self, api: HttpApi):
+        self.api = api
+        self.connections: set[Connection] = set()
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """Where the loop puts what it reads; taken from there before anything else is read."""
+        self.date = Date()
+        self._empty = asyncio.Event()
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> Connection:
+        if self._sweeping is None:
+            self._sweep()
+        return Connection(self)
+
+    def lost(self, connection: Connection) -> None:
+        """It is closed."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    def _sweep(self) -> None:
+        since = time.monotonic() - IDLE_SECONDS
+        for connection in list(self.connections):
+            connection.close_if_idle(since)
+        self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+    async def close(self, seconds: float) -> None:
+        """Close every connection, those with answers on their way after at most so long."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in list(self.connections):
+            connection.finish()
+        await self._all_closed(seconds)
+        for connection in list(self.connections):
+            connection.abort()
+        await self._all_closed(seconds)
+
+    async def _all_closed(self, seconds: float) -> None:
+        if self.connections:
+            self._empty.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), seconds)
