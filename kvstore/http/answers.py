@@ -12,7 +12,10 @@ JSON = b"Content-Type: application/json\r\n"
 OCTETS = b"Content-Type: application/octet-stream\r\n"
 TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
-_STATUS_LINES = [{s.value: b"HTTP/1.%d %d %b\r\n" % (minor, s, s.phrase.encode()) for s in HTTPStatus} for minor in (0, 1)]
+_STATUS_LINES = [
+    {status.value: b"HTTP/1.%d %d %b\r\n" % (minor, status, status.phrase.encode()) for status in HTTPStatus}
+    for minor in (0, 1)
+]
 _CONNECTION = {
     (0, False): b"",
     (0, True): b"Connection: keep-alive\r\n",

@@ -4,8 +4,8 @@ Theory of operation. A connection (`kvstore.http.connection`) reads requests and
 its route checks it, has its body read (`Call.read_body`), has the transaction ordered and executed (`Node.execute`) and
 renders the result: one function per step, each called when the step before is done, for a request should cost little
 beside what ordering it costs. There is no router: keys are bytes that stand percent-encoded in the raw path. Whatever
-goes wrong is raised as `Problem` and rendered in one place (`Call.step`). Nothing is ordered before the whole request has
-been read and checked.
+goes wrong is raised as `Problem` and rendered in one place (`Call.step`). Nothing is ordered before the whole request
+has been read and checked.
 
     PUT|GET|DELETE /v1/kv/{key}      raw bytes; ETag = version; If-Match, If-None-Match
     GET  /v1/kv?prefix=&limit=&page_token=
@@ -54,8 +54,8 @@ class Node(Protocol):
     def execute(
         self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
     ) -> int:
-        """Have it ordered and executed; `answer` is called once, possibly before this returns. NO_ID: it only reads, and
-        nobody can repeat it. Returns what `forget` takes, not 0."""
+        """Have it ordered and executed; `answer` is called once, possibly before this returns. NO_ID: it only reads,
+        and nobody can repeat it. Returns what `forget` takes, not 0."""
 
     def forget(self, token: int) -> None:
         """Nobody waits for that answer any longer: it is not called. Nobody knows the outcome."""
@@ -89,6 +89,7 @@ class HttpApi:
         self.metrics = metrics
         self.calls = Calls(limits, metrics, node.forget)
         self._routes: dict[str, dict[str, Callable[[Call], None]]] = {
+            KV: {"GET": self._get, "HEAD": self._get, "PUT": self._put, "DELETE": self._delete},
             "/v1/kv": {"GET": self._scan},
             "/v1/txn": {"POST": self._txn},
             "/v1/cluster": {"GET": self._cluster},
@@ -96,17 +97,16 @@ class HttpApi:
             "/readyz": {"GET": self._readyz},
             "/metrics": {"GET": self._metrics},
         }
-        self._kv_routes = {"GET": self._get, "HEAD": self._get, "PUT": self._put, "DELETE": self._delete}
 
     def begin(self, call: Call) -> None:
         """A request whose head has come, and of its body perhaps nothing."""
         path, method = call.path, call.head.method
         if path.startswith(KV):
-            call.route, methods = KV, self._kv_routes
-        elif path in self._routes:
-            methods = self._routes[path]
-        else:
-            raise Problem(404, "unknown_path", f"known are {KV}{{key}}, {', '.join(self._routes)}")
+            call.route = KV
+        methods = self._routes.get(call.route)
+        if methods is None:
+            known = ", ".join(self._routes).replace(KV, f"{KV}{{key}}", 1)
+            raise Problem(404, "unknown_path", f"known are {known}")
         handler = methods.get(method)
         if handler is None:
             allow = ", ".join(methods)

@@ -1,14 +1,14 @@
 """The connections of clients: bytes to requests, answers to bytes, in the order of the requests.
 
-Theory of operation. Whatever has come goes to the connection's `RequestReader`; `_advance` begins every request that may
-begin and then writes all that is ready, once. A request begins when all before it on this connection are answered, since
-it may rely on their effects (RFC 9112, Section 9.3.2), unless the one before it said `X-Concurrent: 1`: then what
+Theory of operation. Whatever has come goes to the connection's `RequestReader`; `_advance` begins every request that
+may begin and then writes all that is ready, once. A request begins when all before it on this connection are answered,
+since it may rely on their effects (RFC 9112, Section 9.3.2), unless the one before it said `X-Concurrent: 1`: then what
 follows it does not. Answers leave in order all the same. What a client sends while it cannot be served stays in its
 socket: it is not read while its answers pile up, while a body waits for room, or while too much is unread already.
 
-A connection ends when its client or an answer says so, after a breach of the protocol, or after `IDLE_SECONDS` without a
-request. If more may be on its way, our side is closed first and what comes is dropped for a moment: a socket closed over
-unread bytes is reset, and the client would lose the answer.
+A connection ends when its client or an answer says so, after a breach of the protocol, or after `IDLE_SECONDS` without
+a request. If more may be on its way, our side is closed first and what comes is dropped for a moment: a socket closed
+over unread bytes is reset, and the client would lose the answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import contextlib
 import time
 from collections import deque
 from typing import cast
+
+import structlog
 
 from kvstore.http.answers import CONTINUE, Date, encoded
 from kvstore.http.app import HttpApi
@@ -33,6 +35,7 @@ LINGER_SECONDS = 1.0
 """How long what nobody wants is still read, so that its sender gets to the answer."""
 READ_BYTES = 64 * 1024
 
+_log = structlog.get_logger("kvstore.http")
 _NO_HEAD = Head("", "", 1, Fields(b""))
 
 
@@ -51,7 +54,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._last = False
         """No further request begins."""
-        self._advancing = self._clogged = self._paused = self._at_eof = self._lingering = self._lost = self._broken = False
+        self._advancing = self._clogged = self._paused = False
+        self._at_eof = self._broken = self._lingering = self._lost = False
         self._linger: asyncio.TimerHandle | None = None
         self.used_at = time.monotonic()
 
@@ -130,10 +134,15 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._clogged and (self._begin() if self._reading is None else self._read_body(self._reading)):
                 pass
+            self._flush()
         except Malformed as error:
             self._refuse(Problem(400, "invalid", str(error)))
-        self._advancing = False
-        self._flush()
+            self._flush()
+        except Exception:  # ours, and in the replica's own turn: it must cost this connection and no more
+            _log.exception("our own error")
+            self._transport.abort()
+        finally:
+            self._advancing = False
 
     def _begin(self) -> bool:
         """Begin the next request; whether there was one."""

@@ -2,8 +2,8 @@
 
 Strict where leniency lets two readers of the same bytes disagree about where a request ends (request smuggling): lines
 end with CRLF, nothing is folded, a name ends at its colon, and a body has one `Content-Length` or is `chunked`, never
-both. What breaks a rule is `Malformed`; nothing that follows it on the connection can be trusted. No length is believed:
-lines, fields and heads are limited here, a body by whoever asks for it, before a byte more is kept.
+both. What breaks a rule is `Malformed`; nothing that follows it on the connection can be trusted. No length is
+believed: lines, fields and heads are limited here, a body by whoever asks for it, before a byte more is kept.
 """
 
 from __future__ import annotations

@@ -218,8 +218,8 @@ class Host:
         self._schedule()
 
     def request(self, request: Any, answer: Callable[[Any], None]) -> int:
-        """Calls `answer`, which must not raise, with what `Application.on_request` answers to this; or with HostStopped,
-        and then it is unknown whether the request has an effect. Returns what `forget` takes.
+        """Calls `answer`, which must not raise, with what `Application.on_request` answers to this; or with
+        HostStopped, and then it is unknown whether the request has an effect. Returns what `forget` takes.
 
         Overloaded or HostStopped: nothing was done.
         """

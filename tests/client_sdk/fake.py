@@ -69,7 +69,7 @@ class FakeReplica:
         try:
             return await self.cluster.serve(http, body, fault)
         except errors.Problem as problem:
-            return problem.response()
+            return problem_answer(problem)
 
 
 class FakeCluster:
@@ -174,7 +174,7 @@ class FakeCluster:
         try:
             answer = self.execute_http(http, body, key_header or "")
         except errors.Problem as problem:
-            answer = problem.response()
+            answer = problem_answer(problem)
         if key_header:
             self.first_answers[key_header] = (digest, answer)
         return answer
@@ -244,6 +244,12 @@ class FakeCluster:
         text = (row[0] if row else b"") + operation.value if isinstance(operation, Append) else operation.value
         self.rows[key] = (text, version)
         return OperationResult(length=len(text) if isinstance(operation, Append) else 0)
+
+
+def problem_answer(problem: errors.Problem) -> web.Response:
+    status, lines, body = problem.response()
+    headers = dict(line.split(": ", 1) for line in lines.decode().splitlines())
+    return web.Response(status=status, headers=headers, body=body)
 
 
 def json_answer(body: bytes) -> web.Response:

@@ -14,7 +14,8 @@ from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import KeyValue, OperationResult, Result, Transaction
 from kvstore.config import Limits
 from kvstore.core.messages import Answered, Refused
-from kvstore.http.app import ApiServer, HttpApi
+from kvstore.http.app import HttpApi
+from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics, flat_numbers
 from multicast.types import MessageId, Timestamp, new_message_id
 
@@ -30,10 +31,24 @@ class FakeNode:
     """A replica whose answers a test chooses."""
 
     def __init__(self, execute: Execute, not_ready: str = "", full: str = "", broken: str = ""):
-        self.execute = execute
+        self._execute = execute
+        self._under_way: dict[int, asyncio.Task[None]] = {}
         self.not_ready = not_ready
         self.full = full
         self.broken = broken
+
+    def execute(
+        self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
+    ) -> int:
+        async def work() -> None:
+            answer(await self._execute(message_id, transaction))
+
+        token = len(self._under_way) + 1
+        self._under_way[token] = asyncio.create_task(work())
+        return token
+
+    def forget(self, token: int) -> None:
+        self._under_way[token].cancel()
 
     def new_message_id(self) -> MessageId:
         return new_message_id(1_700_000_000_000_000, 1)
@@ -97,8 +112,7 @@ async def serving(node: FakeNode, **limits: int) -> AsyncIterator[Client]:
         yield Client(api, server.sockets[0].getsockname()[1])
     finally:
         server.close()
-        factory.pre_shutdown()
-        await factory.shutdown(1.0)
+        await factory.close(1.0)
 
 
 def is_problem(found: dict[str, Any], **members: Any) -> bool:
@@ -161,10 +175,11 @@ async def test_a_refusal_is_passed_on(code: str, status: int) -> None:
 
 
 async def test_our_own_bug_is_a_500_without_its_innards() -> None:
-    async def burst(message_id: MessageId, transaction: Transaction) -> Answered:
-        raise RuntimeError("innards")
+    class Bursting(FakeNode):
+        def execute(self, *arguments: Any) -> int:
+            raise RuntimeError("innards")
 
-    async with serving(FakeNode(burst)) as client:
+    async with serving(Bursting(never)) as client:
         status, _, body = await client("PUT", "/v1/kv/a", b"x")
         assert status == 500 and b"innards" not in body
         assert is_problem(json.loads(body), code="internal", outcome="unknown")
@@ -207,7 +222,7 @@ async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> 
         async with asyncio.timeout(10):
             while len(waiting) < 2:
                 await asyncio.sleep(0.01)
-            draining = asyncio.create_task(client.api.drain(0.3))
+            draining = asyncio.create_task(client.api.calls.drain(0.3))
             await asyncio.sleep(0)
             refused = await client.problem("PUT", "/v1/kv/new", b"x")
             assert is_problem(refused, code="stopping", retryable=True, outcome="not_applied")

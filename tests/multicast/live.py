@@ -15,6 +15,7 @@ from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
 from multicast.runtime import FileDisk, Host
 from multicast.runtime.greeting import decode_greeting, encode_greeting
+from multicast.runtime.host import HostStopped
 from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
 from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.multicast.scripted import Keeper, Scripted
@@ -103,7 +104,19 @@ class Cluster:
 
     async def multicast(self, origin: ProcessId, payload: bytes, *groups: GroupId) -> int:
         """Multicast and wait until this process delivers it; returns the position."""
-        return int(await soon(self.hosts[origin].request(self.message(origin, payload, *groups))))
+        return int(await soon(self.request(origin, self.message(origin, payload, *groups))))
+
+    async def request(self, process: ProcessId, request: Any) -> Any:
+        """What this process answers; what `Host.request` raises, and HostStopped if it stops before."""
+        host, answer = self.hosts[process], asyncio.get_running_loop().create_future()
+        token = host.request(request, answer.set_result)
+        try:
+            result = await answer
+        finally:
+            host.forget(token)
+        if isinstance(result, HostStopped):
+            raise result
+        return result
 
     def scripted(self, process: ProcessId) -> Scripted:
         protocol = self.hosts[process].engine.protocol

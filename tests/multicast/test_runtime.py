@@ -328,7 +328,7 @@ async def test_a_disk_error_stops_the_host_and_releases_nothing(clusters: Any, t
     disk.gate.clear()
     disk.failing = True
     await cluster.multicast(0, b"lost")
-    waiting = asyncio.ensure_future(cluster.hosts[0].request("nobody answers this"))
+    waiting = asyncio.ensure_future(cluster.request(0, "nobody answers this"))
     await asyncio.sleep(0)
     with capture_logs() as logs:
         disk.gate.set()
@@ -338,7 +338,7 @@ async def test_a_disk_error_stops_the_host_and_releases_nothing(clusters: Any, t
     with pytest.raises(HostStopped, match="unknown"):
         await soon(waiting)
     with pytest.raises(HostStopped):
-        await cluster.hosts[0].request("anything")
+        await cluster.request(0, "anything")
     await cluster.stop(0)
     await cluster.start(0)
     await cluster.connected()
@@ -394,7 +394,7 @@ async def test_a_request_that_is_given_up_is_forgotten(clusters: Any) -> None:
     cluster = clusters(ONE)
     await cluster.start()
     host = cluster.hosts[0]
-    waiting = asyncio.ensure_future(host.request("nobody answers this"))
+    waiting = asyncio.ensure_future(cluster.request(0, "nobody answers this"))
     await eventually(lambda: host.status()["requests"] == 1)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
