@@ -200,7 +200,7 @@ class FakeCluster:
                 raise errors.Problem(404, "not_found", "no such key")
             return web.Response(body=found.value, headers={"ETag": f'"{found.version}"'})
         operation: Operation = Put(key, body) if http.method == "PUT" else Delete(key)
-        result = self.execute(Txn(request.conditions_of(http, key), (operation,)))
+        result = self.execute(Txn(request.conditions_of(http.headers, key), (operation,)))
         if not result.succeeded:
             raise errors.Problem(412, "precondition_failed", "the condition does not hold")
         deleted = result.results[0].deleted
