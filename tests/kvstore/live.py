@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvstore import cluster, config
+from kvstore.api.model import Transaction
+from kvstore.core.messages import Answered, Refused
+from kvstore.host import LiveReplica
+from multicast.types import MessageId
 from tests.ports import free_base_port
 
 
@@ -90,6 +95,13 @@ def running_cluster(
         yield [Replica(r.host, r.http_port) for r in made.replicas]
     finally:
         cluster.stop_started(directory, started, said.append)
+
+
+async def executed(replica: LiveReplica, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
+    """What a replica in this process answers."""
+    answer: asyncio.Future[Answered | Refused] = asyncio.get_running_loop().create_future()
+    replica.execute(message_id, transaction, answer.set_result)
+    return await answer
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:

@@ -19,6 +19,7 @@ from kvstore import config
 from kvstore.api.model import Add, Get, Operation, Put, Range, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
+from tests.kvstore.live import executed
 from tests.ports import free_ports
 
 ID = UUID("019000c7-af88-7123-8001-234567890abc").bytes
@@ -51,7 +52,7 @@ async def running(directory: Path) -> AsyncIterator[list[LiveReplica]]:
 
 
 async def result(replica: LiveReplica, *operations: Operation, message_id: bytes = b"") -> Answered:
-    answer = await replica.execute(message_id or replica.new_message_id(), Transaction((), operations))
+    answer = await executed(replica, message_id or replica.new_message_id(), Transaction((), operations))
     assert isinstance(answer, Answered), answer
     return answer
 

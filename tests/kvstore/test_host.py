@@ -9,7 +9,9 @@ import pytest
 
 from kvstore import config, host
 from kvstore.api.model import Get, Put, Transaction
+from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered
+from tests.kvstore.live import executed
 from tests.multicast.live import eventually
 from tests.ports import free_base_port
 
@@ -28,13 +30,13 @@ async def test_reads_that_nobody_can_repeat_write_nothing_but_now_and_then_the_p
     live = host.LiveReplica(tmp_path, config.load(tmp_path), 0)
     await live.start()
     try:
-        assert isinstance(await live.execute(live.new_message_id(), PUT), Answered)
+        assert isinstance(await executed(live, live.new_message_id(), PUT), Answered)
         await eventually(lambda: live._store.position == 1, "the put is committed")
         for _ in range(9):
-            assert isinstance(await live.execute(None, GET), Answered)
+            assert isinstance(await executed(live, NO_ID, GET), Answered)
             assert live.status()["write_buffer_bytes"] == 0
         assert live._store.position == 1
-        assert isinstance(await live.execute(None, GET), Answered)
+        assert isinstance(await executed(live, NO_ID, GET), Answered)
         await eventually(lambda: live._store.position == 11, "the position is committed")
     finally:
         await live.stop()
