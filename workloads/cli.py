@@ -28,6 +28,10 @@ def bench_command(
         str | None,
         typer.Option(metavar="all|A,B", help="Instead of TARGET: these protocols, a fresh cluster each, in one table."),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="etcd", help="Instead of TARGET: a fresh cluster and a fresh etcd in turns, with ratios."),
+    ] = None,
     clients: Annotated[str | None, typer.Option(help="Default: 1,16,100,256; with --protocols 1,64.")] = None,
     kinds: Annotated[
         str | None,
@@ -36,7 +40,7 @@ def bench_command(
             " Default: put,get,txn1,txn; with --protocols txn1,txn."
         ),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Per measurement. Default: 4.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Per measurement. Default: 4; with --against 1.75.")] = None,
     open_loop: Annotated[
         bool, typer.Option("--open", help="Then also in open loop, at 25, 50 and 75 % of the throughput just measured.")
     ] = False,
@@ -44,31 +48,44 @@ def bench_command(
     value_bytes: Annotated[int, typer.Option(help="Of every value written.")] = 100,
     records: Annotated[int, typer.Option(help="How many keys there are.")] = 10_000,
     distribution: Annotated[str, typer.Option(help="Of YCSB's keys: zipfian, latest, uniform; else as it says.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="1 and 100 clients, short measurements.")] = False,
+    load: Annotated[str, typer.Option(help="What sends the requests: own, or wrk (closed loop, no YCSB).")] = "own",
+    rounds: Annotated[int | None, typer.Option(help="With --against: medians of so many. Default: 3.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="1 and 100 clients, short measurements, one round.")] = False,
     output: OutputOption = Output.text,
 ) -> int:
-    """Measure a running cluster, or compare protocols: throughput, latency and costs by number of clients."""
+    """Measure a running cluster, or compare with etcd, or protocols: throughput, latency and costs by clients."""
     from workloads import compare
-    from workloads.bench import measure
+    from workloads.bench import against as versus
+    from workloads.bench import etcd, measure, wrk
     from workloads.bench.kinds import chosen
 
-    if (target is None) == (protocols is None):
-        raise UserError("bench: give either TARGET, a running cluster, or --protocols")
-    options: dict[str, Any] = {"clients": (1, 100), "seconds": 1.5, "warmup": 0.5} if quick else {}
+    if sum(one is not None for one in (target, protocols, against)) != 1:
+        raise UserError("bench: give one of TARGET, a running cluster, --protocols, and --against")
+    if against not in (None, versus.ETCD):
+        raise UserError(f"--against: only {versus.ETCD}, not {against[:60]!r}")
+    options: dict[str, Any] = {}
     if protocols is not None:
-        options = {"clients": compare.CLIENTS, "kinds": compare.KINDS} | options
+        options = {"clients": compare.CLIENTS, "kinds": compare.KINDS}
+    elif against is not None:
+        options = {"seconds": versus.SECONDS, "warmup": versus.WARMUP_SECONDS}
+    if quick:
+        options |= {"clients": (1, 100), "seconds": 1.5, "warmup": 0.4}
     if clients is not None:
         options["clients"] = _numbers("--clients", clients)
     if kinds is not None:
         options["kinds"] = chosen(kinds)
     if seconds is not None:
         options["seconds"] = seconds
-    options |= {"open_loop": open_loop, "rate": rate, "value_bytes": value_bytes, "records": records}
+    options |= {"open_loop": open_loop, "rate": rate, "value_bytes": value_bytes, "records": records, "load": load}
     plan = measure.Plan(**options, distribution=distribution)
     json = output is Output.json
     try:
-        return measure.run(target, plan, json) if target is not None else compare.run(protocols or "", plan, json)
-    except (ValueError, KvError) as error:
+        if target is not None:
+            return measure.run(target, plan, json)
+        if protocols is not None:
+            return compare.run(protocols, plan, json)
+        return versus.run(plan, rounds or (1 if quick else versus.ROUNDS), json)
+    except (ValueError, KvError, etcd.NoEtcd, wrk.NoWrk) as error:
         raise UserError(f"bench: {error}") from None
 
 

@@ -110,10 +110,10 @@ async def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         await measure.measure("http://127.0.0.1:1", Plan(**options))
 
 
-def store_of(shard_map: ShardMap) -> KvStore:
+def store_of(shard_map: ShardMap, with_ids: bool = True) -> KvStore:
     urls: dict[int, tuple[str, ...]] = {shard: (f"http://127.0.0.1:{shard + 1}",) for shard in (0, 1)}
     view = ClusterView("0" * 32, shard_map, urls, {}, 1000)
-    return KvStore(view, AsyncClient(urls[0]), random.Random(1))
+    return KvStore(view, AsyncClient(urls[0]), random.Random(1), with_ids)
 
 
 @pytest.mark.parametrize(("kind", "shards"), [("txn1", 1), ("txn", 2)])
@@ -129,6 +129,14 @@ def test_transactions_touch_as_many_shards_as_they_say(kind: str, shards: int) -
         assert len(keys) == 2
         assert shard_map.shard_of(keys[0]) == place
         assert len({shard_map.shard_of(key) for key in keys}) == shards
+
+
+def test_writes_carry_ids_of_their_own_unless_they_will_be_repeated() -> None:
+    with_ids, without = (store_of(ShardMap.even([0, 1]), one) for one in (True, False))
+    assert with_ids.put("k/1", "v") != with_ids.put("k/1", "v")
+    assert b"Idempotency-Key" in with_ids.transaction(("k/1", "k/2"), "v")[1]
+    assert without.put("k/1", "v") == without.put("k/1", "v")
+    assert b"Idempotency-Key" not in without.transaction(("k/1", "k/2"), "v")[1]
 
 
 def test_metrics_are_read_without_their_labels() -> None:

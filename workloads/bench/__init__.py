@@ -7,5 +7,8 @@
     ycsb         key distributions and mixes of the Yahoo! Cloud Serving Benchmark
     costs        what servers spent meanwhile: processor time, syncs, journal bytes, bundles
     measure      one line per kind and number of clients; the report on one running cluster
+    wrk          the same requests sent by wrk
     clusters     clusters that are started for a while
+    etcd         three nodes of etcd that are started for a while, and how requests to them look
+    against      our store and etcd in turns, with ratios
 """

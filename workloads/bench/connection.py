@@ -67,7 +67,7 @@ class Connection:
                 return None
             length = content_length(data[:end])
             self._missing = _CHUNKED if length is None else end + 4 + length
-        if not data.endswith(b"\r\n0\r\n\r\n") if self._missing == _CHUNKED else len(data) < self._missing:
+        if not _ends(data) if self._missing == _CHUNKED else len(data) < self._missing:
             self._received = data
             return None
         self._received, self._missing = b"", _UNKNOWN
@@ -76,6 +76,11 @@ class Connection:
     def close(self) -> None:
         """Drop the connection."""
         self.socket.close()
+
+
+def _ends(data: bytes) -> bool:
+    """Whether an answer in chunks is whole: the last has no bytes, trailers may follow. Bodies are JSON on one line."""
+    return data.endswith(b"\r\n\r\n") and data.find(b"\r\n0\r\n", data.find(b"\r\n\r\n") + 2) >= 0
 
 
 def content_length(head: bytes) -> int | None:

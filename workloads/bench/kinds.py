@@ -74,7 +74,9 @@ class Uniform:
     def _transaction(self, key: str) -> Operation:
         own = self._store.shard_of(key)
         others = [shard for shard in range(len(self._of_shard)) if (shard != own) == (self._kind == "txn")]
-        other = self._rng.choice(self._of_shard[self._rng.choice(others)])
+        other = key
+        while other == key:
+            other = self._rng.choice(self._of_shard[self._rng.choice(others)])
         return Operation(self._kind, (self._store.transaction((key, other), self.value),))
 
 

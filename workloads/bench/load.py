@@ -80,7 +80,7 @@ class Load:
         self.tally = Tally()
         self._clients_wanted = clients
         self._make = make
-        self._seconds, self._warmup = seconds, warmup
+        self.seconds, self._warmup = seconds, warmup
         self._gap_ns = 1e9 / rate if rate else 0.0
         self._rng = random.Random(seed)
         self._clients: list[_Client] = []
@@ -126,7 +126,7 @@ class Load:
     def _run(self) -> None:
         began, cpu = time.monotonic_ns(), time.thread_time_ns()
         self._from = began + int(self._warmup * 1e9)
-        self._until = self._from + int(self._seconds * 1e9)
+        self._until = self._from + int(self.seconds * 1e9)
         self._next_due = began + self._rng.random() * self._gap_ns
         for client in self._clients:
             self._rest(client, began)

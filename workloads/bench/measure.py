@@ -31,12 +31,14 @@ from workloads.bench.costs import Costs, between, look, sync_ms
 from workloads.bench.kinds import KINDS, RECORDS, VALUE_BYTES, Workload, check_kinds, workload
 from workloads.bench.load import Load, Tally
 from workloads.bench.store import KvStore, Store
+from workloads.bench.wrk import WrkLoad, find_wrk
 
 CLIENTS = (1, 16, 100, 256)
 SECONDS = 4.0
 WARMUP_SECONDS = 1.0
 SHARES = (0.25, 0.5, 0.75)
 """Of saturation, at which open loop is measured."""
+LOADS = ("own", "wrk")
 LATENCY_US_MAX = 60_000_000
 LIBRARIES = ("aiohttp", "lmdb", "msgpack", "msgspec", "tenacity")
 _OVERHEAD_SECONDS = 0.4
@@ -48,6 +50,7 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
     seconds, warmup: for each line. value_bytes: of every value written. records: how many keys there are.
     distribution: of YCSB's keys, "" for the workload's own. open_loop: also at SHARES of the highest throughput just
     measured. rate: instead of closed loop, so many operations per second from as many clients as may be.
+    load: "own" (`workloads.bench.load`) or "wrk", which is asked for closed loop only.
     """
 
     clients: tuple[int, ...] = CLIENTS
@@ -59,6 +62,7 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
     distribution: str = ""
     open_loop: bool = False
     rate: float = 0.0
+    load: str = "own"
     seed: int = 1
 
     def check(self) -> None:
@@ -68,6 +72,12 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
             raise ValueError("clients: each from 1 to 1024")
         if not 0.1 <= self.seconds <= 600 or not 0 <= self.warmup <= 60:
             raise ValueError("seconds: from 0.1 to 600; warmup: from 0 to 60")
+        if self.load not in LOADS:
+            raise ValueError(f"load: {', '.join(LOADS)}, not {self.load!r}")
+        if self.load == "wrk":
+            find_wrk()
+            if self.rate or self.open_loop or any(kind not in KINDS for kind in self.kinds):
+                raise ValueError(f"wrk sends {', '.join(KINDS)} in closed loop only")
         if self.rate and (not 1 <= self.rate <= 1_000_000 or self.open_loop):
             raise ValueError("rate: from 1 to 1000000 per second, and not together with shares of saturation")
 
@@ -98,15 +108,16 @@ class Latency(msgspec.Struct, kw_only=True):
 class Line(Latency, kw_only=True):
     """One measurement.
 
-    rate: what was asked for per second, in open loop; None in closed loop. fdatasync_ms: the median of the replicas'
-    own medians, asked for right afterwards. generator_cpu: the share of one core that the load took. errors: status ->
-    count ("lost": the connection broke; "unanswered": at the end). operations: the latency of each, where a kind has
-    several.
+    rate: what was asked for per second, in open loop; None in closed loop. share: of saturation. fdatasync_ms: the
+    median of the replicas' own medians, asked for right afterwards. generator_cpu: the share of one core that the load
+    took. errors: status -> count ("lost": the connection broke; "unanswered": at the end). operations: the latency of
+    each, where a kind has several.
     """
 
     kind: str
     clients: int
     rate: float | None = None
+    share: float | None = None
     per_second: float
     fdatasync_ms: float | None = None
     generator_cpu: float
@@ -141,8 +152,9 @@ async def lines_of(store: Store, plan: Plan, on_line: OnLine | None = None) -> l
     in_all = plan.lines(len(store.servers))
     filled: set[str] = set()
 
-    async def measured(kind: str, make: Workload, clients: int, rate: float) -> Line:
+    async def measured(kind: str, make: Workload, clients: int, rate: float, share: float | None = None) -> Line:
         line = await _line(store, plan, kind, make, clients, rate)
+        line.share = share
         lines.append(line)
         if on_line:
             on_line(line, len(lines), in_all)
@@ -159,12 +171,16 @@ async def lines_of(store: Store, plan: Plan, on_line: OnLine | None = None) -> l
         closed = [await measured(kind, make, clients, 0.0) for clients in plan.clients]
         for share in SHARES if plan.open_loop else ():
             saturation = max(line.per_second for line in closed)
-            await measured(kind, make, max(plan.clients), max(1.0, share * saturation))
+            await measured(kind, make, max(plan.clients), max(1.0, share * saturation), share)
     return lines
 
 
 async def _line(store: Store, plan: Plan, kind: str, make: Workload, clients: int, rate: float) -> Line:
-    load = Load(store.servers, clients, make, plan.seconds, plan.warmup, rate, plan.seed)
+    load: Load | WrkLoad
+    if plan.load == "wrk":
+        load = WrkLoad(store.servers, clients, make, plan.seconds)
+    else:
+        load = Load(store.servers, clients, make, plan.seconds, plan.warmup, rate, plan.seed)
     before = await look(store.all_servers)
     try:
         tally = await asyncio.to_thread(load.run)
@@ -178,7 +194,7 @@ async def _line(store: Store, plan: Plan, kind: str, make: Workload, clients: in
         kind=kind,
         clients=clients,
         rate=round(rate, 1) or None,
-        per_second=round(whole.requests / plan.seconds, 1),
+        per_second=round(whole.requests / load.seconds, 1),
         fdatasync_ms=sync_ms(after),
         generator_cpu=round(tally.cpu_ns / max(tally.ran_ns, 1), 2),
         costs=between(before, after, store.servers, tally.succeeded, tally.cpu_ns),
@@ -215,7 +231,8 @@ async def measure(
         view = ClusterView.parse(msgspec.json.encode(first))
         if not plan.kinds_for(len(view.urls)):
             raise ValueError("kinds: txn needs two shards, and this cluster has one")
-        lines = await lines_of(KvStore(view, client, random.Random(plan.seed)), plan, on_line)
+        store = KvStore(view, client, random.Random(plan.seed), with_ids=plan.load != "wrk")
+        lines = await lines_of(store, plan, on_line)
         replicas = await _replica_facts(client, view)
     return Report(
         lines=lines,
