@@ -1,4 +1,4 @@
-"""A cluster's directory of data format 1, whose LMDB held the protocol's state: it opens, and nothing is lost.
+"""Data of format 1, when a message was one transaction and LMDB held the protocol's state: all of it is read as ever.
 
 `format_1.tar.xz` was written by two replicas (white_box, a shard each, clocks in June 2024) that were killed with -9:
 what is called "first", and a transaction under `ID`, had been committed to LMDB; the rest was in the journals only.
@@ -17,9 +17,13 @@ import pytest
 
 from kvstore import config
 from kvstore.api.model import Add, Get, Operation, Put, Range, Transaction
+from kvstore.core.audit import APPLIED, FAILED, Outcome, Read, Write, decode_outcomes
+from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, encode_transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
+from multicast.types import AppMessage, Timestamp
 from tests.kvstore.live import executed
+from tests.kvstore.one_replica import Bench, key
 from tests.ports import free_ports
 
 ID = UUID("019000c7-af88-7123-8001-234567890abc").bytes
@@ -70,3 +74,41 @@ async def test_everything_is_there_and_stays_there_in_format_2(directory: Path) 
         await result(first, Put(b"new", b"x"))
     async with running(directory) as (_, second):
         assert await everything(second) == HELD | {b"new": b"x"}
+
+
+# -- in journals ------------------------------------------------------------------------------------------------------
+
+
+def single(transaction: Transaction, message_id: bytes) -> AppMessage:
+    """A message of format 1."""
+    payload = msgspec.msgpack.encode([1, msgspec.Raw(encode_transaction(transaction))])
+    return AppMessage(message_id, (0,), payload, 0)
+
+
+def test_a_single_transaction_is_a_bundle_of_one_whose_id_is_the_messages_and_its_version_the_timestamp() -> None:
+    bench = Bench()
+    message_id, put = bench.new_id(), Transaction((), (Put(key(0), b"v"),))
+    delivery = bench.order(single(put, message_id))
+    assert bench.store.get(key(0)) == (b"v", delivery.timestamp)
+    bench.deliver(put, message_id)
+    assert [outcome.id for outcome in bench.outcomes()] == [message_id, message_id]
+    bench.request(put, message_id)
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and answer.repeated and answer.result.version == delivery.timestamp
+
+
+def test_what_was_a_read_that_nobody_can_repeat_has_no_id() -> None:
+    get = Transaction((), (Get(b"k"),))
+    (bundled,) = decode_bundle(single(get, UUID("019000c7-af88-8123-8001-234567890abc").bytes))
+    assert bundled.id == NO_ID and decode_transaction(bundled) == get
+
+
+def test_an_outcome_of_format_1_is_that_of_a_bundle_of_one() -> None:
+    stamp, earlier = Timestamp(1_700_000_000_000_000, 3), Timestamp(5, 0)
+    record = [1, ID, stamp, FAILED, True, [[b"a", earlier]], [[b"b", b"x"], [b"c", None]], bytes(16), "no", b"a"]
+    found = decode_outcomes(msgspec.msgpack.encode(record))
+    reads, writes = (Read(b"a", earlier),), (Write(b"b", b"x"), Write(b"c", None))
+    assert found.outcomes == [Outcome(ID, FAILED, True, reads, writes, "no", b"a")]
+    assert (found.version_at(0), found.state_digest) == (stamp, bytes(16))
+    shortest = [1, ID, stamp, APPLIED, True, [], []]
+    assert decode_outcomes(msgspec.msgpack.encode(shortest)).outcomes == [Outcome(ID, APPLIED, True)]

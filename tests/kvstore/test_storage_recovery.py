@@ -48,6 +48,7 @@ class SingleReplica:
             dedup_window_us=10_000_000,
             leader_of=protocol.leader_of,
             digest_every=1,
+            rng=random.Random(self.now),
         )
         self.disk = FileDisk(self.path / "journal")
         self.journal = Journal(self.disk, CLUSTER, 0, 0)

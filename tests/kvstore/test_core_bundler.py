@@ -1,0 +1,193 @@
+"""Which requests leave together as one bundle, and when. See `kvstore.core.bundler`."""
+
+from __future__ import annotations
+
+from kvstore.api.model import Add, Compare, Delete, Get, Put, Transaction
+from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, UNDER_WAY, UNDER_WAY_MAX
+from kvstore.core.bundles import NO_ID, decode_bundle
+from kvstore.core.messages import ShardResults
+from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX
+from multicast.types import AppMessage, Timestamp, created_us, new_message_id
+from tests.kvstore.one_replica import NOW, Bench, key, result_of, write
+
+
+def ids_in(message: AppMessage) -> list[bytes]:
+    return [bundled.id for bundled in decode_bundle(message)]
+
+
+def put(bench: Bench, number: int = 0) -> bytes:
+    """A request for shard 0; its id."""
+    return bench.request(write(key(0, number)))
+
+
+def loaded(took_us: int = 80_000) -> tuple[Bench, list[AppMessage]]:
+    """Of shard 0 as many bundles are under way as may be without haste, each of one request, and it is known that one
+    takes so long."""
+    bench, left = Bench(), []
+    for _ in range(UNDER_WAY):
+        put(bench)
+        left += bench.multicast()
+    bench.now += took_us
+    bench.order(left.pop(0))
+    put(bench)
+    left += bench.multicast()
+    assert len(left) == UNDER_WAY
+    bench.answers()
+    return bench, left
+
+
+# -- when -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lone_request_leaves_at_once():
+    bench = Bench()
+    message_id = put(bench)
+    (message,) = bench.multicast()
+    assert ids_in(message) == [message_id] and message.destinations == (0,)
+
+
+def test_what_came_in_one_batch_leaves_together():
+    bench = Bench()
+    ids = [put(bench, number) for number in range(5)]
+    (message,) = bench.multicast()
+    assert ids_in(message) == ids
+
+
+def test_different_destinations_leave_apart():
+    bench = Bench()
+    here, there, both = (bench.request(write(*keys)) for keys in ([key(0)], [key(1)], [key(0), key(1)]))
+    messages = {message.destinations: ids_in(message) for message in bench.multicast()}
+    assert messages == {(0,): [here], (1,): [there], (0, 1): [both]}
+
+
+def test_what_waits_while_some_are_under_way_leaves_together_when_one_has_come_back():
+    bench, left = loaded()
+    waiting = [put(bench, number) for number in range(3)]
+    assert bench.multicast() == []
+    bench.order(left.pop(0))
+    (message,) = bench.multicast()
+    assert ids_in(message) == waiting
+
+
+def test_other_destinations_do_not_wait_for_it():
+    bench, _ = loaded()
+    put(bench)
+    bench.request(write(key(1)))
+    assert [message.destinations for message in bench.multicast()] == [(1,)]
+
+
+def test_a_bundle_has_come_back_when_all_in_it_are_answered():
+    bench, left = loaded()
+    bench.order(left.pop(0))
+    pair = [put(bench, number) for number in range(2)]
+    left += bench.multicast()
+    waiting = put(bench)
+    for message_id, number in zip(pair, range(2), strict=True):
+        assert bench.multicast() == []
+        result = result_of(write(key(0, number)), message_id, Timestamp(bench.now, number), [])
+        bench.hear(1, ShardResults(0, [result]))
+    (message,) = bench.multicast()
+    assert ids_in(message) == [waiting]
+
+
+def test_where_bundles_take_long_further_ones_leave_before_they_come_back():
+    bench, _ = loaded(took_us=80_000)
+    waiting = [put(bench, number) for number in range(3)]
+    assert bench.multicast() == []
+    assert bench.tick() == bench.now + 80_000 // PACE and bench.multicast() == []
+    bench.tick(80_000 // PACE)
+    (message,) = bench.multicast()
+    assert ids_in(message) == waiting
+
+
+def test_a_full_bundle_does_not_wait():
+    bench, _ = loaded()
+    ids = [put(bench) for _ in range(FULL_TRANSACTIONS + 1)]
+    (message,) = bench.multicast()
+    assert ids_in(message) == ids[:-1]
+    bench.request(write(key(0), value=bytes(FULL_BYTES)))
+    assert [len(ids_in(message)) for message in bench.multicast()] == [1, 1]
+
+
+def crowded() -> tuple[Bench, list[AppMessage]]:
+    """As many are under way as may be at all."""
+    bench, left = loaded()
+    while len(left) < UNDER_WAY_MAX:
+        put(bench)
+        bench.now += 100_000
+        left += bench.multicast()
+    return bench, left
+
+
+def test_there_is_a_limit_to_what_is_under_way():
+    bench, left = crowded()
+    for _ in range(FULL_TRANSACTIONS + 1):
+        put(bench)
+    bench.now += 1_000_000
+    assert bench.multicast() == []
+    bench.order(left.pop(0))
+    assert len(bench.multicast()) == 1
+
+
+def test_bundles_whose_results_never_come_do_not_block_the_lane_for_ever():
+    bench, _ = crowded()
+    bench.tick(WAIT_US_MAX + RESULT_RETRY_US + 1)
+    message_id = put(bench)
+    (message,) = bench.multicast()
+    assert ids_in(message) == [message_id]
+
+
+def test_a_bundle_that_the_protocol_refuses_is_no_longer_under_way():
+    bench, left = crowded()
+    for message in left:
+        bench.replica.on_refused(message, "too much", bench.now, bench.out)
+    assert {answer.code for answer in bench.answers()} == {"overloaded"}
+    put(bench)
+    assert len(bench.multicast()) == 1
+
+
+# -- what -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_waits_for_any_more_is_not_multicast():
+    bench, _ = loaded()
+    put(bench)
+    bench.tick(WAIT_US_MAX + RESULT_RETRY_US + 1)
+    assert {answer.code for answer in bench.answers()} == {"timeout"} and bench.multicast() == []
+
+
+def test_ids_of_bundles_are_fresh_and_as_young_as_what_is_in_them():
+    bench = Bench()
+    ahead = bench.request(write(key(0)), new_message_id(NOW + 5_000_000, 1))
+    (first,) = bench.multicast()
+    put(bench, 1)
+    (second,) = bench.multicast()
+    assert created_us(first.id) >= created_us(ahead) and created_us(second.id) >= NOW
+    assert len({ahead, first.id, second.id}) == 3
+
+
+def test_reads_that_nobody_can_repeat_have_no_id_in_the_bundle():
+    bench = Bench()
+    named = bench.request(write(key(0)))
+    bench.request(Transaction(success=(Get(key(0)),)), NO_ID)
+    (message,) = bench.multicast()
+    assert ids_in(message) == [named, NO_ID]
+
+
+def test_no_vote_depends_on_what_another_transaction_of_the_bundle_writes():
+    """Shards vote on all of them before any takes effect."""
+    bench = Bench()
+    a, b, far = key(0), key(0, 1), key(1)
+    first = bench.request(Transaction(success=(Put(a, b"1"), Put(far, b""))))
+    adds = bench.request(Transaction(success=(Add(a, 1), Put(far, b""))))
+    apart = bench.request(Transaction((Compare(b, "exists", "==", False),), (Put(far, b""),), (Delete(a),)))
+    compares = bench.request(Transaction((Compare(far, "exists", "==", True),), (Put(b, b""), Get(a))))
+    one, two, three = bench.multicast()
+    assert [ids_in(message) for message in (one, two, three)] == [[first, apart], [adds], [compares]]
+
+
+def test_in_one_shard_they_may_depend_on_one_another():
+    bench = Bench()
+    ids = [bench.request(Transaction(success=(Add(key(0), 1),))) for _ in range(3)]
+    (message,) = bench.multicast()
+    assert ids_in(message) == ids

@@ -1,0 +1,233 @@
+"""One replica alone: what clients ask and are answered, and the results that replicas tell one another."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.api.model import Compare, Get, OperationResult, Put, Range, Transaction
+from kvstore.core.bundles import NO_ID, unnamed_id, version_of
+from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT
+from kvstore.core.messages import Refused, ResultRequest, ShardResults
+from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX
+from multicast.types import Timestamp, new_message_id
+from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, result_of, write
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset_us", "code", "outcome"),
+    [
+        (-WINDOW - 1_000_000, "id_expired", "unknown"),
+        (15_000_000, "id_in_future", "unknown"),
+        (25_000_000, "id_in_future", "not_applied"),
+    ],
+)
+def test_ids_outside_the_window_are_refused_with_the_clock(offset_us, code, outcome):
+    bench = Bench()
+    bench.request(write(key(0)), new_message_id(NOW + offset_us, 1))
+    (refused,) = bench.answers()
+    assert (refused.code, refused.outcome) == (code, outcome)
+    assert "1700000000.000 s since 1970" in refused.message and bench.multicast() == []
+
+
+@pytest.mark.parametrize(
+    ("message_id", "transaction", "text"),
+    [
+        (bytes(16), write(b"k"), "UUIDv7"),
+        (None, write(b""), "success[0].key"),
+        (None, Transaction(), "no operation"),
+        (NO_ID, write(key(0)), "only reads"),
+        (NO_ID, Transaction(success=(Get(key(0)), Put(key(1), b""))), "only reads"),
+        (NO_ID, Transaction((Compare(key(0), "exists", "==", True),), (Get(key(0)),)), "only reads"),
+    ],
+)
+def test_invalid_requests_are_refused_before_anything_is_ordered(message_id, transaction, text):
+    bench = Bench()
+    bench.request(transaction, message_id)
+    (refused,) = bench.answers()
+    assert (refused.code, refused.outcome) == ("invalid", "not_applied")
+    assert text in refused.message and bench.multicast() == []
+
+
+def test_nobody_waits_for_ever():
+    bench = Bench()
+    bench.request(write(key(1)))
+    bench.tick(WAIT_US_MAX + RESULT_RETRY_US + 1)
+    (refused,) = bench.answers()
+    assert (refused.code, refused.outcome) == ("timeout", "unknown") and bench.replica.status()["requests_waiting"] == 0
+
+
+# -- reads that nobody can repeat -------------------------------------------------------------------------------------
+
+GET = Transaction(success=(Get(key(0)),))
+
+
+def test_a_read_that_nobody_can_repeat_leaves_nothing_in_the_store():
+    bench = Bench()
+    bench.deliver(write(key(0)))
+    before = bench.store.pending_bytes
+    bench.request(GET, NO_ID)
+    (message,) = bench.multicast()
+    bench.order(message)
+    (answer,) = bench.answers()
+    assert answer.result.results[0].found.value == b"v" and not answer.repeated
+    assert bench.store.pending_bytes == before
+    assert bench.outcomes()[-1].reads and bench.outcomes()[-1].id == NO_ID  # the audit sees it as any other
+
+
+def test_two_of_them_in_one_bundle_are_two():
+    bench = Bench()
+    bench.deliver(write(key(0)))
+    for transaction in (GET, Transaction(success=(Get(key(0, 1)),))):
+        bench.request(transaction, NO_ID)
+    (message,) = bench.multicast()
+    bench.order(message)
+    first, second = bench.answers()
+    assert first.result.results[0].found.value == b"v" and second.result.results[0].found is None
+    assert first.result.version < second.result.version
+
+
+def test_such_a_read_may_ask_several_shards():
+    bench = Bench()
+    everything = Transaction(success=(Range(b"k", 9),))
+    bench.request(everything, NO_ID)
+    (message,) = bench.multicast()
+    delivery = bench.order(message)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+        theirs = result_of(everything, unnamed_id(message.id, 0), version_of(delivery.timestamp, 0), [])
+        theirs.digest = b""
+        assert bench.answers() == []
+        bench.hear(3 * shard, ShardResults(shard, [theirs]))
+    (answer,) = bench.answers()
+    assert answer.result.results[0].entries == ()
+
+
+def test_its_result_is_told_again_if_it_was_lost_on_its_way():
+    bench = Bench()
+    delivery = bench.deliver(GET, NO_ID, origin=4)
+    ((to, first),) = bench.sent(ShardResults)
+    bench.hear(4, ResultRequest([unnamed_id(delivery.message.id, 0)]))
+    assert to == (4,) and bench.sent(ShardResults) == [((4,), first)]
+
+
+def test_of_such_results_only_the_last_are_kept():
+    bench = Bench()
+    delivered = [bench.deliver(GET, NO_ID, origin=4) for _ in range(READS_KEPT + 1)]
+    bench.sent(ShardResults)
+    ids = [unnamed_id(delivery.message.id, 0) for delivery in delivered[:2]]
+    bench.hear(4, ResultRequest(ids))
+    ((_, results),) = bench.sent(ShardResults)
+    assert [r.id for r in results.results] == ids[1:]
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_entry_replica_waits_for_what_other_shards_read():
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.request(transaction)
+    (message,) = bench.multicast()
+    delivery = bench.order(message)
+    bench.part(1, delivery)
+    assert len(bench.outcomes()) == 1 and bench.answers() == []
+    version = version_of(delivery.timestamp, 0)
+    bench.hear(3, ShardResults(1, [result_of(transaction, message_id, version, [(1, OperationResult(value=7))])]))
+    (answer,) = bench.answers()
+    assert [r.value for r in answer.result.results] == [0, 7]
+
+
+def test_the_pusher_returns_what_its_shard_read_to_the_entry_replica():
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Put(key(1), b"v")))
+    bench.part(1, bench.deliver(transaction, origin=4))
+    ((to, results),) = bench.sent(ShardResults)
+    assert to == (4,) and results.results[0].results == [(0, OperationResult())]
+    bench.deliver(write(key(0)), origin=8)
+    ((to, _),) = bench.sent(ShardResults)
+    assert to == (8,)
+
+
+def test_results_of_one_bundle_leave_in_one_message():
+    bench = Bench()
+    ids = [bench.new_id() for _ in range(3)]
+    bench.deliver_bundle(*[(i, write(key(0, number))) for number, i in enumerate(ids)], origin=8)
+    ((_, results),) = bench.sent(ShardResults)
+    assert [result.id for result in results.results] == ids
+
+
+def test_puts_alone_need_no_results_of_other_shards():
+    bench = Bench()
+    bench.part(1, bench.deliver(write(key(0), key(1)), origin=4))
+    assert bench.sent(ShardResults) == []
+
+
+def test_results_are_asked_for_after_a_while_from_one_replica_after_the_other():
+    bench = Bench()
+    transaction = write(key(1))
+    message_id = bench.request(transaction)
+    wake = bench.tick()
+    assert wake == NOW + RESULT_RETRY_US and bench.sent(ResultRequest) == []
+    asked = []
+    for _ in range(4):
+        bench.tick(RESULT_RETRY_US)
+        asked += [to for to, _ in bench.sent(ResultRequest)]
+    assert asked == [(3,), (4,), (5,), (3,)]
+    bench.hear(4, ShardResults(1, [result_of(transaction, message_id, Timestamp(NOW, 1), [])]))
+    assert bench.answers()[0].result.version == Timestamp(NOW, 1)
+    assert bench.tick(RESULT_RETRY_US) is None
+
+
+def test_a_replica_tells_the_result_that_it_remembers():
+    bench = Bench()
+    message_id = bench.new_id()
+    bench.deliver(write(key(0)), message_id)
+    bench.hear(7, ResultRequest([message_id, bench.new_id()]))
+    ((to, results),) = bench.sent(ShardResults)
+    assert to == (7,) and [r.id for r in results.results] == [message_id]
+
+
+def test_a_large_result_is_given_once_and_then_marked_as_omitted():
+    bench = Bench()
+    bench.deliver(write(key(0), value=bytes(RESULT_BYTES_KEPT)))
+    message_id = bench.request(GET)
+    (message,) = bench.multicast()
+    bench.order(message)
+    bench.request(GET, message_id)
+    first, again = bench.answers()
+    assert len(first.result.results[0].found.value) == RESULT_BYTES_KEPT
+    assert again.results_omitted and again.result.results == () and again.result.version == first.result.version
+
+
+def test_a_result_without_its_operations_does_not_replace_one_with_them():
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.request(transaction)
+    (message,) = bench.multicast()
+    version = version_of(Timestamp(NOW + 1, 0), 0)
+    bench.hear(3, ShardResults(1, [result_of(transaction, message_id, version, [(1, OperationResult(value=7))])]))
+    bench.hear(4, ShardResults(1, [result_of(transaction, message_id, version, None)]))
+    bench.part(1, bench.order(message))
+    (answer,) = bench.answers()
+    assert not answer.results_omitted and [r.value for r in answer.result.results] == [0, 7]
+
+
+def test_a_repetition_that_completes_here_asks_the_others_at_once():
+    """They have told, or will tell, the replica that asked first."""
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.request(transaction)
+    bench.part(1, bench.deliver(transaction, message_id, origin=4))
+    assert [to for to, _ in bench.sent(ResultRequest)] == [(3,)]
+
+
+def test_a_bundle_that_the_protocol_refuses_has_no_effect_for_all_in_it():
+    bench = Bench()
+    ids = [bench.request(write(key(0, number))) for number in range(2)]
+    (message,) = bench.multicast()
+    bench.replica.on_refused(message, "too much", bench.now, bench.out)
+    assert bench.answers() == [Refused("overloaded", "too much", True, "not_applied")] * 2
+    bench.request(write(key(0)), ids[0])
+    assert len(bench.multicast()) == 1

@@ -1,0 +1,165 @@
+"""One replica alone: parts pushed, pulled, kept and settled, and what must not come from others."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.api.model import Add, Transaction
+from kvstore.core.messages import PartRequest, Parts, ShardResults, Vote
+from kvstore.core.signals import PULLS_BEFORE_FETCH
+from multicast.protocol import PeerError
+from tests.kvstore.one_replica import NOW, Bench, key, write
+
+BOTH = write(key(0), key(1))
+
+
+def test_the_leader_pushes_its_part_to_all_replicas_of_the_other_shards():
+    bench = Bench()
+    delivery = bench.deliver(BOTH)
+    ((to, parts),) = bench.sent(Parts)
+    assert to == (3, 4, 5) and parts.shard == 0
+    assert [(part.id, part.timestamp, part.votes) for part in parts.parts] == [
+        (delivery.message.id, delivery.timestamp, [])
+    ]
+    follower = Bench(1)
+    follower.deliver(BOTH)
+    assert follower.sent(Parts) == []
+
+
+def test_a_part_waits_for_bundles_of_other_shards_but_not_for_a_subset():
+    bench = Bench()
+    blocking = write(key(0), key(2))
+    first = bench.deliver(blocking)
+    second = bench.deliver(blocking)
+    ((to, parts),) = bench.sent(Parts)
+    assert to == (6, 7, 8) and len(parts.parts) == 2
+    bench.deliver(BOTH)
+    bench.part(2, first)
+    assert bench.sent(Parts) == []
+    bench.part(2, second)
+    ((to, _),) = bench.sent(Parts)
+    assert to == (3, 4, 5)
+
+
+def test_a_part_waits_for_those_who_write_what_one_of_its_votes_depends_on():
+    bench = Bench()
+    first = bench.deliver_bundle((bench.new_id(), BOTH), (bench.new_id(), write(key(0, 1), key(1))))
+    bench.sent(Parts)
+    add = Transaction(success=(Add(key(0, 1), 1), Add(key(1), 1)))
+    bench.deliver_bundle((bench.new_id(), write(key(0, 2), key(1))), (bench.new_id(), add))
+    assert bench.sent(Parts) == []
+    bench.part(1, first)
+    ((_, parts),) = bench.sent(Parts)
+    (part,) = parts.parts
+    assert part.votes[0] is None and "not a decimal integer" in part.votes[1].success_failure
+
+
+def test_signalling_at_delivery_does_not_wait():
+    bench = Bench(signals="delivery")
+    bench.deliver(write(key(0), key(2)))
+    bench.deliver(BOTH)
+    assert {to for to, _ in bench.sent(Parts)} == {(3, 4, 5), (6, 7, 8)}
+
+
+def test_parts_may_come_before_the_delivery():
+    bench, other = Bench(), Bench(3)
+    ahead = other.deliver(BOTH)
+    bench.part(1, ahead)
+    bench.order(ahead.message)
+    assert len(bench.outcomes()) == 1
+
+
+# -- pulled -----------------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_pulled_after_a_while_from_one_replica_after_the_other():
+    bench = Bench(part_retry_us=1000)
+    delivery = bench.deliver(BOTH)
+    assert bench.tick() == NOW + 1000
+    asked = []
+    for _ in range(4):
+        bench.tick(1000)
+        asked += bench.sent(PartRequest)
+    assert [to for to, _ in asked] == [(3,), (4,), (5,), (3,)]
+    assert asked[0][1].ids == [delivery.message.id]
+    assert bench.replica.status()["parts_pulled"] == 4
+
+
+def test_outcomes_that_others_forgot_are_fetched_in_the_own_shard():
+    bench, other = Bench(part_retry_us=1000), Bench(1)
+    delivery = bench.deliver(BOTH)
+    for _ in range(PULLS_BEFORE_FETCH - 1):
+        bench.tick(1000)
+    assert bench.out.fetches == []
+    bench.tick(1000)
+    assert bench.out.fetches and set(bench.out.fetches) <= {1, 2}
+    other.part(1, other.order(delivery.message))
+    ((_, record),) = other.out.completions
+    bench.replica.on_outcome(1, record, bench.now, bench.out)
+    assert bench.out.completions == [(1, record)] and bench.store.get(key(0)) is not None
+
+
+# -- kept -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_is_told_again_until_the_bundle_is_settled():
+    bench = Bench()
+    delivery = bench.deliver(BOTH)
+    ((_, pushed),) = bench.sent(Parts)
+    pull = PartRequest([delivery.message.id])
+    for complete in (False, True):
+        if complete:
+            bench.part(1, delivery)
+        bench.hear(4, pull)
+        assert bench.sent(Parts) == [((4,), pushed)]
+    bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+    assert bench.store.part(delivery.message.id) is None
+    bench.hear(4, pull)
+    assert bench.sent(Parts) == []
+
+
+def test_settled_before_it_is_complete_here_leaves_nothing_behind():
+    bench = Bench()
+    early, late = bench.deliver(BOTH), bench.deliver(BOTH)
+    bench.replica.on_settled(late.message.id, bench.now, bench.out)
+    for delivery in (early, late):
+        bench.part(1, delivery)
+    assert [message_id for message_id, _ in bench.store.parts()] == [early.message.id]
+
+
+def test_parts_whose_settlement_was_lost_in_a_crash_go_with_the_next_one():
+    """Settled, but not committed when the replica died: nobody says so again."""
+    bench = Bench()
+    all_three = write(key(0), key(1), key(2))
+    lost = bench.deliver(BOTH)
+    wider = bench.deliver(all_three)
+    waiting = bench.deliver(BOTH)
+    bench.part(1, lost)
+    for shard in (1, 2):
+        bench.part(shard, wider)
+    assert bench.store.part(lost.message.id) and bench.store.part(wider.message.id)
+    bench.restart_replica()
+    later = bench.deliver(BOTH)
+    for delivery in (waiting, later):
+        bench.part(1, delivery)
+    assert {i for i, _ in bench.store.parts()} == {d.message.id for d in (lost, wider, waiting, later)}
+    bench.replica.on_settled(later.message.id, bench.now, bench.out)
+    assert {i for i, _ in bench.store.parts()} == {wider.message.id}
+
+
+# -- what must not come -----------------------------------------------------------------------------------------------
+
+
+def test_a_part_from_a_replica_of_another_shard_is_the_peers_error():
+    bench = Bench()
+    with pytest.raises(PeerError, match="part of shard 1"):
+        bench.hear(6, Parts(1, []))
+    with pytest.raises(PeerError, match="result of shard 2"):
+        bench.hear(3, ShardResults(2, []))
+
+
+def test_a_part_with_votes_on_other_transactions_is_the_peers_error():
+    bench = Bench()
+    delivery = bench.deliver(BOTH)
+    with pytest.raises(PeerError, match="2 votes on 1 transaction"):
+        bench.part(1, delivery, None, Vote(holds=False))
