@@ -4,6 +4,7 @@
     clients     requests of clients, and the results that they and other replicas ask for
     requests    the clients of this replica that wait for results
     signals     what the shards of a transaction tell one another: signals and votes
+    bundler     which requests leave together as one bundle, and when
     log         what is delivered and not yet complete, and when a shard may signal it
     bundles     what is ordered as one multicast message: many transactions
     execution   one transaction on one shard: its vote, its reads and writes
