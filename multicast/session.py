@@ -8,8 +8,9 @@ restarts, what it had flushed is on its disk and everything else is resent. When
 a peer overflows, frames are gone: a new incarnation or epoch tells the receiver, and both protocols hear
 `on_peer_reset`.
 
-A large state travels as many frames (`Bulk`). They must not fill the queue: while it is half full they wait outside of
-it, in their order, and other frames overtake them. So a state of any size arrives, at the pace of the receiver's disk.
+A large state travels as many frames (`Bulk`). They must not fill the queue: while it is a quarter full they wait
+outside of it, in their order, and other frames overtake them. So a state of any size arrives, at the pace of the
+receiver's disk.
 
 Pure: the live links and the simulated network run these same two classes.
 """
@@ -75,9 +76,9 @@ class Sender:
         return self._number(frame)
 
     def _has_room(self, frame: bytes) -> bool:
-        """For one more frame of bulk: half of the queue is for others."""
+        """For one more frame of bulk: most of the queue is for others, which come in bursts when a state travels."""
         queued = len(self._unacknowledged)
-        return not queued or (2 * queued < self.frames_max and 2 * (self._bytes + len(frame)) <= self.bytes_max)
+        return not queued or (4 * queued < self.frames_max and 4 * (self._bytes + len(frame)) <= self.bytes_max)
 
     def _overflow(self) -> None:
         self._unacknowledged.clear()
