@@ -40,7 +40,7 @@ class Batch:
     """What the host has to do after one `Engine.run`.
 
     number: rises by one per batch. journal: bytes to append and sync as one, empty if nothing needs it. urgent: a
-    message waits until this batch and those before it are on disk; otherwise that has time (`LAZY_SECONDS`).
+    message waits until this batch and those before it are on disk; otherwise that has time.
     sends: (receivers, encoded message) that may leave now, in order. answers: (token, answer) for clients.
     reads: (peer, position): read deliveries from the journal and give them to `Engine.feed`.
     faulty: (peer, what it did): close that link. wake_at: the next instant at which to run, None for none.

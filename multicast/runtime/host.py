@@ -1,4 +1,4 @@
-"""The live host of one process: an engine on an asyncio loop, its journal in a writer thread, its links over TCP.
+"""The live host of one process: an engine on an asyncio loop, its journal, its links over TCP.
 
 Theory of operation. Whatever arrives (frames, requests, timers, flushes) becomes an input of the engine and schedules
 one run at the loop's next turn; all inputs that are there by then make one batch. After the run: journal bytes go to
@@ -109,6 +109,7 @@ class Host:
         self._token = 0
         self._answers: dict[int, Callable[[Any], None]] = {}
         self._unflushed: deque[int] = deque()
+        self._flushing = False
         self._batches = 0
         self._aside: dict[object, asyncio.Future[Any]] = {}
         self._checkpoint_at = 0
@@ -180,7 +181,7 @@ class Host:
     async def _written(self) -> None:
         """Wait until all that has been computed so far is on disk, so that what vouches for it can leave."""
         number = self._batches
-        self._writer.put(number, b"")
+        self._writer.flush(False)
         while self._state == "stopping" and self._unflushed and self._unflushed[0] <= number:
             self._progress = self._loop.create_future()
             await self._progress
@@ -276,9 +277,9 @@ class Host:
         links = self._links
         self._batches = batch.number
         links.processed(batch.number)
-        if batch.journal or batch.urgent:
+        if batch.journal:
             self._unflushed.append(batch.number)
-            self._writer.put(batch.number, batch.journal, batch.urgent)
+            self._writer.put(batch.number, batch.journal)
             if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
                 links.listener.pause(True)
         elif not self._unflushed:
@@ -299,6 +300,15 @@ class Host:
             self._tell_clock()
         if self._on_batch is not None:
             self._on_batch(batch)
+        if batch.urgent and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """At the loop's next turn, when what came out of the batch has left: by then it shows whether more came in."""
+        self._flushing = False
+        if self._state != "failed":
+            self._writer.flush(idle=not self._scheduled)
 
     def _flushed(self, number: int) -> None:
         """The writer has written every batch up to this one."""

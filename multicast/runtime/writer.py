@@ -1,7 +1,10 @@
-"""The thread that writes the journal: one append and one sync for all batches that wait (group commit).
+"""Writing the journal: one append and one sync for all batches that wait (group commit).
 
-Most batches hold what a message waits for: a vote, an acknowledgement. What only records what has happened, deliveries
-and their outcomes, vouches for nothing, and the next vote takes it along.
+Theory of operation. Batches are put, and wait until somebody needs them on disk: a message that waits for one of them,
+a vote or an acknowledgement. What only records what has happened, deliveries and their outcomes, vouches for nothing;
+the next vote takes it along, or it is written LAZY_SECONDS later. All that waits is written as one: at once, on the
+loop's own thread, if the loop has nothing else to do, which saves two changes of thread; else by the writer's thread,
+while the loop computes the next batches. A disk that was slow the last time gets no chance to hold up the loop.
 """
 
 from __future__ import annotations
@@ -16,18 +19,21 @@ from collections.abc import Callable
 from multicast.journal import Journal
 
 LAZY_SECONDS = 0.02
-"""A batch for which no message waits is on disk after so long at the latest; mostly it goes with a later one."""
-
+"""A batch that nobody needs is on disk after about so long."""
+QUICK_US = 2_000
+"""The loop does not wait for a disk that took longer than this for the last sync."""
+QUICK_BYTES = 64 * 1024
+"""Nor for more than this."""
 SYNC_TIMES_MAX = 4096
 """So many of the latest syncs are remembered for the percentiles."""
 
 
 class Writer:
-    """Appends and syncs batches in the order of `put`, outside the event loop.
+    """Appends and syncs batches in the order of `put`. All its methods are the loop's.
 
-    to_disk: False: no sync, appended is good enough (durability "os").
-    on_flushed(number): on the loop: every batch up to `number` is durable. on_failed(error): on the loop, once: what
-    was not reported as flushed may or may not be on disk, and nothing more will be written.
+    to_disk: False: no sync, appended is good enough (durability "os"); and nothing is put off.
+    on_flushed(number): every batch up to `number` is durable. on_failed(error): what was not reported as flushed may or
+    may not be on disk, and nothing more will be written.
     """
 
     def __init__(
@@ -41,8 +47,12 @@ class Writer:
         self._to_disk = to_disk
         self._on_flushed = on_flushed
         self._on_failed = on_failed
-        self._queue: queue.SimpleQueue[tuple[int, bytes, bool] | None] = queue.SimpleQueue()
+        self._number = 0
+        self._waiting: list[bytes] = []
+        self._under_way = 0
+        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._sync_us: deque[int] = deque(maxlen=SYNC_TIMES_MAX)
+        self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._work, name="journal-writer", daemon=True)
@@ -55,17 +65,45 @@ class Writer:
         self._ended = self._loop.create_future()
         self._thread.start()
 
-    def put(self, number: int, data: bytes, urgent: bool = True) -> None:
-        """Write this batch after those before it. urgent: somebody waits for that; else it may wait LAZY_SECONDS for
-        what comes next."""
+    def put(self, number: int, data: bytes) -> None:
+        """Write this batch after those before it: with the next `flush`, or LAZY_SECONDS later."""
         self.pending_bytes += len(data)
-        self._queue.put((number, data, urgent or not self._to_disk))
+        self._number = number
+        self._waiting.append(data)
+        if self._timer is None:
+            assert self._loop is not None
+            self._timer = self._loop.call_later(LAZY_SECONDS if self._to_disk else 0, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._timer = None
+        self.flush(idle=not self._to_disk)
+
+    def flush(self, idle: bool) -> None:
+        """Write all that was put. idle: the loop has nothing else to do."""
+        if not self._waiting:
+            return
+        data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        self._waiting.clear()
+        self._under_way += 1
+        quick = bool(self._sync_us) and self._sync_us[-1] < QUICK_US and len(data) < QUICK_BYTES
+        if self._under_way > 1 or not (idle and quick):
+            self._queue.put((self._number, data))
+            return
+        try:
+            self._write(data)
+        except Exception as error:
+            self._on_failed(error)
+        else:
+            self._flushed(self._number, len(data), 1)
 
     async def close(self) -> None:
         """Return when everything that was put is written (or failed) and the thread has ended. Idempotent."""
         if self._ended is None:
             return
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._ended.done():
+            self.flush(False)
             self._queue.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()
@@ -76,6 +114,20 @@ class Writer:
         if not times or not self._to_disk:
             return None
         return {"p50": times[len(times) // 2], "p99": times[len(times) * 99 // 100]}
+
+    def _write(self, data: bytes) -> None:
+        self._journal.append(data)
+        started = time.perf_counter_ns()
+        self._journal.sync(self._to_disk)
+        self._sync_us.append((time.perf_counter_ns() - started) // 1000)
+
+    def _flushed(self, number: int, size: int, flushes: int) -> None:
+        self._under_way -= flushes
+        self.pending_bytes -= size
+        self.syncs += 1
+        self._on_flushed(number)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         assert self._loop is not None and self._ended is not None
@@ -88,42 +140,25 @@ class Writer:
         self._loop.call_soon_threadsafe(self._end, failure)
 
     def _write_waiting(self) -> bool:
-        """Wait for batches and write them as one. False: told to end."""
-        pieces: list[bytes] = []
-        number, due = 0, 0.0
-        going_on, urgent = True, False
+        """Wait for flushes and write them as one. False: told to end."""
+        item = self._queue.get()
+        number, pieces, going_on = 0, [], True
         while True:
-            try:
-                if urgent or not going_on:
-                    item = self._queue.get_nowait()
-                elif pieces:
-                    item = self._queue.get(timeout=max(0.0, due - time.monotonic()))
-                else:
-                    item = self._queue.get()
-                    due = time.monotonic() + LAZY_SECONDS
-            except queue.Empty:
-                break
             if item is None:
                 going_on = False
-            else:
-                number = item[0]
-                pieces.append(item[1])
-                urgent = urgent or item[2]
+                break
+            number = item[0]
+            pieces.append(item[1])
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                break
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            if data:
-                self._journal.append(data)
-            started = time.perf_counter_ns()
-            self._journal.sync(self._to_disk)
-            self._sync_us.append((time.perf_counter_ns() - started) // 1000)
+            self._write(data)
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._flushed, number, len(data))
+            self._loop.call_soon_threadsafe(self._flushed, number, len(data), len(pieces))
         return going_on
-
-    def _flushed(self, number: int, size: int) -> None:
-        self.pending_bytes -= size
-        self.syncs += 1
-        self._on_flushed(number)
 
     def _end(self, failure: BaseException | None) -> None:
         assert self._ended is not None

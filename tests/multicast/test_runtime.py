@@ -19,6 +19,7 @@ from multicast.protocol import Overloaded
 from multicast.records import Completed, Delivered, JournalError
 from multicast.runtime import DirectoryInUse, FileDisk, HostStopped, local_host
 from multicast.runtime import host as host_module
+from multicast.runtime import writer as writer_module
 from multicast.runtime.clock import Clock
 from multicast.types import AppMessage, Topology, new_message_id
 from tests.multicast.live import CLUSTER, BarePeer, Cluster, eventually, hello, soon
@@ -31,6 +32,12 @@ THREE = Topology({0: (0, 1, 2)})
 
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_over")
+
+
+@pytest.fixture
+def never_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk is so quick that the loop itself writes."""
+    monkeypatch.setattr(writer_module, "QUICK_US", 0)
 
 
 class SlowDisk(FileDisk):
@@ -276,6 +283,7 @@ async def test_what_was_answered_survives_kill_9(clusters: Any, tmp_path: Path) 
 # -- the disk ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("never_quick")
 async def test_frames_are_acknowledged_only_after_the_flush(clusters: Any, tmp_path: Path) -> None:
     cluster = clusters(TWO)
     disk = SlowDisk(tmp_path / "0")
@@ -302,6 +310,7 @@ async def test_frames_are_acknowledged_only_after_the_flush(clusters: Any, tmp_p
     await cluster.stop()
 
 
+@pytest.mark.usefixtures("never_quick")
 async def test_batches_that_come_during_a_sync_are_written_as_one(clusters: Any, tmp_path: Path) -> None:
     cluster = clusters(ONE)
     disk = SlowDisk(tmp_path / "0")
@@ -317,6 +326,7 @@ async def test_batches_that_come_during_a_sync_are_written_as_one(clusters: Any,
     await cluster.stop()
 
 
+@pytest.mark.usefixtures("never_quick")
 async def test_a_disk_error_stops_the_host_and_releases_nothing(clusters: Any, tmp_path: Path) -> None:
     cluster = clusters(TWO)
     disk = SlowDisk(tmp_path / "0")
@@ -346,6 +356,7 @@ async def test_a_disk_error_stops_the_host_and_releases_nothing(clusters: Any, t
     await cluster.stop()
 
 
+@pytest.mark.usefixtures("never_quick")
 async def test_no_more_is_taken_than_the_disk_writes(
     clusters: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
