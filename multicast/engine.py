@@ -204,7 +204,8 @@ class Engine:
         self._send((peer,), wire.HOST, wire.CatchUpReply(deliveries, more), False)
 
     def flushed(self, number: int) -> None:
-        """Batch `number` and all before it are on disk: what waited for that leaves with the next batch."""
+        """Batch `number` and all before it are on disk: what waited for that leaves with the next batch, or with
+        `take_sends`."""
         self._flushed = number
         while self._flush_positions and self._flush_positions[0][0] <= number:
             self._stable = self._flush_positions.popleft()[1]
@@ -217,6 +218,11 @@ class Engine:
                 sends.append(((peer,), queue.popleft()[1]))
             if not queue:
                 del self._held[peer]
+
+    def take_sends(self) -> list[tuple[tuple[ProcessId, ...], bytes]]:
+        """What may leave before the next batch, as in `Batch.sends`."""
+        sends, self._batch.sends = self._batch.sends, []
+        return sends
 
     # -- batches ------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 Theory of operation. Whatever arrives (frames, requests, timers, flushes) becomes an input of the engine and schedules
 one run at the loop's next turn; all inputs that are there by then make one batch. After the run: journal bytes go to
-the writer, messages that may leave go to their links, which write once each at the end of the turn. When the writer
-reports a flush, what waited for it leaves with the next run, and frames of peers are acknowledged up to there. While a
-flush is under way the loop computes further batches; the writer takes all that wait at once.
+the writer, and messages that may leave go to their links, which write once each. If one of the messages waits for the
+disk, the writer flushes at the loop's next turn, itself or by its thread; then that message leaves, and frames of peers
+are acknowledged up to there. While its thread flushes, the loop computes further batches.
 
 A failure of the disk or a bug of ours stops the host: `failed` is set, nothing that waited is released, and the owner
 ends the process. A failure of a peer costs that peer its link.
@@ -285,11 +285,13 @@ class Host:
         elif not self._unflushed:
             links.flushed(batch.number)
         links.send(batch.sends)
-        links.flush()
+        if batch.urgent:  # else its messages only tell what has happened, and clients come first
+            links.flush()
         for token, result in batch.answers:
             answer = self._answers.pop(token, None)
             if answer is not None:
                 answer(result)
+        links.flush()
         for peer, position in batch.reads:
             self._read(peer, position)
         for peer, reason in batch.faulty:
@@ -319,6 +321,8 @@ class Host:
             while unflushed and unflushed[0] <= number:
                 unflushed.popleft()
             self.engine.flushed(number)
+            self._links.send(self.engine.take_sends())
+            self._links.flush()
             self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
             if self._writer.pending_bytes < UNWRITTEN_BYTES_MAX // 2:
                 self._links.listener.pause(False)

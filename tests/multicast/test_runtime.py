@@ -194,6 +194,27 @@ async def test_without_fsync_nothing_waits_for_the_disk(clusters: Any, tmp_path:
     await cluster.stop()
 
 
+async def test_a_lone_message_is_written_by_the_loop_itself(
+    clusters: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "QUICK_US", 1 << 60)
+    by_loop: list[bool] = []
+
+    class Watched(FileDisk):
+        def sync(self, name: str) -> None:
+            by_loop.append(threading.current_thread() is threading.main_thread())
+            super().sync(name)
+
+    cluster = clusters(ONE)
+    await cluster.start(disk=Watched(tmp_path / "0"))
+    await eventually(lambda: cluster.flushed[0])
+    by_loop.clear()
+    for number in range(5):
+        await cluster.multicast(0, b"%d" % number)
+    assert by_loop.count(True) >= 5
+    await cluster.stop()
+
+
 async def test_the_example_of_the_package(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     delivered: asyncio.Queue[AppMessage] = asyncio.Queue()
