@@ -205,7 +205,7 @@ async def test_a_lone_message_is_written_by_the_loop_itself(
             by_loop.append(threading.current_thread() is threading.main_thread())
             super().sync(name)
 
-    cluster = clusters(ONE)
+    cluster = clusters(ONE, "white_box")
     await cluster.start(disk=Watched(tmp_path / "0"))
     await eventually(lambda: cluster.flushed[0])
     by_loop.clear()
