@@ -21,15 +21,16 @@ replica that is killed may have answered for what it had not written. Not for lo
 def check(case: Case, name: str, skip: str) -> int:
     """The property `name` of an audit with a history. Returns how many answers are for what was perhaps not written."""
     ends = case.open_ends()
-    open_ends = case.spark.createDataFrame(sorted(ends.items()), "shard int, top_gts binary")
+    open_ends = case.spark.createDataFrame(sorted(ends.items()), "shard int, end binary")
     lost = case.keep(
         clients.lost(
-            case.operations, case.messages, case.shards, open_ends, case.complete_before(ends), case.unsure_shards
+            case.operations, case.transactions, case.messages, case.shards, open_ends, case.complete_before(ends),
+            case.unsure_shards,
         )
-    )
+    )  # fmt: skip
     beyond = _beyond_a_batch(case, lost)
     gone = lost if beyond else lost.where(~F.col("excused"))
-    frame = clients.answers(case.operations, case.messages, case.reads, case.whole())
+    frame = clients.answers(case.operations, case.transactions, case.reads, case.whole())
     prop = case.check(
         name,
         frame.unionByName(clients.absent(gone)),
@@ -46,7 +47,7 @@ def check(case: Case, name: str, skip: str) -> int:
 def check_values(case: Case, skip: str) -> None:
     """The property `VALUES` of an audit with a history."""
     compared = case.keep(
-        values.compare(case.operations, case.messages, case.reads, case.writes, case.whole())
+        values.compare(case.operations, case.transactions, case.reads, case.writes, case.whole())
     )
     rows = 0 if skip else compared.where(F.col("name") == "").count()
     skip = skip or ("" if rows else _NO_VALUES)

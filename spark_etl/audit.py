@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl import answered, course, edges, evidence, serialization, tables
+from spark_etl import answered, course, edges, evidence, frames, serialization, tables
 from spark_etl.case import CLIENTS, NO_HISTORY, READS, Case, Progress
 from spark_etl.checks import bank, clients, delivery, genuineness, transactions, workloads
 from spark_etl.consistency import strongest
@@ -117,14 +117,15 @@ class Audit(Case):
 
     def _follow(self) -> None:
         self.progress("following the course of the run")
-        self.course = course.course(self.small, self.tables, self.operations, self.span)
+        carried = self.transactions.select("id", "message")
+        self.course = course.course(self.small, self.tables, self.operations.join(carried, "id", "left"), self.span)
 
     # -- properties ---------------------------------------------------------------------------------------------------
 
     def _check_delivery(self) -> None:
-        inputs, log, deliveries = self.inputs, self.log, self.counts.get("deliveries", 0)
+        inputs, log, deliveries = self.inputs, self.bundles, self.counts.get("deliveries", 0)
         blind = bool(inputs.unsure)
-        self.check("integrity", delivery.integrity(log), deliveries, blind=blind)
+        self.check("integrity", delivery.integrity(self.log), deliveries, blind=blind)
         self._check_validity(deliveries, blind)
         prop = self.check(
             "agreement in a shard",
@@ -193,9 +194,13 @@ class Audit(Case):
         renewed = self.tables["deliveries"].where((F.col("position") == 1) & F.col("installed_from").isNotNull())
         lost_disk = {row.replica for row in renewed.select("replica").distinct().collect()}
         forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
-        invoked = self.operations if self.has_history else None
+        invoked = None
+        if self.has_history:
+            asked = self.operations.select("id").distinct()
+            invoked = self.transactions.join(asked, "id", "left_semi").select(F.col("message").alias("id"))
+            invoked = invoked.unionByName(asked)
         prop = self.check(
-            "validity", delivery.validity(self.log, missing, invoked, forgetful), deliveries, blind=blind
+            "validity", delivery.validity(self.bundles, missing, invoked, forgetful), deliveries, blind=blind
         )
         lost = 0 if prop.violations else missing.count()
         if lost:
@@ -207,7 +212,7 @@ class Audit(Case):
         prop = self.check("one order across shards", frame, deliveries, blind=bool(self.unsure_shards))
         self.certified = not (prop.violations or prefix.violations or agreement.violations)
         if not self.certified:
-            components, cycles = serialization.order_cycle(edges.delivery_edges(self.judged))
+            components, cycles = serialization.order_cycle(edges.delivery_edges(frames.bundles(self.judged)))
             for cycle in cycles:
                 sentence = f"{len(cycle.sentences)} deliveries precede one another in a circle"
                 prop.examples.append(cycle.violation(sentence))
@@ -225,7 +230,7 @@ class Audit(Case):
         unsure = self.inputs.unsure
         self.check(
             "results complete and equal",
-            transactions.results(self.log, self.disputed, self.messages, self.top_frame, self.stop_frame, unsure),
+            transactions.results(self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, unsure),
             outcomes,
             blind=bool(unsure),
             skip=skip,
@@ -237,7 +242,8 @@ class Audit(Case):
             blind=bool(self.unsure_shards),
             skip=skip,
         )
-        self.check("exactly once", transactions.exactly_once(self.log), outcomes, blind=bool(unsure), skip=skip)
+        once = transactions.exactly_once(self.log, self.transactions, self.unsure_shards)
+        self.check("exactly once", once, outcomes, blind=bool(unsure), skip=skip)
         if self.left_out:
             these = f"{self.left_out} position{'s' * (self.left_out > 1)}"
             self.notes.append(
@@ -257,7 +263,7 @@ class Audit(Case):
     def _resolve_unknown(self, skip: str) -> None:
         """What became of operations whose outcome no client knows."""
         under_way = self.complete_before(self.open_ends(self.inputs.crashed))
-        row = None if skip else clients.unknown(self.operations, self.messages, under_way).first()
+        row = None if skip else clients.unknown(self.operations, self.transactions, under_way).first()
         prop = self.check("unknown outcomes resolved", None, row.n if row else 0, skip=skip)
         if row is not None and not skip:
             found = f"of {row.n:,} operations {row.applied:,} were applied, {row.not_applied:,} were not"
@@ -346,7 +352,7 @@ class Audit(Case):
             skip = NO_HISTORY
         elif not self.operations.where(F.col("f").isin(*_BANK)).limit(1).collect():
             skip = "the client history has no bank operations"
-        frame = None if skip else bank.conservation(self.operations, self.messages, self.writes, self.whole())
+        frame = None if skip else bank.conservation(self.operations, self.transactions, self.writes, self.whole())
         self.check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
 
     def _check_workloads(self) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import edges, frames, tables
-from spark_etl.checks import sessions
+from spark_etl.checks import sessions, transactions
 from spark_etl.columns import absent
 from spark_etl.inputs import Inputs, Top, understand
 from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, Course, Property, Violation
@@ -71,7 +71,8 @@ class Case:
         self.progress("putting deliveries and outcomes side by side")
         self.shards = list(self.inputs.shards)[: frames.SHARDS_MAX]
         self.log = self.keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
-        self.disputed = self.keep(frames.disputed(self.log))
+        self.bundles = frames.bundles(self.log)
+        self.disputed = self.keep(frames.disputed(self.bundles))
         outvoted = self.keep(frames.outvoted(self.disputed))
         self.left_out = outvoted.count()
 
@@ -79,7 +80,8 @@ class Case:
             return frames.judged(frame, outvoted) if self.left_out else frame
 
         self.judged = judged(self.log)
-        self.messages = self.keep(frames.messages(self.judged, self.shards))
+        self.messages = self.keep(frames.messages(frames.bundles(self.judged), self.shards))
+        self.transactions = self.keep(frames.transactions(self.judged, self.messages, self.shards))
         self.tops, covered = self._tops()
         self.top_frame = self.spark.createDataFrame(
             [(t.replica, t.shard, t.delivered, t.completed, t.gts) for t in self.tops.values()],
@@ -108,19 +110,16 @@ class Case:
             .agg(
                 F.max(F.when(delivered, F.col("position"))).alias("delivered"),
                 F.max(F.when(done, F.col("position"))).alias("completed"),
-                F.max(F.when(F.col("live"), F.col("gts"))).alias("gts"),
+                F.max(F.when(F.col("live"), F.struct("gts", "version"))).alias("last"),
             )
             .collect()
         )
-        tops = {
-            r.replica: Top(r.replica, r.shard, r.delivered or 0, r.completed or 0, bytes(r.gts or bytes(16)))
-            for r in rows
-        }
+        tops = {r.replica: Top(r.replica, r.shard, r.delivered or 0, r.completed or 0) for r in rows}
         if self.left_out:
-            last = self.judged.where("live").groupBy("replica").agg(F.max("gts").alias("gts")).collect()
-            reached = {r.replica: bytes(r.gts) for r in last}
-            for top in tops.values():
-                top.gts = reached.get(top.replica, bytes(16))
+            last = F.max(F.struct("gts", "version")).alias("last")
+            rows = self.judged.where("live").groupBy("replica").agg(last).collect()
+        for row in (row for row in rows if row.last):
+            tops[row.replica].gts, tops[row.replica].version = bytes(row.last.gts), bytes(row.last.version)
         if not self.inputs.unsure:
             return tops, set(self.inputs.shards)
         union = (
@@ -161,7 +160,7 @@ class Case:
 
     def _drop_foreign_histories(self) -> None:
         """A history whose acknowledged operations are one and all unknown to the journals is another run's."""
-        known = self.messages.select("id").union(self.tables["submitted"].select("id")).distinct()
+        known = self.transactions.select("id").union(self.tables["submitted"].select("id")).distinct()
         found = self.operations.join(known.withColumn("known", F.lit(1)), "id", "left").groupBy("file")
         count = found.agg(F.count("known").alias("known"), F.count(F.when(F.col("type") == "ok", 1)).alias("ok"))
         for row in count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect():
@@ -183,12 +182,12 @@ class Case:
     @cached_property
     def timeline(self) -> DataFrame:
         """`sessions.steps`."""
-        return self.keep(sessions.steps(self.operations, self.messages))
+        return self.keep(sessions.steps(self.operations, self.transactions))
 
     @cached_property
     def applied_reads(self) -> DataFrame:
         """`edges.reads_in_order`, of the transactions that were applied."""
-        applied = self.messages.where(F.col("applied") != 0).select("id")
+        applied = self.transactions.where(F.col("applied") != 0).select("id")
         return self.keep(self.ordered.join(applied, "id", "left_semi"))
 
     def dependencies(self) -> DataFrame:
@@ -260,7 +259,7 @@ class Case:
         inputs = self.inputs
         open_ = {*(inputs.down if down is None else down), *inputs.unsure}
         ends = {
-            shard: max((self.tops[r].gts for r in members if r in self.tops), default=bytes(16))
+            shard: max((self.tops[r].version for r in members if r in self.tops), default=bytes(16))
             for shard, members in inputs.shards.items()
             if open_ & set(members)
         }
@@ -278,13 +277,13 @@ class Case:
 
     def names(self) -> DataFrame:
         """gts, id and f of the transactions that took effect; without those whose version is not theirs alone."""
-        named = self.messages.where(F.col("applied") != 0).select("id", "gts")
+        named = self.transactions.where(F.col("applied") != 0).select("id", "gts", "message")
         names = named.join(self.operations.select("id", "f").distinct(), "id", "left")
         if not self.contradiction():
-            return names
-        other = (F.col("outcome_id") != F.col("id")) | (F.col("outcome_gts") != F.col("gts"))
-        other_gts = self.log.where(other).select(F.explode(F.array("gts", "outcome_gts")).alias("gts"))
-        two = self.messages.where(F.col("gts") != F.col("gts_max"))
+            return names.drop("message")
+        other = self.log.where(transactions.of_another_delivery()).select(F.col("id").alias("message"), "version")
+        two = self.transactions.where(F.col("gts") != F.col("gts_max"))
         two = two.select(F.explode(F.array("gts", "gts_max")).alias("gts"))
-        shared = self.messages.groupBy("gts").agg(F.count("*").alias("n")).where(F.col("n") > 1).select("gts")
-        return names.join(other_gts.unionByName(two).unionByName(shared), "gts", "left_anti")
+        shared = self.transactions.groupBy("gts").agg(F.count("*").alias("n")).where(F.col("n") > 1).select("gts")
+        unclear = other.select(F.col("version").alias("gts")).unionByName(two).unionByName(shared)
+        return names.join(unclear, "gts", "left_anti").join(other, "message", "left_anti").drop("message")

@@ -18,7 +18,7 @@ SLICES = 120
 def course(
     small: Iterable[Any], tables: Mapping[str, DataFrame], operations: DataFrame, span: tuple[int, int] | None
 ) -> Course:
-    """small: rows of "lives". operations: `frames.operations`. span: of the times of deliveries, microseconds."""
+    """small: rows of "lives". operations: `frames.operations`, each with the `message` that carried it. span: of the times of deliveries, microseconds."""
     lives = [row for row in small if row.table == "lives"]
     times = [row.at for row in lives] + list(span or ())
     if not times:
@@ -58,13 +58,14 @@ def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, w
     clock of that replica or history); n; unknown; median, p99, most (microseconds); shift: of a history, how far the
     replicas' clocks are before its own, at most; first, last: times."""
     sent = submitted.groupBy("id").agg(F.min("at").alias("sent"))
+    carrying = sent.withColumnRenamed("id", "message")
     none = F.lit(None)
     delivered = deliveries.join(sent, "id", "left").select(
         none.cast("string").alias("file"), "replica", F.col("at").alias("time"),
         (F.col("at") - F.col("sent")).alias("took"), none.cast("bigint").alias("shift"), F.lit(0).alias("open"),
     )  # fmt: skip
     done = F.coalesce("complete_us", "invoke_us")
-    asked = operations.where(F.col("invoke_us").isNotNull()).join(sent, "id", "left").select(
+    asked = operations.where(F.col("invoke_us").isNotNull()).join(carrying, "message", "left").select(
         "file", none.cast("int").alias("replica"), done.alias("time"),
         F.when(F.col("type") == "ok", F.col("complete_us") - F.col("invoke_us")).alias("took"),
         (F.col("sent") - F.col("invoke_us")).alias("shift"), (F.col("type") != "ok").cast("int").alias("open"),

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from kvstore.core.audit import EXPIRED, MISMATCH, REPEATED
 from multicast.records import HEADER_BYTES
 from multicast.types import Timestamp
 from spark_etl.columns import id_text, key_text, text, union, version_text
@@ -80,8 +81,8 @@ def lines(
         "submitted": text("multicast to shards {}", F.concat_ws(", ", "destinations")),
         "deliveries": text("delivered at position {} with version {}", F.col("position"), version_text(F.col("gts"))),
         "outcomes": text(
-            "outcome at position {}: {}", F.col("position"),
-            F.when(F.col("status") != 1, text("no effect {}", F.col("reason"))).when(
+            "outcome {} of the message at position {}: {}", F.col("index") + 1, F.col("position"),
+            F.when(F.col("status") != 1, text("{} {}", _fate(), F.col("reason"))).when(
                 F.col("succeeded"), F.lit("applied, success branch")).otherwise(F.lit("applied, failure branch")),
         ),
         "reads": text("read key {} at version {}", key_text(F.col("key")), version_text(F.col("version"))),
@@ -112,6 +113,15 @@ def lines(
     return union([*parts, _history_lines(tables["history"].where(about))])
 
 
+def _fate() -> Column:
+    """Of an outcome that is not APPLIED."""
+    names = {EXPIRED: "too late, no effect", REPEATED: "a repetition, no effect", MISMATCH: "a used id, no effect"}
+    said = F.lit("no effect")
+    for status, name in names.items():
+        said = F.when(F.col("status") == status, name).otherwise(said)
+    return said
+
+
 def _history_lines(history: DataFrame) -> DataFrame:
     said = text(
         "{}: {} at {} s{}", F.col("type"), F.col("f"), F.format_number(F.col("at_us") / 1e6, 6),
@@ -131,7 +141,7 @@ def _chosen(rows: list[Any], violation: Violation) -> list[Any]:
     its keys."""
     lowest: dict[int, int] = {}
     for row in rows:
-        if row.table == "deliveries":
+        if row.table in ("deliveries", "outcomes"):
             lowest[row.shard] = min(row.replica, lowest.get(row.shard, row.replica))
     chosen = [
         row

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from kvstore.core import audit
+from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, is_single
 from multicast import records
 from multicast.records import FRAME_BYTES, HEADER_BYTES, JournalError, SegmentHeader
 from multicast.types import MESSAGE_ID_BYTES, AppMessage, Timestamp
@@ -169,11 +170,13 @@ def _check_id(message_id: bytes) -> None:
         raise ValueError(f"an id of {len(message_id)} bytes, not {MESSAGE_ID_BYTES}")
 
 
-def _content(outcome: audit.Outcome) -> bytes:
-    """Equal for equal accounts of a transaction, whatever order reads and writes are kept in."""
-    reads, writes = sorted(outcome.reads, key=lambda r: r.key), sorted(outcome.writes, key=lambda w: w.key)
-    body = _encode((outcome.id, outcome.timestamp, outcome.status, outcome.succeeded, reads, writes))
-    return hashlib.blake2b(body, digest_size=16).digest()
+def _content(account: audit.Outcomes) -> bytes:
+    """Equal for equal accounts of a bundle, whatever order reads and writes are kept in."""
+    told = [
+        (o.id, o.status, o.succeeded, sorted(o.reads, key=lambda r: r.key), sorted(o.writes, key=lambda w: w.key))
+        for o in account.outcomes
+    ]
+    return hashlib.blake2b(_encode((account.timestamp, told)), digest_size=16).digest()
 
 
 def _add_delivery(
@@ -182,6 +185,7 @@ def _add_delivery(
     record: records.Delivered | records.DeliveredReference,
     message: AppMessage | records.DeliveredReference,
     payload_bytes: int,
+    single: bool,
 ) -> None:
     _check_id(message.id)
     _check_numbers("a delivery", _INT64, record.position, record.at)
@@ -189,7 +193,7 @@ def _add_delivery(
     _check_numbers("a delivery", _INT32, *message.destinations)
     rows.add(
         "deliveries", *place, record.position, record.timestamp.encode(), message.id, record.stage, record.expired,
-        message.destinations, message.origin, payload_bytes, record.at, record.installed_from,
+        message.destinations, message.origin, payload_bytes, single, record.at, record.installed_from,
     )  # fmt: skip
 
 
@@ -197,11 +201,12 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
     """Rows of one journal record. `place`: replica, shard, segment, journal offset. JournalError if it is nonsense."""
     kind = type(record)
     if kind is records.Delivered:
-        _add_delivery(rows, place, record, record.message, len(record.message.payload))
+        payload = record.message.payload
+        _add_delivery(rows, place, record, record.message, len(payload), is_single(payload))
     elif kind is records.DeliveredReference:
-        _add_delivery(rows, place, record, record, record.length)
+        _add_delivery(rows, place, record, record, record.length, False)
     elif kind is records.Completed:
-        _add_outcome(rows, place, record)
+        _add_account(rows, place, record)
     elif kind is records.Submitted:
         _check_id(record.id)
         _check_numbers("a multicast", _INT64, record.at)
@@ -228,29 +233,40 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
         )  # fmt: skip
 
 
-def _add_outcome(rows: _Rows, place: tuple[int, int, int, int], record: records.Completed) -> None:
+def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.Completed) -> None:
+    """A row per transaction. What is said of the bundle as a whole stands in the first one's."""
     try:
-        outcome = audit.decode_outcome(record.record)
+        account = audit.decode_outcomes(record.record)
     except msgspec.MsgspecError as error:
-        raise JournalError(f"an outcome that is none of the store's: {error}") from None
-    if outcome.version > audit.AUDIT_VERSION:
-        raise JournalError(f"outcome version {outcome.version} is newer than this program's {audit.AUDIT_VERSION}")
-    _check_id(outcome.id)
+        raise JournalError(f"outcomes that are none of the store's: {error}") from None
+    if account.version > audit.AUDIT_VERSION:
+        raise JournalError(f"outcome version {account.version} is newer than this program's {audit.AUDIT_VERSION}")
+    if not 0 < len(account.outcomes) <= BUNDLE_TRANSACTIONS_MAX:
+        raise JournalError(f"the outcomes of {len(account.outcomes)} transactions")
     _check_numbers("an outcome", _INT64, record.position, record.at)
-    _check_numbers("an outcome", _INT32, outcome.status)
-    gts, message_id, position = outcome.timestamp.encode(), outcome.id, record.position
-    applied = outcome.status == audit.APPLIED
-    rows.add(
-        "outcomes", *place, position, gts, message_id, record.at, outcome.status, outcome.succeeded,
-        applied and bool(outcome.writes), _content(outcome), outcome.state_digest, outcome.reason,
-    )  # fmt: skip
-    for read in outcome.reads:
-        rows.add("reads", *place, position, gts, message_id, read.key, read.version.encode())
-    if applied:
-        for write in outcome.writes:
-            rows.add(
-                "writes", *place, position, gts, message_id, write.key, write.value, write.value is None, write.digest
-            )
+    timestamp = account.timestamp.encode()
+    message = account.outcomes[0].id if account.version == 1 else None
+    whole = (_content(account), _bundle(account), account.state_digest)
+    for index, outcome in enumerate(account.outcomes):
+        _check_numbers("an outcome", _INT32, outcome.status)
+        version = account.version_at(index).encode()
+        transaction = outcome.id or version
+        _check_id(transaction)
+        who = (*place, record.position, version, transaction)
+        applied = outcome.status == audit.APPLIED
+        rows.add(
+            "outcomes", *who, index, message, timestamp, record.at, outcome.status, outcome.succeeded,
+            applied and bool(outcome.writes), *(whole if index == 0 else (None, None, None)), outcome.reason,
+        )  # fmt: skip
+        for read in outcome.reads:
+            rows.add("reads", *who, read.key, read.version.encode())
+        for write in outcome.writes if applied else ():
+            rows.add("writes", *who, write.key, write.value, write.value is None, write.digest)
+
+
+def _bundle(account: audit.Outcomes) -> bytes:
+    """Equal for accounts of the same transactions in the same order."""
+    return hashlib.blake2b(b"".join(outcome.id or b"-" * 16 for outcome in account.outcomes), digest_size=16).digest()
 
 
 _NO_BEGINNING = "a life begins here without the record that it started: that record is missing"
@@ -464,10 +480,12 @@ def _event_row(name: str, number: int, line: bytes) -> tuple[Any, ...]:
     version = Timestamp.parse(event.version).encode() if event.version else None
     reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]
     value = None if event.value is None else list(event.value.items())
-    _check_numbers("an event", _INT64, event.process, event.at_us, *(event.value or {}).values())
+    _check_numbers("an event", _INT64, event.process, event.at_us, event.position, *(event.value or {}).values())
+    _check_numbers("an event", _INT32, event.shard)
+    shard = event.shard if event.shard >= 0 else None
     return (
         name, number, event.process, event.type, event.at_us, uuid.UUID(event.id).bytes, event.f, version,
-        event.succeeded, reads, value, event.error, _json(event.asked), _json(event.told), None,
+        event.succeeded, reads, value, event.error, _json(event.asked), _json(event.told), shard, event.position, None,
     )  # fmt: skip
 
 

@@ -9,45 +9,74 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kvstore.core.audit import APPLIED, MISMATCH
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH, REPEATED
 from multicast.types import FINAL
 from spark_etl.columns import union
 
 SHARDS_MAX = 63
 """Sets of shards are bits of a 64-bit integer."""
 
+TAKEN = (APPLIED, FAILED)
+"""What becomes of a transaction that is delivered for the first time, and in time."""
+
 
 def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
-    """Every final delivery of every replica beside that replica's account of it; either may be missing.
+    """Every final delivery of every replica beside that replica's account of it, a row per transaction; either may be
+    missing. `bundles` has a row per delivery.
 
-    Columns: replica, shard, position; of the delivery: offset, gts, id, expired, destinations, origin; of the outcome:
-    outcome_gts, outcome_id, outcome_offset, status, succeeded, effect, content, state_digest. live: delivered, and
-    neither expired nor a second message under a used id, by this replica's account or, without one, by any. It may have
-    an effect.
-    A record that stands twice in a journal makes two rows; `offset` and `outcome_offset` tell them apart.
+    Columns: replica, shard, position; of the delivery: offset, id, gts (of the message), expired, destinations, origin,
+    single; of the account: outcome_message (format 1), outcome_gts (the message's, by this account), outcome_offset,
+    content, bundle, state_digest; of a transaction: index, transaction (id), version, status, succeeded, effect. Without
+    an account the transactions of a delivery are not known (null), but for a single one of format 1; version is that of
+    its first.
+    live: delivered, and neither expired nor, in format 1, a second message under a used id, by this replica's account or,
+    without one, by any. taken: live, and a transaction that may have an effect: not expired, nor delivered before.
+    A record that stands twice in a journal makes rows twice; `offset` and `outcome_offset` tell them apart.
     """
     delivered = deliveries.where(F.col("stage") == FINAL).select(
-        "replica", "shard", "position", "offset", "gts", "id", "expired", "destinations", "origin"
-    )
-    done = outcomes.select(
-        "replica", "shard", "position", F.col("offset").alias("outcome_offset"), F.col("gts").alias("outcome_gts"),
-        F.col("id").alias("outcome_id"), "status", "succeeded", "effect", "content", "state_digest",
+        "replica", "shard", "position", "offset", "gts", "id", "expired", "destinations", "origin",
+        F.coalesce("single", F.lit(False)).alias("single"),
     )  # fmt: skip
-    second = outcomes.where(F.col("status") == MISMATCH).select("id", "gts", F.lit(True).alias("second")).distinct()
+    done = outcomes.select(
+        "replica", "shard", "position", F.col("offset").alias("outcome_offset"), F.col("timestamp").alias("outcome_gts"),
+        F.col("message").alias("outcome_message"), F.col("id").alias("transaction"), F.col("gts").alias("version"),
+        "index", "status", "succeeded", "effect", "content", "bundle", "state_digest",
+    )  # fmt: skip
+    mismatch = (F.col("status") == MISMATCH) & F.col("message").isNotNull()
+    second = outcomes.where(mismatch).select(
+        F.col("message").alias("id"), F.col("timestamp").alias("gts"), F.lit(True).alias("second")
+    )
     log = delivered.join(done, ["replica", "shard", "position"], "full_outer")
-    log = log.join(F.broadcast(second), ["id", "gts"], "left")  # they are rare
-    mismatch = F.coalesce(F.col("status") == MISMATCH, F.col("second"), F.lit(False))
-    live = F.col("id").isNotNull() & ~F.col("expired") & ~mismatch
-    return log.withColumn("live", live).drop("second")
+    log = log.join(F.broadcast(second.distinct()), ["id", "gts"], "left")  # they are rare
+    used = (F.col("status") == MISMATCH) & F.col("outcome_message").isNotNull()
+    used = F.coalesce(used, F.lit(False)) | F.coalesce("second", F.lit(False))
+    unknown = F.col("status").isNull()
+    alone = unknown & F.col("single")
+    log = log.withColumn("live", F.col("id").isNotNull() & ~F.col("expired") & ~used)
+    log = log.withColumn("transaction", F.when(alone, F.col("id")).otherwise(F.col("transaction")))
+    first = F.when(F.col("single"), F.col("gts")).otherwise(version_of(F.col("gts"), 0))
+    log = log.withColumn("version", F.when(unknown, first).otherwise(F.col("version")))
+    taken = F.col("live") & (alone | F.coalesce(F.col("status").isin(*TAKEN), F.lit(False)))
+    return log.withColumn("taken", taken).withColumn("index", F.coalesce("index", F.lit(0))).drop("second")
+
+
+def bundles(log: DataFrame) -> DataFrame:
+    """Of `replica_log` a row per delivery, with its first transaction."""
+    return log.where(F.col("index") == 0)
+
+
+def version_of(gts: Column, index: int) -> Column:
+    """`kvstore.core.bundles.version_of`, of an encoded timestamp."""
+    return F.concat(F.substring(gts, 1, 8), F.substring(gts, 11, 6), F.lit(index.to_bytes(2, "big")))
 
 
 def entry() -> Column:
-    """Of `replica_log`: what was delivered, as the replicas of a shard should agree on it; null if nothing was."""
+    """Of `bundles`: what was delivered, as the replicas of a shard should agree on it; null if nothing was."""
     return F.when(F.col("id").isNotNull(), F.struct("id", "gts", "destinations", "expired"))
 
 
 def disputed(log: DataFrame) -> DataFrame:
-    """The rows of `replica_log` at those positions of a shard at which its replicas hold different deliveries, outcomes
+    """The rows of `bundles` at those positions of a shard at which its replicas hold different deliveries, outcomes
     or states."""
     values = log.select("shard", "position", entry().alias("entry"), "content", "state_digest")
     held = ("entry", "content", "state_digest")
@@ -99,23 +128,21 @@ def destination_bits(destinations: str, shards: list[int]) -> Column:
 
 
 def applied_everywhere(shards: list[int], unsure: Sequence[int]) -> Column:
-    """Of `messages`: whether every destination is known to have applied it, none of them being an `unsure` shard."""
+    """Of `transactions`: whether every destination is known to have applied it, none of them being an `unsure` shard."""
     bits = sum(1 << index for index, shard in enumerate(shards) if shard not in unsure)
     expected = F.col("expected")
     return (expected.bitwiseAND(F.col("applied")) == expected) & (expected.bitwiseAND(F.lit(bits)) == expected)
 
 
 def messages(log: DataFrame, shards: list[int]) -> DataFrame:
-    """One row per message that was delivered somewhere, over all replicas.
+    """One row per message that was delivered somewhere, over all replicas. log: `bundles`.
 
     Columns: id; gts (smallest) and gts_max, destinations (smallest) and destinations_max, over live deliveries (over
-    all, if none is live), with a replica that reports each gts; delivered, applied: shards, as bits, that delivered it,
-    that applied it; expected: its destinations as bits; void: those of them that delivered it, but never live; effect:
-    it wrote something somewhere; status and status_max, succeeded and succeeded_max: over live accounts; live: it is
-    not everywhere expired; origin and origin_max.
+    all, if none is live), with a replica that reports each gts; delivered: shards, as bits, that delivered it; expected:
+    its destinations as bits; live: it is not everywhere expired; known: somebody accounts for its transactions; version:
+    of its first transaction; bundle and bundle_max: of `outcomes`; origin and origin_max.
     """
-    live = F.col("live")
-    applied = live & (F.col("status") == APPLIED)
+    live, told = F.col("live"), F.col("outcome_gts") == F.col("gts")
     return (
         log.where(F.col("id").isNotNull())
         .withColumn("bit", shard_bit("shard", shards))
@@ -128,20 +155,77 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
             F.min_by("replica", F.when(live, F.col("gts"))).alias("replica"),
             F.max_by("replica", F.when(live, F.col("gts"))).alias("replica_max"),
             F.bit_or("bit").alias("delivered"),
-            F.coalesce(F.bit_or(F.when(applied, F.col("bit"))), F.lit(0)).alias("applied"),
-            F.coalesce(F.bit_or(F.when(live, F.col("bit"))), F.lit(0)).alias("alive"),
-            F.coalesce(F.max(live & F.col("effect")), F.lit(False)).alias("effect"),
-            F.min(F.when(live, F.col("status"))).alias("status"),
-            F.max(F.when(live, F.col("status"))).alias("status_max"),
-            F.min(F.when(applied, F.col("succeeded"))).alias("succeeded"),
-            F.max(F.when(applied, F.col("succeeded"))).alias("succeeded_max"),
             F.max("live").alias("live"),
+            F.max(F.col("transaction").isNotNull()).alias("known"),
+            F.min("version").alias("version"),
+            F.min(F.when(told, F.col("bundle"))).alias("bundle"),
+            F.max(F.when(told, F.col("bundle"))).alias("bundle_max"),
             F.min("origin").alias("origin"),
             F.max("origin").alias("origin_max"),
         )
         .withColumn("expected", destination_bits("destinations", shards))
-        .withColumn("void", F.col("expected").bitwiseAND(F.col("delivered")).bitwiseAND(F.bitwise_not("alive")))
-        .drop("alive")
+    )
+
+
+def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> DataFrame:
+    """One row per transaction that somebody accounts for, over all replicas and all messages that carry it. log:
+    `replica_log`. messages: from `messages`.
+
+    Where it was delivered more than once, it is the first delivery that counts: that where it was taken as new, not as
+    REPEATED, EXPIRED or MISMATCH. Columns: id; message, destinations, gts (its version, smallest) and gts_max, over
+    those where it was taken (over all, if it never was); delivered, applied: shards, as bits, that delivered it, that
+    applied it; expected: its destinations as bits; void: those of them whose accounts have it, but never as taken;
+    effect: it wrote something somewhere; status and status_max, succeeded and succeeded_max: over accounts that took it;
+    live: somebody took it; fates: each version with what it was called there, 0: new; again: shards, as bits, that call
+    it REPEATED, and did not take it; repeated, mismatch: the smallest version so called; lapsed, kept: the smallest one
+    that is EXPIRED, the greatest one that is not.
+    """
+    taken, status = F.col("taken"), F.col("status")
+    applied = taken & (status == APPLIED)
+    none = F.lit(0).cast("bigint")
+    fate = F.when(status.isin(*TAKEN), F.lit(0)).otherwise(status)
+    second = (status == MISMATCH) & F.col("outcome_message").isNull()
+
+    def least(column: str) -> Column:
+        return F.coalesce(F.min(F.when(taken, F.col(column))), F.min(column)).alias(column)
+
+    found = (
+        log.where(F.col("transaction").isNotNull() & F.col("id").isNotNull())
+        .withColumn("bit", shard_bit("shard", shards))
+        .groupBy(F.col("transaction").alias("transaction"))
+        .agg(
+            F.coalesce(F.min_by("id", F.when(taken, F.col("version"))), F.min("id")).alias("message"),
+            least("version"),
+            least("destinations"),
+            F.coalesce(F.max(F.when(taken, F.col("version"))), F.min("version")).alias("gts_max"),
+            F.bit_or("bit").alias("accounted"),
+            F.coalesce(F.bit_or(F.when(applied, F.col("bit"))), none).alias("applied"),
+            F.coalesce(F.bit_or(F.when(taken, F.col("bit"))), none).alias("alive"),
+            F.coalesce(F.max(taken & F.col("effect")), F.lit(False)).alias("effect"),
+            F.min(F.when(taken, status)).alias("status"),
+            F.max(F.when(taken, status)).alias("status_max"),
+            F.min(F.when(applied, F.col("succeeded"))).alias("succeeded"),
+            F.max(F.when(applied, F.col("succeeded"))).alias("succeeded_max"),
+            F.max("taken").alias("live"),
+            F.collect_set(F.when(fate.isNotNull(), F.struct("version", fate.alias("fate")))).alias("fates"),
+            F.coalesce(F.bit_or(F.when(status == REPEATED, F.col("bit"))), none).alias("again"),
+            F.min(F.when(status == REPEATED, F.col("version"))).alias("repeated"),
+            F.min(F.when(second, F.col("version"))).alias("mismatch"),
+            F.min(F.when(status == EXPIRED, F.col("version"))).alias("lapsed"),
+            F.max(F.when(status != EXPIRED, F.col("version"))).alias("kept"),
+        )
+        .withColumnRenamed("transaction", "id")
+        .withColumnRenamed("version", "gts")
+    )
+    carried = messages.select(F.col("id").alias("message"), "delivered")
+    void = F.col("expected").bitwiseAND(F.col("accounted")).bitwiseAND(F.bitwise_not("alive"))
+    return (
+        found.join(carried, "message")
+        .withColumn("delivered", F.col("delivered").bitwiseOR(F.col("accounted")))
+        .withColumn("expected", destination_bits("destinations", shards))
+        .withColumn("void", void)
+        .withColumn("again", F.col("again").bitwiseAND(F.bitwise_not("alive")))
+        .drop("accounted", "alive")
     )
 
 

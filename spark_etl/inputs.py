@@ -13,13 +13,14 @@ from spark_etl.frames import SHARDS_MAX
 
 
 class Top(msgspec.Struct):
-    """How far a replica's journal goes. gts: of its last live delivery."""
+    """How far a replica's journal goes. gts: of its last live delivery; version: of the last transaction there."""
 
     replica: int
     shard: int
     delivered: int
     completed: int
-    gts: bytes
+    gts: bytes = bytes(16)
+    version: bytes = bytes(16)
 
 
 class Inputs(msgspec.Struct):

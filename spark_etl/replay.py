@@ -1,7 +1,8 @@
 """One transaction again, from what its client asked and the values that it read: what it must have written, and told.
 
 Values are texts as in a history (`kvstore.core.audit.value_text`), None for an absent key; UNKNOWN is what follows from
-a value that is known by its digest only. A second implementation of what the store executes, on purpose.
+a value that is known by its digest only. Of one value journals and histories may say one the text, the other the digest:
+`same`. A second implementation of what the store executes, on purpose.
 """
 
 from __future__ import annotations
@@ -9,11 +10,24 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from kvstore.core.audit import value_text
 
 UNKNOWN = object()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether this is one value, as far as it is known."""
+    if isinstance(one, str) and isinstance(other, str) and {one[:1], other[:1]} == {"=", "#"}:
+        return digest_text(one) == digest_text(other)
+    return bool(one == other)
+
+
+def digest_text(value: str) -> str:
+    """ "#" and the value's digest."""
+    return value if value[0] == "#" else "#" + blake2b(value[1:].encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 class Mismatch(NamedTuple):
@@ -82,7 +96,7 @@ def compare(
             found += _answer(words[0], words[1], answers[at] if at < len(answers) else None, right)
     for key in sorted({*again.writes, *writes}):
         made, said = again.writes.get(key, UNCHANGED), writes.get(key, UNCHANGED)
-        if made is not UNKNOWN and made != said:
+        if made is not UNKNOWN and not same(made, said):
             found.append(_wrote(key, said, made))
     return found
 
@@ -98,7 +112,7 @@ def _integers(read: Mapping[str, int], seen: Mapping[str, Seen]) -> list[Mismatc
     return [
         _told(key, said.get(key), right.get(key))
         for key in sorted({*said, *(k for k, v in right.items() if v is not None)})
-        if right.get(key, UNKNOWN) is not UNKNOWN and said.get(key) != right[key]
+        if right.get(key, UNKNOWN) is not UNKNOWN and not same(said.get(key), right[key])
     ]
 
 
@@ -108,9 +122,9 @@ def _answer(what: str, key: str, said: Any, right: Any) -> list[Mismatch]:
         return [
             _told(k, v, right[k])
             for k, v in sorted(entries.items())
-            if right.get(k, UNKNOWN) is not UNKNOWN and v != right[k]
+            if right.get(k, UNKNOWN) is not UNKNOWN and not same(v, right[k])
         ]
-    if right is UNKNOWN or said == right:
+    if right is UNKNOWN or same(said, right):
         return []
     shown = (one if one is None or isinstance(one, str) else json.dumps(one) for one in (said, right))
     return [_told(key, *shown)]
@@ -182,8 +196,8 @@ def _holds(target: str, op: str, operand: Any, seen: Seen | None) -> bool | None
         return _HOLDS[op](seen.version, operand) if op in ("==", "!=") else None
     if seen.value is None:
         return op == "!="
-    if op in ("<", ">") or seen.value[0] != operand[0]:
-        if "#" in (seen.value[0], operand[0]):
-            return None
-        return _HOLDS[op](seen.value[1:].encode(), operand[1:].encode())
-    return _HOLDS[op](seen.value, operand)
+    if op in ("==", "!="):
+        return same(seen.value, operand) == (op == "==")
+    if "#" in (seen.value[0], operand[0]):
+        return None
+    return _HOLDS[op](seen.value[1:].encode(), operand[1:].encode())

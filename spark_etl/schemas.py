@@ -2,6 +2,9 @@
 
 Extraction (`tables`) writes one Parquet dataset per run, `journal/table=NAME/`, and `history/`; each table has the
 columns listed for it here, without `table`; `trace/` has the frames of a simulated run.
+A message is a bundle of transactions. In `deliveries` and `submitted` `id` is that of the message and `gts` its
+timestamp; in `outcomes`, `reads`, `writes` and histories these are the transaction's id and version (format 1: the same
+ones). What has no id of a client's is known by its version.
 Ids are 16 bytes. A version (`gts`) is `Timestamp.encode`: 16 bytes that sort as the timestamps do; sixteen zero bytes
 mean "absent". Times (`at`, `*_us`) are microseconds. `offset` is the journal offset of a record, `segment` its file.
 """
@@ -21,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -39,12 +42,17 @@ _COLUMN_TYPES: dict[str, DataType] = {
     "destinations": ArrayType(IntegerType()),
     "origin": IntegerType(),
     "payload_bytes": IntegerType(),
+    "single": BooleanType(),
     "at": LongType(),
     "installed_from": IntegerType(),
+    "index": IntegerType(),
+    "message": BinaryType(),
+    "timestamp": BinaryType(),
     "status": IntegerType(),
     "succeeded": BooleanType(),
     "effect": BooleanType(),
     "content": BinaryType(),
+    "bundle": BinaryType(),
     "state_digest": BinaryType(),
     "reason": StringType(),
     "key": BinaryType(),
@@ -69,7 +77,8 @@ _COLUMN_TYPES: dict[str, DataType] = {
 _PLACE = ("replica", "shard", "segment", "offset")
 
 TABLES: dict[str, tuple[str, ...]] = {
-    # A delivery. position 0: optimistic. installed_from: the peer whose journal it came from, or null.
+    # A delivery. position 0: optimistic. single: the message is a transaction of format 1, whose id and version are its
+    # own. installed_from: the peer whose journal it came from, or null.
     "deliveries": (
         *_PLACE,
         "position",
@@ -80,21 +89,27 @@ TABLES: dict[str, tuple[str, ...]] = {
         "destinations",
         "origin",
         "payload_bytes",
+        "single",
         "at",
         "installed_from",
     ),
-    # A replica's account of one transaction on its shard. effect: applied, and something was written.
-    # content: a digest of all but the state digest; equal for equal accounts.
+    # A replica's account of one transaction on its shard. index: its place in its bundle; timestamp: the bundle's;
+    # message: its id, of format 1, else null. effect: applied, and something was written. Of the whole bundle, at index 0
+    # only: content, a digest of all but the state digest, equal for equal accounts; bundle, one of the ids in their order.
     "outcomes": (
         *_PLACE,
         "position",
         "gts",
         "id",
+        "index",
+        "message",
+        "timestamp",
         "at",
         "status",
         "succeeded",
         "effect",
         "content",
+        "bundle",
         "state_digest",
         "reason",
     ),
@@ -153,11 +168,13 @@ HISTORY = StructType(
         StructField("error", StringType()),
         StructField("asked", StringType()),
         StructField("told", StringType()),
+        StructField("shard", IntegerType()),
+        StructField("position", LongType()),
         StructField("damage", StringType()),
     ]
 )
-"""One row per line of a client history. asked, told: JSON, as there, or null. `damage`: null, or why the line could not
-be read."""
+"""One row per line of a client history. asked, told: JSON, as there, or null. shard, position: of a read without an id
+of its own, else null and 0 (`kvstore.core.audit.HistoryEvent`). `damage`: null, or why the line could not be read."""
 
 FRAMES = StructType(
     [

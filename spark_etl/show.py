@@ -44,7 +44,7 @@ def _record(path: Path, byte: int) -> dict[str, Any]:
     fields = _readable(record)
     if isinstance(record, records.Completed):
         with suppress(msgspec.MsgspecError):  # another application's than the store's
-            fields["record"] = _readable(audit.decode_outcome(record.record))
+            fields["record"] = _readable(audit.decode_outcomes(record.record))
     return {
         "shard": header.group, "replica": header.process, "segment": header.segment, "byte": at,
         "bytes": FRAME_BYTES + 1 + len(body), "checksum": "matches", "kind": type(record).__name__, **fields,

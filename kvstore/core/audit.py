@@ -133,6 +133,8 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
     error: str = ""
     asked: Asked | None = None
     told: Told | None = None
+    shard: int = -1
+    position: int = 0
 
 
 def value_text(value: bytes) -> str:

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from spark_etl.columns import id_text, text, union, version_text, violations
 
 
-def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame, whole: Column) -> DataFrame:
+def conservation(operations: DataFrame, transactions: DataFrame, writes: DataFrame, whole: Column) -> DataFrame:
     """Every complete read of the accounts sees one total, and no transfer changes it. Names: total-changed,
     money-made.
 
@@ -18,7 +18,7 @@ def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame, 
     over the accounts that it wrote, of the new balance minus the one before it in the order of versions.
     whole: `frames.applied_everywhere`; of other transfers only a part is known.
     """
-    done = operations.where(F.col("type") == "ok").join(messages.select("id", "gts"), "id")
+    done = operations.where(F.col("type") == "ok").join(transactions.select("id", "gts"), "id")
     reads = done.where((F.col("f") == "read_all") & (F.size("value") > 0)).withColumn(
         "total", F.aggregate(F.map_values("value"), F.lit(0).cast("bigint"), lambda a, b: a + b)
     )
@@ -27,7 +27,7 @@ def conservation(operations: DataFrame, messages: DataFrame, writes: DataFrame, 
     reads = reads.join(F.broadcast(_banks(reads)), "file")
     first = reads.groupBy("bank").agg(F.min_by("total", "gts").alias("expected"), F.min_by("id", "gts").alias("first"))
     changed = reads.join(F.broadcast(first), "bank").where(F.col("total") != F.col("expected"))
-    complete = operations.join(messages.where(whole).select("id"), "id")
+    complete = operations.join(transactions.where(whole).select("id"), "id")
     return union([_changed(changed), _made(complete, accounts, writes)])
 
 

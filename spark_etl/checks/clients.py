@@ -11,13 +11,13 @@ from spark_etl import frames
 from spark_etl.columns import id_text, key_text, text, union, version_text, violations
 
 
-def answers(operations: DataFrame, messages: DataFrame, reads: DataFrame, whole: Column) -> DataFrame:
+def answers(operations: DataFrame, transactions: DataFrame, reads: DataFrame, whole: Column) -> DataFrame:
     """What the journals hold of an operation is what its client was told: version, branch and reads; refused operations
     have no effect. Names: refused-but-present, version-mismatch, branch-mismatch, read-mismatch.
 
     whole: `frames.applied_everywhere`; other transactions may have read what is not in the journals.
     """
-    both = _beside(operations, messages.withColumn("whole", whole))
+    both = _beside(operations, transactions.withColumn("whole", whole))
     acknowledged = both.where(F.col("type") == "ok")
     return union(
         [
@@ -29,14 +29,15 @@ def answers(operations: DataFrame, messages: DataFrame, reads: DataFrame, whole:
     )
 
 
-def _beside(operations: DataFrame, messages: DataFrame) -> DataFrame:
-    """Operations, each with its row of `frames.messages` if there is one (present)."""
-    both = operations.join(messages.withColumnRenamed("succeeded", "ran").drop("replica"), "id", "left")
+def _beside(operations: DataFrame, transactions: DataFrame) -> DataFrame:
+    """Operations, each with its row of `frames.transactions` if there is one (present)."""
+    both = operations.join(transactions.withColumnRenamed("succeeded", "ran"), "id", "left")
     return both.withColumn("present", F.col("gts").isNotNull())
 
 
 def lost(
     operations: DataFrame,
+    transactions: DataFrame,
     messages: DataFrame,
     shards: list[int],
     open_ends: DataFrame,
@@ -46,17 +47,21 @@ def lost(
     """The acknowledged operations without effect, as far as the journals say: file, id, f, version, complete_us, why
     (a sentence's end), excused: all that is missing may have been what a shard had not yet written when it went down.
 
-    open_ends: shard, top_gts, of the shards of which nobody knows how far they got: beyond that version, what they lack
+    What is delivered and nobody accounts for is not known by its ids: an operation that was answered with a version that
+    is of such a message is under way, not lost.
+    open_ends: shard, end, of the shards of which nobody knows how far they got: beyond that version, what they lack
     is no evidence. complete_before: the least of these, None: there is no such shard; of what stands in no journal the
     shards are unknown. unsure_shards: of what they were sent another delivery may be missing that had the effect.
     """
-    acknowledged = _beside(operations.where(F.col("type") == "ok"), messages)
+    acknowledged = _beside(operations.where(F.col("type") == "ok"), transactions)
     unsure = F.arrays_overlap("destinations", F.array([F.lit(n) for n in unsure_shards]).cast("array<int>"))
     void = (F.col("void") != 0) & ~unsure
     ineffective = F.coalesce((F.col("applied") == 0) & F.col("status").isNotNull(), F.lit(False)) | void
     there = acknowledged.where("present")
     columns = ["file", "id", "f", "version", "complete_us", "why", "excused"]
+    unaccounted = messages.where(F.col("live") & ~F.col("known")).select(_message_part("version").alias("part"))
     nowhere = acknowledged.where(~F.col("present")).withColumn("why", F.lit("is in no journal"))
+    nowhere = nowhere.withColumn("part", _message_part("version")).join(F.broadcast(unaccounted), "part", "left_anti")
     complete = F.lit(True) if complete_before is None else F.col("version") < F.lit(complete_before)
     without = there.where(ineffective).withColumn("why", F.lit("has no effect according to the journals"))
     return union(
@@ -68,6 +73,11 @@ def lost(
     )
 
 
+def _message_part(version: str) -> Column:
+    """What the versions of all transactions of a message have in common."""
+    return F.substring(version, 1, 14)
+
+
 def _partly(there: DataFrame, shards: list[int], open_ends: DataFrame) -> DataFrame:
     lacking = F.bitwise_not("delivered")
     missing = (
@@ -76,7 +86,7 @@ def _partly(there: DataFrame, shards: list[int], open_ends: DataFrame) -> DataFr
         .where(frames.shard_bit("shard", shards).bitwiseAND(lacking) != 0)
         .join(F.broadcast(open_ends), "shard", "left")
     )
-    excused = F.coalesce(F.col("gts") >= F.col("top_gts"), F.lit(False))
+    excused = F.coalesce(F.col("gts") >= F.col("end"), F.lit(False))
     return (
         missing.groupBy("file", "id")
         .agg(
@@ -103,10 +113,8 @@ def absent(lost: DataFrame) -> DataFrame:
 def thin(operations: DataFrame, log: DataFrame, held: DataFrame) -> DataFrame:
     """Acknowledged operations that stand in the journals of fewer than half of the replicas of some shard: id, f, file,
     shard, position. held: shard, most: the last position that more than half of its replicas hold."""
-    beyond = log.where(F.col("id").isNotNull()).join(F.broadcast(held), "shard")
-    beyond = beyond.where(F.col("position") > F.col("most")).groupBy("id", "shard").agg(
-        F.min("position").alias("position")
-    )
+    beyond = log.where(F.col("taken")).join(F.broadcast(held), "shard").where(F.col("position") > F.col("most"))
+    beyond = beyond.groupBy(F.col("transaction").alias("id"), "shard").agg(F.min("position").alias("position"))
     return operations.where(F.col("type") == "ok").select("id", "f", "file").join(beyond, "id")
 
 
@@ -170,11 +178,11 @@ def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def unknown(operations: DataFrame, messages: DataFrame, complete_before: bytes | None) -> DataFrame:
+def unknown(operations: DataFrame, transactions: DataFrame, complete_before: bytes | None) -> DataFrame:
     """What became of the operations whose outcome no client knows: one row with the counts n, applied, not_applied
     (for certain) and open. complete_before: None if nothing is under way any more; no client knows the version of such
     an operation."""
-    known = messages.select("id", "live", "status", "applied")
+    known = transactions.select("id", "live", "status", "applied")
     fate = operations.where(F.col("type") == "info").join(known, "id", "left")
     applied = F.coalesce(F.col("applied") != 0, F.lit(False))
     refused = F.col("live").isNotNull() & (~F.col("live") | F.col("status").isNotNull())

@@ -1,4 +1,4 @@
-"""The properties of atomic multicast, from what every replica delivered (`frames.replica_log`)."""
+"""The properties of atomic multicast, from what every replica delivered (`frames.bundles`)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def _is_in(column: str, numbers: Sequence[int]) -> Column:
 
 def integrity(log: DataFrame) -> DataFrame:
     """No message is delivered twice at one replica (an expired repetition has no effect and does not count), and an
-    expired delivery has no effect. Names: duplicate-delivery, expired-with-effect."""
+    expired delivery has no effect. Names: duplicate-delivery, expired-with-effect. log: `frames.replica_log`."""
     place = F.struct("position", "offset")
     twice = (
-        log.where(F.col("live"))
+        frames.bundles(log)
+        .where(F.col("live"))
         .groupBy("replica", "id")
         .agg(F.min(place).alias("first"), F.max(place).alias("last"))
         .where(F.col("first.offset") != F.col("last.offset"))
@@ -44,10 +45,11 @@ def integrity(log: DataFrame) -> DataFrame:
                 expired,
                 "expired-with-effect",
                 text(
-                    "replica {} applied message {} at position {}, although it was delivered later than its id allows",
-                    F.col("replica"), id_text(F.col("id")), F.col("position"),
+                    "replica {} applied transaction {} at position {}, although its message was delivered later than the"
+                    " message's id allows",
+                    F.col("replica"), id_text(F.col("transaction")), F.col("position"),
                 ),
-                [F.col("id")],
+                [F.col("transaction")],
                 replicas=[F.col("replica")],
             ),
         ]
@@ -64,11 +66,12 @@ def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forg
     """What is delivered was multicast by somebody, and to this shard. Names: never-submitted, wrong-destination.
 
     missing: from `unsubmitted`. A multicast leaves before its record must be durable, so it may be lost with a crash:
-    messages whose origin is in `forgetful`, or that a client says it invoked, are not accused.
+    messages whose origin is in `forgetful`, or with a transaction that a client says it invoked (`invoked`: their ids),
+    are not accused.
     """
     accused = missing.where(~_is_in("origin", forgetful) & ~_is_in("origin_max", forgetful))
     if invoked is not None:
-        accused = accused.join(invoked.select("id").distinct(), "id", "left_anti")
+        accused = accused.join(invoked, "id", "left_anti")
     elsewhere = log.where(F.col("id").isNotNull() & ~F.array_contains("destinations", F.col("shard")))
     return union(
         [
@@ -131,15 +134,18 @@ def agreement(
 def dissent(disputed: DataFrame, value: Column) -> DataFrame:
     """The positions of a shard at which its replicas hold different values: shard, position, `few` and `most`, which
     are the values that the fewest and the most replicas hold (of as many: the lowest replica's counts as most), each
-    with its `value`, `replicas` and, for a name, the greatest `id`."""
-    values = disputed.select("shard", "position", "replica", "id", value.alias("value"))
+    with its `value`, `replicas` and, for names, the greatest `id` (of a message) and `transaction` (its first one)."""
+    values = disputed.select("shard", "position", "replica", "id", "transaction", value.alias("value"))
     camps = (
         values.where(F.col("value").isNotNull())
         .groupBy("shard", "position", "value")
-        .agg(F.array_sort(F.collect_set("replica")).alias("replicas"), F.max("id").alias("id"))
+        .agg(
+            F.array_sort(F.collect_set("replica")).alias("replicas"), F.max("id").alias("id"),
+            F.max("transaction").alias("transaction"),
+        )
         .withColumn("rank", F.struct(F.size("replicas").alias("n"), (-F.col("replicas")[0]).alias("first")))
     )
-    camp = F.struct("value", "replicas", "id")
+    camp = F.struct("value", "replicas", "id", "transaction")
     both = camps.groupBy("shard", "position").agg(
         F.min_by(camp, "rank").alias("few"), F.max_by(camp, "rank").alias("most"), F.count("*").alias("camps")
     )
@@ -241,10 +247,12 @@ def prefix_order(log: DataFrame) -> DataFrame:
 
 
 def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_shards: Sequence[int]) -> DataFrame:
-    """All shards give a message one timestamp and one set of destinations, no two messages share a timestamp, and no
-    destination shard has gone past a message without delivering it. With rising timestamps (`prefix_order`) this
+    """All shards give a message one timestamp and one set of destinations, and account for the same transactions in it,
+    in the same order; no two messages share a timestamp, and no destination shard has gone past a message without
+    delivering it. With rising timestamps (`prefix_order`) this
     certifies one acyclic order. Of a message with several timestamps only the smallest is compared with those of
-    others. Names: timestamp-disagreement, destination-disagreement, timestamp-shared, missed-delivery.
+    others. Names: timestamp-disagreement, destination-disagreement, bundle-disagreement, timestamp-shared,
+    missed-delivery.
 
     tops: replica, shard, top_gts. unsure_shards: of these a part may be missing everywhere; what they lack is no
     evidence.
@@ -273,6 +281,15 @@ def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_sh
             text(
                 "message {} is addressed to shards {} at one replica and to shards {} at another",
                 id_text(F.col("id")), F.concat_ws(", ", "destinations"), F.concat_ws(", ", "destinations_max"),
+            ),
+            [F.col("id")],
+        ),
+        violations(
+            live.where(F.col("bundle") != F.col("bundle_max")),
+            "bundle-disagreement",
+            text(
+                "message {} (version {}) has other transactions, or in another order, at one replica than at another",
+                id_text(F.col("id")), version_text(F.col("gts")),
             ),
             [F.col("id")],
         ),

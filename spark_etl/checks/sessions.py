@@ -17,10 +17,10 @@ from spark_etl.columns import absent, id_text, key_text, text, version_text, vio
 _SESSION = ("file", "process")
 
 
-def steps(operations: DataFrame, messages: DataFrame) -> DataFrame:
+def steps(operations: DataFrame, transactions: DataFrame) -> DataFrame:
     """The operations that took place, with their place in the order: file, process, line, id, f, gts, ok, invoke_us,
     complete_us (null unless ok)."""
-    placed = messages.where(F.col("live") & (F.col("applied") != 0)).select("id", "gts")
+    placed = transactions.where(F.col("live") & (F.col("applied") != 0)).select("id", "gts")
     ok = F.col("type") == "ok"
     return operations.where(F.col("invoke_us").isNotNull()).join(placed, "id").select(
         *_SESSION, "line", "id", "f", "gts", ok.alias("ok"), "invoke_us", F.when(ok, F.col("complete_us")).alias(

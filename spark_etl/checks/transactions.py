@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_etl.checks.delivery import dissent, replicas_text
 from spark_etl.columns import absent, id_text, key_text, text, union, version_text, violations
+from spark_etl.frames import TAKEN
 
 
 def results(
     log: DataFrame,
     disputed: DataFrame,
-    messages: DataFrame,
+    transactions: DataFrame,
     tops: DataFrame,
     stops: DataFrame,
     unsure: Sequence[int],
 ) -> DataFrame:
     """Every completed delivery has exactly one account, of that delivery; accounts and state digests at one position of
-    a shard are equal; all shards of a transaction applied it, or none, and ran the same branch.
+    a shard are equal; all shards of a transaction took it as new, or none, applied it, or none, and ran the same branch.
     Names: outcome-missing, outcome-without-delivery, outcome-of-another-delivery, outcome-disagreement,
-    state-digest-disagreement, branch-disagreement.
+    state-digest-disagreement, branch-disagreement, fate-disagreement.
 
-    disputed: `frames.disputed`. tops: replica, shard, top_completed. stops: replica, shard, completed. unsure: replicas
+    log: `frames.bundles`. transactions: `frames.transactions`. disputed: `frames.disputed`. tops: replica, shard, top_completed. stops: replica, shard, completed. unsure: replicas
     of whose journals a part is missing.
     """
     return union(
@@ -33,7 +34,7 @@ def results(
             _other_delivery(log),
             _disagreement(disputed, "content", "outcome-disagreement", "outcome"),
             _disagreement(disputed, "state_digest", "state-digest-disagreement", "state"),
-            _branches(messages),
+            _branches(transactions),
         ]
     )
 
@@ -65,10 +66,10 @@ def _missing(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence
                 sure.where(F.col("id").isNull()),
                 "outcome-without-delivery",
                 text(
-                    "replica {} has an outcome of message {} at position {}, but no delivery there",
-                    F.col("replica"), id_text(F.col("outcome_id")), F.col("position"),
+                    "replica {} has an outcome of transaction {} at position {}, but no delivery there",
+                    F.col("replica"), id_text(F.col("transaction")), F.col("position"),
                 ),
-                [F.col("outcome_id")],
+                [F.col("transaction")],
                 replicas=[F.col("replica")],
             ),
         ]
@@ -76,40 +77,60 @@ def _missing(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence
 
 
 def _other_delivery(log: DataFrame) -> DataFrame:
-    other = log.where((F.col("outcome_id") != F.col("id")) | (F.col("outcome_gts") != F.col("gts")))
+    other = log.where(of_another_delivery())
     return violations(
         other,
         "outcome-of-another-delivery",
         text(
-            "at position {} replica {} delivered message {} (version {}), but its outcome is that of message {}"
-            " (version {})",
+            "at position {} replica {} delivered message {} (version {}), but its outcome is that of a message with"
+            " version {} and transaction {}",
             F.col("position"), F.col("replica"), id_text(F.col("id")), version_text(F.col("gts")),
-            id_text(F.col("outcome_id")), version_text(F.col("outcome_gts")),
+            version_text(F.col("outcome_gts")), id_text(F.col("transaction")),
         ),
-        [F.col("id"), F.col("outcome_id")],
+        [F.col("id"), F.col("transaction")],
         replicas=[F.col("replica")],
     )  # fmt: skip
 
 
+def of_another_delivery() -> Column:
+    """Of `frames.replica_log`: whether the account is not that of what was delivered at its position."""
+    message = F.coalesce(F.col("outcome_message") != F.col("id"), F.lit(False))
+    return message | (F.col("outcome_gts") != F.col("gts"))
+
+
 def _disagreement(disputed: DataFrame, column: str, name: str, what: str) -> DataFrame:
-    named = disputed.withColumn("id", F.col("outcome_id"))
     return violations(
-        dissent(named, F.col(column)),
+        dissent(disputed, F.col(column)),
         name,
         text(
             f"at position {{}} of shard {{}} (message {{}}) the {what} of {{}} is not that of {{}}",
             F.col("position"), F.col("shard"), id_text(F.col("most.id")), replicas_text("few.replicas"),
             replicas_text("most.replicas"),
         ),
-        [F.col("few.id"), F.col("most.id")],
+        [F.col("few.id"), F.col("most.id"), F.col("few.transaction"), F.col("most.transaction")],
         replicas=[F.col("few.replicas")[0], F.col("most.replicas")[0]],
     )  # fmt: skip
 
 
-def _branches(messages: DataFrame) -> DataFrame:
+def _branches(transactions: DataFrame) -> DataFrame:
     status, branch = F.col("status") != F.col("status_max"), F.col("succeeded") != F.col("succeeded_max")
+    called = F.array_distinct(F.transform("fates", lambda one: one["version"]))
+    apart = violations(
+        transactions.where(F.size("fates") > F.size(called)),
+        "fate-disagreement",
+        text(
+            "transaction {} (version {}) was taken as new at one replica, and at another as a repetition, as too late or"
+            " as another one's id, in the same message",
+            id_text(F.col("id")), version_text(F.col("gts")),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+    return apart.unionByName(_effects(transactions, status, branch))
+
+
+def _effects(transactions: DataFrame, status: Column, branch: Column) -> DataFrame:
     return violations(
-        messages.where(status | branch),
+        transactions.where(status | branch),
         "branch-disagreement",
         F.when(
             status,
@@ -160,23 +181,83 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
     )  # fmt: skip
 
 
-def exactly_once(log: DataFrame) -> DataFrame:
-    """No id has its effect twice at a replica. Name: effect-twice. (Its absence after an acknowledgement is
-    `clients.answers`' to find, different outcomes at different shards `results`'.)"""
-    place = F.struct("position", "outcome_offset")
+def exactly_once(log: DataFrame, transactions: DataFrame, unsure_shards: Sequence[int]) -> DataFrame:
+    """An id has its effect once: its first delivery is taken as new, and none after it; so say all its accounts. And it
+    is too late from some age on: no transaction was called so that had not more time than another one that was not.
+    Names: effect-twice, taken-twice, repeated-without-first, mismatch-without-first, expired-early. (Its absence after an
+    acknowledgement is `clients.answers`' to find, different outcomes at different shards `results`'.)
+
+    log: `frames.replica_log`. transactions: `frames.transactions`. unsure_shards: a first delivery may be missing there.
+    """
+    return union([_twice(log), _without_first(transactions, unsure_shards), _too_early(transactions)])
+
+
+def _twice(log: DataFrame) -> DataFrame:
+    place = F.struct("position", "index", "outcome_offset")
     twice = (
-        log.where(F.col("effect"))
-        .groupBy("replica", F.col("outcome_id").alias("id"))
-        .agg(F.min(place).alias("first"), F.max(place).alias("last"))
-        .where(F.col("first.outcome_offset") != F.col("last.outcome_offset"))
-    )
+        log.where(F.col("status").isin(*TAKEN) & F.coalesce(F.col("live"), F.lit(True)))
+        .groupBy("replica", F.col("transaction").alias("id"))
+        .agg(
+            F.min(place).alias("first"), F.max(place).alias("last"),
+            F.min(F.when(F.col("effect"), place)).alias("begun"), F.max(F.when(F.col("effect"), place)).alias("again"),
+        )
+    )  # fmt: skip
+    effects = F.coalesce(F.col("begun.outcome_offset") != F.col("again.outcome_offset"), F.lit(False))
+    apart = (F.col("first.position") != F.col("last.position")) | (F.col("first.index") != F.col("last.index"))
     return violations(
-        twice,
-        "effect-twice",
+        twice.where(effects | apart),
+        F.when(effects, "effect-twice").otherwise("taken-twice"),
         text(
-            "replica {} applied transaction {} more than once, first at position {} and last at position {}",
-            F.col("replica"), id_text(F.col("id")), F.col("first.position"), F.col("last.position"),
+            "replica {} {} transaction {} more than once, first at position {} and last at position {}",
+            F.col("replica"), F.when(effects, "applied").otherwise("took as new"), id_text(F.col("id")),
+            F.col("first.position"), F.col("last.position"),
         ),
         [F.col("id")],
         replicas=[F.col("replica")],
+    )  # fmt: skip
+
+
+def _without_first(transactions: DataFrame, unsure_shards: Sequence[int]) -> DataFrame:
+    sure = transactions
+    if unsure_shards:
+        sure = sure.where(~F.arrays_overlap("destinations", F.array([F.lit(n) for n in unsure_shards]).cast("array<int>")))
+    never = ~F.col("live")
+    repeated = (F.col("again") != 0) | F.coalesce(F.col("repeated") < F.col("gts"), F.lit(False))
+    mismatch = F.col("mismatch").isNotNull() & (never | (F.col("mismatch") < F.col("gts")))
+    said = F.when(repeated, "a repetition").otherwise("another transaction's id, used again")
+    return violations(
+        sure.where(repeated | mismatch),
+        F.when(repeated, "repeated-without-first").otherwise("mismatch-without-first"),
+        text(
+            "transaction {} was called {} at version {}, but nothing with its id was taken as new {}",
+            id_text(F.col("id")), said, version_text(F.when(repeated, F.col("repeated")).otherwise(F.col("mismatch"))),
+            F.when(never, "anywhere").otherwise("there before"),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+
+
+def _too_early(transactions: DataFrame) -> DataFrame:
+    """Ids without a time of their creation are left out."""
+    dated = transactions.where(F.substring(F.hex("id"), 13, 1) == "7")
+    created = F.conv(F.hex(F.substring("id", 1, 6)), 16, 10).cast("double") * 1000
+
+    def age(version: str) -> Column:
+        return F.conv(F.hex(F.substring(version, 1, 8)), 16, 10).cast("double") - created
+
+    oldest = dated.where(F.col("kept").isNotNull()).agg(
+        F.max(F.struct(age("kept").alias("age"), "id", "kept")).alias("oldest")
+    )
+    early = dated.where(F.col("lapsed").isNotNull()).withColumn("age", age("lapsed"))
+    early = early.crossJoin(F.broadcast(oldest)).where(F.col("age") <= F.col("oldest.age"))
+    return violations(
+        early,
+        "expired-early",
+        text(
+            "transaction {} was called too late at version {}, {} s after its id was made, but transaction {} was not at"
+            " version {}, {} s after its own",
+            id_text(F.col("id")), version_text(F.col("lapsed")), F.col("age") / 1e6, id_text(F.col("oldest.id")),
+            version_text(F.col("oldest.kept")), F.col("oldest.age") / 1e6,
+        ),
+        [F.col("id"), F.col("oldest.id")],
     )  # fmt: skip

@@ -17,25 +17,24 @@ from spark_etl.columns import id_text, text, version_text, violations
 READERS = ("read_all", "cycle_read", "counter_read")
 """Operations whose `value` in a history is what they read, key -> integer, and all of it."""
 
-_COMPARED = "id binary, gts binary, f string, file string, name string, key string, said string, why string"
-_ARROW = pa.schema([
-    ("id", pa.binary()), ("gts", pa.binary()),
-    *((name, pa.string()) for name in ("f", "file", "name", "key", "said", "why")),
-])  # fmt: skip
+_TEXTS = ("f", "file", "name", "key", "said", "digest", "why")
+_COMPARED = f"id binary, gts binary, {', '.join(f'{name} string' for name in _TEXTS)}"
+_ARROW = pa.schema([("id", pa.binary()), ("gts", pa.binary()), *((name, pa.string()) for name in _TEXTS)])
 
 
 def compare(
-    operations: DataFrame, messages: DataFrame, reads: DataFrame, writes: DataFrame, whole: Column
+    operations: DataFrame, transactions: DataFrame, reads: DataFrame, writes: DataFrame, whole: Column
 ) -> DataFrame:
     """Each operation that says what was asked or read, executed again on the values that it read (`replay`): a row with
-    name "" for each, and one for everything that is wrong: id, gts, f, file, name, key, said (as in a history), why.
+    name "" for each, and one for everything that is wrong: id, gts, f, file, name, key, said (as in a history), digest
+    (of that), why.
 
     whole: `frames.applied_everywhere`; of other transactions only a part is known, and they are left out.
     """
     integers = F.col("f").isin(*READERS) & (F.col("type") == "ok") & F.col("value").isNotNull()
     asked = operations.where(F.col("asked").isNotNull() | integers)
     asked = asked.withColumn("value", F.when(integers, F.col("value")))
-    ran = messages.where(whole).select("id", "gts", F.col("succeeded").alias("ran"))
+    ran = transactions.where(whole).select("id", "gts", F.col("succeeded").alias("ran"))
     asked = asked.select("id", "f", "file", "asked", "told", "value").join(ran, "id")
     versions = writes.select(
         "key", F.col("gts").alias("version"), "value", "digested", "deleted", F.lit(True).alias("known")
@@ -65,9 +64,10 @@ def _compare(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return  # nothing that a client of ours writes: not compared
     base = {"id": row["id"], "gts": row["gts"], "f": row["f"], "file": row["file"]}
-    yield {**base, "name": "", "key": None, "said": None, "why": None}
+    yield {**base, "name": "", "key": None, "said": None, "digest": None, "why": None}
     for one in found:
-        yield {**base, "name": one.name, "key": one.key, "said": one.said, "why": one.why}
+        digest = replay.digest_text(one.said) if one.said and one.said[0] in "=#" else None
+        yield {**base, "name": one.name, "key": one.key, "said": one.said, "digest": digest, "why": one.why}
 
 
 def _key(one: dict[str, Any]) -> str:
@@ -93,13 +93,14 @@ def _text(one: dict[str, Any]) -> str | None:
 
 def wrong(compared: DataFrame, writes: DataFrame) -> DataFrame:
     """Names: value-mismatch, unwritten-value, not-as-asked. compared: from `compare`."""
-    digest = F.concat(F.lit("#"), F.lower(F.hex("value")))
-    said = F.when(F.col("digested"), digest).otherwise(F.concat(F.lit("="), F.col("value").cast("string")))
-    written = writes.where(~F.col("deleted")).select("key", said.alias("said"), F.lit(True).alias("written")).distinct()
+    hashed = F.concat(F.lit("#"), F.lower(F.hex("value")))
+    text_ = F.when(F.col("digested"), hashed).otherwise(F.concat(F.lit("="), F.col("value").cast("string")))
+    written = writes.where(~F.col("deleted")).select(F.col("key").alias("at"), text_.alias("text")).distinct()
     found = compared.where(F.col("name") != "").withColumn("key", F.col("key").cast("binary"))
-    found = found.join(written, ["key", "said"], "left")
+    there = (F.col("key") == F.col("at")) & ((F.col("said") == F.col("text")) | (F.col("digest") == F.col("text")))
+    found = found.join(written, there, "left")
     told = (F.col("name") == "value-mismatch") & F.col("said").rlike("^[=#]")
-    unwritten = told & F.col("written").isNull()
+    unwritten = told & F.col("at").isNull()
     return violations(
         found,
         F.when(unwritten, "unwritten-value").otherwise(F.col("name")),

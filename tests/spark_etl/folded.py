@@ -26,8 +26,8 @@ from spark_etl.inputs import understand
 from spark_etl.report import Course, Property
 from tests.spark_etl import brute_run
 
-IDS, REPLICAS, SHARDS = 1000, 16, 4
-"""How many ids, replicas and shards a run has room for."""
+IDS, REPLICAS, SHARDS, TIEBREAKS = 10_000, 16, 4, 100
+"""How many ids, replicas, shards and tie-breaks of messages a run has room for."""
 
 
 def gts(case: int, time: int) -> bytes:
@@ -48,7 +48,9 @@ def case_of_file() -> Any:
 
 
 def case_of_text(one: str) -> int:
-    return int(one.replace("-", ""), 16) // IDS
+    """Of an id; a transaction without one has its version for an id."""
+    number = int(one.replace("-", ""), 16)
+    return number // IDS if number < 2**64 else (number % 2**64 >> 16) // TIEBREAKS
 
 
 class _Rows:

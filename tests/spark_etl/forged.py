@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.core.audit import EXPIRED, FAILED, MISMATCH, Read, Write, decode_outcome, encode_outcome
+from kvstore.core.audit import EXPIRED, FAILED, MISMATCH, Read, Write, decode_outcomes, encode_outcomes
 from multicast.records import (
     HEADER_BYTES,
     BatchEnd,
@@ -73,20 +73,27 @@ def message(**changes: Any) -> Callable[[Delivered], None]:
     return change
 
 
-def account(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda o: True) -> Forgery:
-    """Of an outcome in the middle."""
+def account(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda a: True) -> Forgery:
+    """Of a delivery in the middle: all its outcomes."""
 
     def forgery(records: Records) -> None:
         done = [r for r in records if type(r) is Completed]
         for one in done[len(done) // 2 :]:
-            outcome = decode_outcome(one.record)
-            if suits(outcome):
-                change(outcome)
-                one.record = encode_outcome(outcome)
+            account = decode_outcomes(one.record)
+            if suits(account):
+                change(account)
+                one.record = encode_outcomes(account)
                 return
-        raise LookupError("no such outcome")
+        raise LookupError("no such account")
 
     return forgery
+
+
+def outcome(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda o: True) -> Forgery:
+    """Of a transaction in the middle."""
+    return account(
+        lambda a: change(next(filter(suits, a.outcomes))), lambda a: any(map(suits, a.outcomes))
+    )
 
 
 def _set(**values: Any) -> Callable[[Any], None]:
@@ -107,9 +114,9 @@ def _both_timestamps(records: Records) -> None:
     d = _middle(records)
     d.timestamp = _next(d.timestamp)
     done = _account(records, d.position)
-    outcome = decode_outcome(done.record)
-    outcome.timestamp = d.timestamp
-    done.record = encode_outcome(outcome)
+    account = decode_outcomes(done.record)
+    account.timestamp = d.timestamp
+    done.record = encode_outcomes(account)
 
 
 def _swap(kind: type, what: str) -> Forgery:
@@ -178,47 +185,47 @@ class Kind(NamedTuple):
 
 FORGERIES = {
     "another version read": Kind(
-        account(_set(reads=_first_read), _reads),
+        outcome(_set(reads=_first_read), _reads),
         "outcome-disagreement",
         "unwritten-version",
     ),
     "another value written": Kind(
-        account(_set(writes=_first_write), _writes),
+        outcome(_set(writes=_first_write), _writes),
         "outcome-disagreement",
         "not-as-asked unwritten-value",
     ),
     "a write fewer": Kind(
-        account(_set(writes=lambda o: o.writes[1:]), _writes),
+        outcome(_set(writes=lambda o: o.writes[1:]), _writes),
         "outcome-disagreement",
         "not-as-asked unwritten-version",
     ),
     "another version of the outcome": Kind(
-        account(_set(timestamp=lambda o: _next(o.timestamp))),
+        account(_set(timestamp=lambda a: _next(a.timestamp))),
         "outcome-disagreement outcome-of-another-delivery",
         "outcome-of-another-delivery unwritten-version",
     ),
     "another id of the outcome": Kind(
-        account(_set(id=lambda o: bytes(16))),
+        outcome(_set(id=lambda o: bytes(16)), _writes),
         "outcome-disagreement outcome-of-another-delivery",
         "outcome-of-another-delivery",
     ),
     "failed": Kind(
-        account(_set(status=lambda o: FAILED), _writes),
+        outcome(_set(status=lambda o: FAILED), _writes),
         "outcome-disagreement",
         "branch-disagreement unwritten-version",
     ),
     "an id used before": Kind(
-        account(_set(status=lambda o: MISMATCH), _writes),
+        outcome(_set(status=lambda o: MISMATCH), _writes),
         "outcome-disagreement",
         "acknowledged-but-absent unwritten-version",
     ),
     "another branch": Kind(
-        account(_set(succeeded=lambda o: not o.succeeded)),
+        outcome(_set(succeeded=lambda o: not o.succeeded), _writes),
         "outcome-disagreement",
         "branch-disagreement branch-mismatch not-as-asked",
     ),
     "another state": Kind(
-        account(_set(state_digest=lambda o: bytes(16)), lambda o: o.state_digest is not None),
+        account(_set(state_digest=lambda a: bytes(16)), lambda a: a.state_digest is not None),
         "state-digest-disagreement",
         "",
     ),
@@ -333,7 +340,7 @@ FORGERIES = {
         "damage",
     ),
     "an outcome of a newer version": Kind(
-        account(_set(version=lambda o: 99)),
+        account(_set(version=lambda a: 99)),
         "damage",
         "damage",
     ),
@@ -395,8 +402,9 @@ def without_start(records: Records) -> Records:
     return records[:at] + records[at + 1 :]
 
 
-def _alone(outcome: Any) -> bool:
-    return bool(outcome.status == 1 and not outcome.writes and len(outcome.reads) == 1)
+def _alone(account: Any) -> bool:
+    (one, *others) = account.outcomes
+    return bool(not others and one.id and one.status == 1 and not one.writes and len(one.reads) == 1)
 
 
 def _at_all(status: int) -> Forgery:
@@ -404,10 +412,10 @@ def _at_all(status: int) -> Forgery:
 
     def forgery(records: Records) -> None:
         done = [r for r in records if type(r) is Completed]
-        one = next(r for r in done[len(done) // 3 :] if _alone(decode_outcome(r.record)))
-        outcome = decode_outcome(one.record)
-        outcome.status, outcome.reads = status, ()
-        one.record = encode_outcome(outcome)
+        one = next(r for r in done[len(done) // 3 :] if _alone(decode_outcomes(r.record)))
+        account = decode_outcomes(one.record)
+        account.outcomes[0].status, account.outcomes[0].reads = status, ()
+        one.record = encode_outcomes(account)
         next(r for r in _deliveries(records) if r.position == one.position).expired = status == EXPIRED
 
     return forgery
@@ -519,6 +527,7 @@ class Forged(folded.Folded):
         self.journals = {s.replica: Path(s.path).read_bytes() for s in self.segments}
         self.history_file = next(iter(extract.find_histories(run)))
         self.numbers: dict[bytes, int] = {}
+        self.shift = 16
         parsed = {s.replica: self._parse(s, self.journals[s.replica]) for s in self.segments}
         self.parsed = parsed
         started = next(row for table, row in parsed[0] if table == "lives")
@@ -563,8 +572,12 @@ class Forged(folded.Folded):
                 new[name] = case * folded.SHARDS + value
             elif name == "destinations":
                 new[name] = [case * folded.SHARDS + shard for shard in value]
-            elif name == "id":
-                new[name] = folded.message_id(case, self.numbers.setdefault(value, len(self.numbers)))
+            elif name in ("id", "message"):
+                unnamed = name == "id" and value == row.get("gts")
+                number = self.numbers.setdefault(value, len(self.numbers))
+                new[name] = self._version(case, value) if unnamed else folded.message_id(case, number)
+            elif name == "timestamp" or (name == "gts" and "single" in row):
+                new[name] = self._timestamp(case, value)
             elif name in ("gts", "version"):
                 new[name] = self._version(case, value)
             elif name == "key":
@@ -593,12 +606,13 @@ class Forged(folded.Folded):
                 new[name] = value.replace("/", f"/{case}-", 1)
         return new
 
+    def _version(self, case: int, version: bytes) -> bytes:
+        return version if version == bytes(16) else self._timestamp(case << self.shift, version)
+
     @staticmethod
-    def _version(case: int, version: bytes) -> bytes:
-        if version == bytes(16):
-            return version
-        one = Timestamp.decode(version)
-        return Timestamp(one.time, case * 100 + one.tiebreak).encode()
+    def _timestamp(case: int, timestamp: bytes) -> bytes:
+        one = Timestamp.decode(timestamp)
+        return Timestamp(one.time, case * folded.TIEBREAKS + one.tiebreak).encode()
 
 
 class Written(Forged):
@@ -612,9 +626,11 @@ class Written(Forged):
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for case, run in enumerate(self.directories):
-            for segment in extract.find_segments(run):
-                for table, row in self._parse(segment, Path(segment.path).read_bytes()):
-                    rows[table].append(self._fold(case, row))
+            segments = extract.find_segments(run)
+            found = [pair for one in segments for pair in self._parse(one, Path(one.path).read_bytes())]
+            self.shift = 0 if any(row.get("single") for _, row in found) else 16
+            for table, row in found:
+                rows[table].append(self._fold(case, row))
             self.history_file = next(iter(extract.find_histories(run)))
             rows["history"] += [self._fold(case, event) for event in self._events(None)]
         return rows

@@ -1,7 +1,8 @@
 """Small runs, made record by record with the project's own encoders, to be damaged and audited.
 
 Two shards of three replicas (0-2 and 3-5). Keys "a..." live on shard 0, "b..." on shard 1. Transaction n is ordered at
-time 1000 + 10 n, was invoked 4 before and answered 4 after.
+time 1000 + 10 n, was invoked 4 before and answered 4 after. A message is a bundle of one transaction or several, or
+in runs of format 1 (`single`) a transaction itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvstore.core.audit import APPLIED, AUDIT_VERSION, Outcome, Read, Write, encode_outcome
+import msgspec
+
+from kvstore.core.audit import (
+    APPLIED,
+    AUDIT_VERSION,
+    Outcome,
+    Outcomes,
+    Read,
+    Write,
+    decode_outcomes,
+    encode_outcomes,
+)
+from kvstore.core.bundles import version_of
 from multicast.records import (
     BatchEnd,
     Completed,
@@ -34,8 +47,22 @@ def message_id(number: int) -> bytes:
     return new_message_id(1_700_000_000_000_000 + number * 1000, number)
 
 
+def transaction_id(number: int) -> bytes:
+    return new_message_id(1_700_000_000_000_000 + number * 1000, number + 2**32)
+
+
 def gts(number: int) -> Timestamp:
+    """Of message n."""
     return Timestamp(1000 + 10 * number, 1)
+
+
+def single_account(message: AppMessage, account: Outcomes) -> bytes:
+    """The record of format 1, of one outcome."""
+    (o,) = account.outcomes
+    return msgspec.msgpack.encode(
+        [1, message.id, account.timestamp, o.status, o.succeeded, o.reads, o.writes, account.state_digest, o.reason,
+         o.reason_key]
+    )  # fmt: skip
 
 
 def shard_of(key: str) -> int:
@@ -45,7 +72,9 @@ def shard_of(key: str) -> int:
 class Run:
     """Records per replica, and history events. `transaction` appends one in order; then change what you like."""
 
-    def __init__(self) -> None:
+    def __init__(self, single: bool = False) -> None:
+        self.single = single
+        self.index = 0
         self.records: dict[int, list[Any]] = {}
         self.events: list[dict[str, Any]] = []
         self.state: dict[str, tuple[int, Timestamp]] = {}
@@ -55,6 +84,14 @@ class Run:
             for replica in replicas:
                 self.records[replica] = [Started(100 + replica, replica, shard, MEMBERS, "white_box", "fsync", 1)]
 
+    def version(self, number: int, index: int = 0) -> Timestamp:
+        """Of the transaction at this place in message n."""
+        return gts(number) if self.single else version_of(gts(number), index)
+
+    def id(self, number: int) -> bytes:
+        """Of transaction n; in a message of its own it is the n-th, too."""
+        return message_id(number) if self.single else transaction_id(number)
+
     def transaction(
         self,
         reads: str = "",
@@ -63,47 +100,73 @@ class Run:
         invoke: int | None = None,
         complete: int | None = None,
         answer: str = "ok",
+        join: bool = False,
     ) -> int:
-        """Order one more: `reads` are keys with spaces between them. Returns its number."""
+        """Order one more: `reads` are keys with spaces between them. join: in the last one's message, which has the
+        same destinations. Returns its number."""
         number, writes, keys = self.numbers, writes or {}, reads.split()
         self.numbers += 1
         shards = tuple(sorted({shard_of(key) for key in [*keys, *writes]}))
         seen = {key: self.state.get(key, (0, ZERO)) for key in keys}
-        message = AppMessage(message_id(number), shards, b"body", MEMBERS[shards[0]][0])
-        self.records[message.origin].append(Submitted(message.id, shards, number))
-        for shard in shards:
-            self.positions[shard] += 1
-            position = self.positions[shard]
-            outcome = Outcome(
-                AUDIT_VERSION,
-                message.id,
-                gts(number),
+        self.index = self.index + 1 if join else 0
+        outcomes = {
+            shard: Outcome(
+                self.id(number),
                 APPLIED,
                 True,
                 tuple(Read(k.encode(), v) for k, (_, v) in seen.items() if shard_of(k) == shard),
                 tuple(Write(k.encode(), b"%d" % v) for k, v in writes.items() if shard_of(k) == shard),
-                b"digest %d" % position if position % 2 == 0 else None,
             )
+            for shard in shards
+        }
+        if join:
+            self._join(outcomes)
+        else:
+            self._deliver(number, outcomes)
+        version = self.version(number - self.index, self.index)
+        self._tell(number, version, f, seen, invoke, complete, answer)
+        for key, value in writes.items():
+            self.state[key] = (value, version)
+        return number
+
+    def _deliver(self, number: int, outcomes: dict[int, Outcome]) -> None:
+        shards = tuple(outcomes)
+        message = AppMessage(message_id(number), shards, b"\x92\x01" if self.single else b"body", MEMBERS[shards[0]][0])
+        self.records[message.origin].append(Submitted(message.id, shards, number))
+        for shard in shards:
+            self.positions[shard] += 1
+            position = self.positions[shard]
+            digest = b"digest %d" % position if position % 2 == 0 else None
+            account = Outcomes(AUDIT_VERSION, gts(number), [outcomes[shard]], digest)
+            record = single_account(message, account) if self.single else encode_outcomes(account)
             for replica in MEMBERS[shard]:
                 self.records[replica] += [
                     Delivered(position, gts(number), FINAL, False, message, number),
-                    Completed(position, encode_outcome(outcome), number),
+                    Completed(position, record, number),
                 ]
-        for key, value in writes.items():
-            self.state[key] = (value, gts(number))
-        self._tell(number, f, seen, invoke, complete, answer)
-        return number
+
+    def _join(self, outcomes: dict[int, Outcome]) -> None:
+        for shard, outcome in outcomes.items():
+            for replica in MEMBERS[shard]:
+                self.change_account(replica, self.positions[shard], lambda a, o=outcome: a.outcomes.append(o))
 
     def _tell(
-        self, number: int, f: str, seen: dict[str, Any], invoke: int | None, complete: int | None, answer: str
+        self,
+        number: int,
+        version: Timestamp,
+        f: str,
+        seen: dict[str, Any],
+        invoke: int | None,
+        complete: int | None,
+        answer: str,
     ) -> None:
-        base = {"process": number, "id": str(uuid.UUID(bytes=message_id(number))), "f": f}
+        base = {"process": number, "id": str(uuid.UUID(bytes=self.id(number))), "f": f}
         began = 1000 + 10 * number - 4 if invoke is None else invoke
         ended = 1000 + 10 * number + 4 if complete is None else complete
         self.events.append({**base, "type": "invoke", "at_us": began})
         end: dict[str, Any] = {**base, "type": answer, "at_us": ended}
         if answer == "ok":
-            end |= {"version": str(gts(number)), "succeeded": True, "reads": {k: str(v) for k, (_, v) in seen.items()}}
+            end |= {"version": str(version), "succeeded": True, "reads": {k: str(v) for k, (_, v) in seen.items()}}
             if f == "read_all":
                 end["value"] = {k: v for k, (v, _) in seen.items()}
         self.events.append(end)
@@ -118,14 +181,18 @@ class Run:
         """Where in a replica's records that of this kind and position stands."""
         return next(i for i, r in enumerate(self.records[replica]) if type(r) is kind and r.position == position)
 
-    def change(self, replica: int, position: int, change: Callable[[Outcome], None]) -> None:
-        """Change a replica's account of the transaction at a position."""
-        from kvstore.core.audit import decode_outcome
+    def change(self, replica: int, position: int, change: Callable[[Outcome], None], index: int = 0) -> None:
+        """Change a replica's account of a transaction at a position."""
+        self.change_account(replica, position, lambda account: change(account.outcomes[index]))
 
+    def change_account(self, replica: int, position: int, change: Callable[[Outcomes], None]) -> None:
+        """Change a replica's account of all of them."""
         at = self.find(replica, Completed, position)
-        outcome = decode_outcome(self.records[replica][at].record)
-        change(outcome)
-        self.records[replica][at] = Completed(position, encode_outcome(outcome), 0)
+        account = decode_outcomes(self.records[replica][at].record)
+        change(account)
+        message = self.records[replica][self.find(replica, Delivered, position)].message
+        record = single_account(message, account) if self.single else encode_outcomes(account)
+        self.records[replica][at] = Completed(position, record, 0)
 
     def write(self, directory: Path, history: bool = True, mark: bool = True) -> Path:
         """The run directory, three records to a batch."""
@@ -153,9 +220,9 @@ def write_mark(journal: Path, offset: int) -> None:
     (journal / "mark").write_bytes(data + zlib.crc32(data).to_bytes(4, "big"))
 
 
-def bank_run() -> Run:
+def bank_run(single: bool = False) -> Run:
     """A correct run: four accounts on two shards, transfers between them, reads of all; stopped in good order."""
-    run = Run()
+    run = Run(single)
     run.transaction(writes={"a1": 100, "a2": 100, "b1": 100, "b2": 100}, f="open")
     everything = "a1 a2 b1 b2"
     for number in range(4):

@@ -96,12 +96,20 @@ class Damage(NamedTuple):
 
 DAMAGES: dict[str, Damage] = {}
 
+BUNDLES, SINGLES = False, True
+"""Journals of today, and such whose messages are transactions themselves."""
 
-def damaged(found: str) -> Callable[[Callable[[], Run]], None]:
-    """The run that this function makes is to be audited, and this is found."""
 
-    def enrol(make: Callable[[], Run]) -> None:
-        DAMAGES[make.__name__.removeprefix("_")] = Damage(make(), found)
+def damaged(
+    found: str, formats: Sequence[bool] = (BUNDLES, SINGLES)
+) -> Callable[[Callable[[bool], Run]], Callable[[bool], Run]]:
+    """The run that this function makes is to be audited, in these formats, and this is found."""
+
+    def enrol(make: Callable[[bool], Run]) -> Callable[[bool], Run]:
+        for single in formats:
+            name = make.__name__.removeprefix("_") + "_in_format_1" * single
+            DAMAGES[name] = Damage(make(single), found)
+        return make
 
     return enrol
 
@@ -124,35 +132,35 @@ def delivered(record: Delivered) -> tuple[Any, ...]:
 
 
 @damaged("")
-def _none() -> Run:
-    return bank_run()
+def _none(single: bool) -> Run:
+    return bank_run(single)
 
 
 @damaged("outcome-disagreement position-disagreement timestamp-not-rising")
-def _two_deliveries_swapped_at_one_replica() -> Run:
-    run = bank_run()
+def _two_deliveries_swapped_at_one_replica(single: bool) -> Run:
+    run = bank_run(single)
     exchange(run, 2, 4, 5)
     return run
 
 
 @damaged("delivered-out-of-order")
-def _two_records_swapped_in_the_file() -> Run:
-    run = bank_run()
+def _two_records_swapped_in_the_file(single: bool) -> Run:
+    run = bank_run(single)
     a, b = run.find(3, Delivered, 2), run.find(3, Delivered, 3)
     run.records[3][a], run.records[3][b] = run.records[3][b], run.records[3][a]
     return run
 
 
 @damaged("lost-delivery outcome-without-delivery")
-def _a_dropped_delivery() -> Run:
-    run = bank_run()
+def _a_dropped_delivery(single: bool) -> Run:
+    run = bank_run(single)
     del run.records[1][run.find(1, Delivered, 4)]
     return run
 
 
 @damaged("lost-delivery")
-def _a_dropped_last_delivery_against_the_clean_stop() -> Run:
-    run = bank_run()
+def _a_dropped_last_delivery_against_the_clean_stop(single: bool) -> Run:
+    run = bank_run(single)
     last = run.positions[0]
     for kind in (Delivered, Completed):
         del run.records[1][run.find(1, kind, last)]
@@ -160,8 +168,8 @@ def _a_dropped_last_delivery_against_the_clean_stop() -> Run:
 
 
 @damaged("duplicate-delivery effect-twice order-cycle timestamp-not-rising")
-def _a_delivery_repeated_at_the_next_position() -> Run:
-    run = bank_run()
+def _a_delivery_repeated_at_the_next_position(single: bool) -> Run:
+    run = bank_run(single)
     position = run.positions[1] + 1
     for replica in MEMBERS[1]:
         again = run.records[replica][run.find(replica, Delivered, 2)]
@@ -171,17 +179,17 @@ def _a_delivery_repeated_at_the_next_position() -> Run:
 
 
 @damaged("duplicate-delivery position-repeated")
-def _a_record_written_twice() -> Run:
-    run = bank_run()
+def _a_record_written_twice(single: bool) -> Run:
+    run = bank_run(single)
     at = run.find(5, Delivered, 3)
     run.records[5].insert(at, run.records[5][at])
     return run
 
 
 @damaged("order-cycle timestamp-not-rising")
-def _another_order_at_a_whole_shard() -> Run:
+def _another_order_at_a_whole_shard(single: bool) -> Run:
     """Every replica of shard 1 has the two messages the other way round, so inside the shard all agree."""
-    run = Run()
+    run = Run(single)
     run.transaction(writes={"a1": 1, "b1": 1})
     run.transaction(writes={"a1": 2, "b1": 2})
     run.stop()
@@ -191,8 +199,8 @@ def _another_order_at_a_whole_shard() -> Run:
 
 
 @damaged("timestamp-disagreement outcome-of-another-delivery")
-def _another_timestamp_at_another_shard() -> Run:
-    run = Run()
+def _another_timestamp_at_another_shard(single: bool) -> Run:
+    run = Run(single)
     run.transaction(writes={"a1": 1, "b1": 1})
     run.transaction(writes={"b1": 2})
     for replica in MEMBERS[1]:
@@ -202,8 +210,8 @@ def _another_timestamp_at_another_shard() -> Run:
 
 
 @damaged("acknowledged-but-absent missed-delivery")
-def _a_shard_that_never_delivered_a_message_but_went_on() -> Run:
-    run = Run()
+def _a_shard_that_never_delivered_a_message_but_went_on(single: bool) -> Run:
+    run = Run(single)
     run.transaction(writes={"a1": 1, "b1": 1})
     run.transaction(writes={"b1": 2})
     for replica in MEMBERS[1]:
@@ -214,8 +222,8 @@ def _a_shard_that_never_delivered_a_message_but_went_on() -> Run:
 
 
 @damaged("never-submitted")
-def _a_message_that_nobody_sent() -> Run:
-    run = bank_run()
+def _a_message_that_nobody_sent(single: bool) -> Run:
+    run = bank_run(single)
     for records in run.records.values():
         records[:] = [r for r in records if not (type(r) is Submitted and r.id == message_id(2))]
     run.events = [event for event in run.events if event["process"] != 2]
@@ -223,8 +231,8 @@ def _a_message_that_nobody_sent() -> Run:
 
 
 @damaged("wrong-destination")
-def _a_delivery_at_a_shard_that_is_no_destination() -> Run:
-    run = Run()
+def _a_delivery_at_a_shard_that_is_no_destination(single: bool) -> Run:
+    run = Run(single)
     run.transaction(writes={"b1": 1})
     for replica in MEMBERS[1]:
         record = run.records[replica][run.find(replica, Delivered, 1)]
@@ -233,8 +241,8 @@ def _a_delivery_at_a_shard_that_is_no_destination() -> Run:
 
 
 @damaged("acknowledged-but-absent expired-with-effect")
-def _an_expired_delivery_with_effect() -> Run:
-    run = bank_run()
+def _an_expired_delivery_with_effect(single: bool) -> Run:
+    run = bank_run(single)
     for replica in MEMBERS[0]:
         run.records[replica][run.find(replica, Delivered, 2)].expired = True
     return run
@@ -247,32 +255,32 @@ def set_read(version: Timestamp) -> Callable[[Outcome], None]:
     return change
 
 
-def reads_changed(replicas: Sequence[int]) -> Run:
+def reads_changed(single: bool, replicas: Sequence[int]) -> Run:
     """One old, one not yet written, one that nobody ever wrote."""
-    run = bank_run()
+    run = bank_run(single)
     for replica in replicas:
-        run.change(replica, 10, set_read(gts(0)))
-        run.change(replica, 7, set_read(gts(8)))
+        run.change(replica, 10, set_read(run.version(0)))
+        run.change(replica, 7, set_read(run.version(8)))
         run.change(replica, 4, set_read(Timestamp(77, 7)))
     return run
 
 
 @damaged("stale-read future-read unwritten-version read-mismatch value-mismatch")
-def _read_versions_changed() -> Run:
-    return reads_changed(MEMBERS[0])
+def _read_versions_changed(single: bool) -> Run:
+    return reads_changed(single, MEMBERS[0])
 
 
 @damaged("outcome-disagreement")
-def _read_versions_changed_at_one_replica() -> Run:
+def _read_versions_changed_at_one_replica(single: bool) -> Run:
     """The others know better."""
-    return reads_changed([1])
+    return reads_changed(single, [1])
 
 
 @damaged("outcome-missing state-digest-disagreement branch-disagreement branch-mismatch unwritten-version")
-def _outcomes_lost_changed_and_of_another_branch() -> Run:
-    run = bank_run()
+def _outcomes_lost_changed_and_of_another_branch(single: bool) -> Run:
+    run = bank_run(single)
     del run.records[0][run.find(0, Completed, 3)]
-    run.change(1, 6, lambda outcome: setattr(outcome, "state_digest", b"another"))
+    run.change_account(1, 6, lambda account: setattr(account, "state_digest", b"another"))
     for replica in MEMBERS[1]:
         run.change(replica, 2, lambda outcome: setattr(outcome, "succeeded", False))
         run.change(replica, 4, lambda outcome: setattr(outcome, "status", EXPIRED))
@@ -280,8 +288,8 @@ def _outcomes_lost_changed_and_of_another_branch() -> Run:
 
 
 @damaged("version-mismatch read-mismatch branch-mismatch refused-but-present acknowledged-but-absent")
-def _what_clients_were_told() -> Run:
-    run = bank_run()
+def _what_clients_were_told(single: bool) -> Run:
+    run = bank_run(single)
     ends = [event for event in run.events if event["type"] == "ok"]
     ends[1]["version"] = "1-1"
     ends[3]["reads"]["a1"] = "1-1"
@@ -289,13 +297,13 @@ def _what_clients_were_told() -> Run:
     ends[5]["type"] = "fail"
     for event in run.events[-2:]:
         event["id"] = "018bcfe5-6800-7000-8000-00000000ffff"
-    run.events[-1]["version"] = str(gts(3))
+    run.events[-1]["version"] = str(run.version(3))
     return run
 
 
-def acknowledged_before_a_crash() -> Run:
+def acknowledged_before_a_crash(single: bool) -> Run:
     """The last transaction is acknowledged, but its replicas are killed before it reached a journal's deliveries."""
-    run = Run()
+    run = Run(single)
     run.transaction(writes={"a1": 1})
     run.transaction(writes={"a1": 2})
     for replica in MEMBERS[0]:
@@ -304,13 +312,13 @@ def acknowledged_before_a_crash() -> Run:
 
 
 @damaged("")
-def _an_acknowledgement_after_a_crash_that_nothing_has_passed() -> Run:
-    return acknowledged_before_a_crash()
+def _an_acknowledgement_after_a_crash_that_nothing_has_passed(single: bool) -> Run:
+    return acknowledged_before_a_crash(single)
 
 
 @damaged("acknowledged-but-absent")
-def _an_acknowledgement_after_a_crash_that_another_has_passed() -> Run:
-    run = acknowledged_before_a_crash()
+def _an_acknowledgement_after_a_crash_that_another_has_passed(single: bool) -> Run:
+    run = acknowledged_before_a_crash(single)
     run.transaction(writes={"a1": 3, "b1": 3})
     for replica in MEMBERS[0]:
         run.records[replica][run.find(replica, Delivered, 3)].position = 2
