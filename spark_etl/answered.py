@@ -47,7 +47,7 @@ def check(case: Case, name: str, skip: str) -> int:
 def check_values(case: Case, skip: str) -> None:
     """The property `VALUES` of an audit with a history."""
     compared = case.keep(
-        values.compare(case.operations, case.transactions, case.reads, case.writes, case.whole())
+        values.compare(case.operations, case.placed, case.reads, case.writes, case.whole())
     )
     rows = 0 if skip else compared.where(F.col("name") == "").count()
     skip = skip or ("" if rows else _NO_VALUES)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from spark_etl import answered, course, edges, evidence, frames, serialization, tables
 from spark_etl.case import CLIENTS, NO_HISTORY, READS, Case, Progress
-from spark_etl.checks import bank, clients, delivery, genuineness, transactions, workloads
+from spark_etl.checks import bank, clients, delivery, genuineness, positions, transactions, workloads
 from spark_etl.consistency import strongest
 from spark_etl.guarantees import Guarantees
 from spark_etl.inputs import behind
@@ -230,7 +230,9 @@ class Audit(Case):
         unsure = self.inputs.unsure
         self.check(
             "results complete and equal",
-            transactions.results(self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, unsure),
+            transactions.results(
+                self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, unsure
+            ),
             outcomes,
             blind=bool(unsure),
             skip=skip,
@@ -259,6 +261,22 @@ class Audit(Case):
         self.excused = answered.check(self, CLIENTS, skip)
         answered.check_values(self, skip)
         self._resolve_unknown(skip)
+        if self.has_positions:
+            self._check_positions(skip)
+
+    def _check_positions(self, skip: str) -> None:
+        """Of reads that stand in no journal."""
+        visits = self.keep(positions.visits(self.at_positions, self.steps, self.judged))
+        open_shards = list(self.open_ends())
+        found = positions.stale(visits, self.at_positions, open_shards)
+        rows = self.at_positions.count()
+        prop = self.check("leader reads", found, rows, blind=bool(self.unsure_shards), skip=skip)
+        beyond = F.col("gts").isNull() & F.col("shard").isin(open_shards)
+        lost = self.at_positions.where(beyond).count() if open_shards and not skip else 0
+        if lost:
+            self.excused += lost
+            what = f"{lost} were answered from positions that had perhaps not been written at the end"
+            prop.verdict, prop.note = (PENDING, what) if prop.verdict == VALID else (prop.verdict, prop.note)
 
     def _resolve_unknown(self, skip: str) -> None:
         """What became of operations whose outcome no client knows."""
@@ -352,7 +370,7 @@ class Audit(Case):
             skip = NO_HISTORY
         elif not self.operations.where(F.col("f").isin(*_BANK)).limit(1).collect():
             skip = "the client history has no bank operations"
-        frame = None if skip else bank.conservation(self.operations, self.transactions, self.writes, self.whole())
+        frame = None if skip else bank.conservation(self.operations, self.placed, self.writes, self.whole())
         self.check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
 
     def _check_workloads(self) -> None:

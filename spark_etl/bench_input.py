@@ -4,7 +4,8 @@ Every shard has a logical clock of its own that counts its transactions, and sha
 1/n of the first one's transactions. At the end of every epoch one transaction touches all shards, and sets all clocks
 to the greatest. In between, a version on a shard with little load is small however late it is, so most operations on
 busy shards ended before the invocation of one that precedes them: the cheap certificate of real time fails for them.
-Every message is one transaction. The run is strictly serializable all the same: transactions take effect one after another, in the order of their
+Every message is one transaction. The run is strictly serializable all the same: transactions take effect one after
+another, in the order of their
 numbers, each within its interval, and every version order is that order.
 """
 
@@ -137,10 +138,12 @@ def journal(placed: DataFrame, reads: DataFrame, writes: DataFrame, shape: Shape
     done = here.select(
         "*", (_effect_us() + lag).alias("at"), F.lit(FINAL).alias("stage"), F.lit(False).alias("expired"),
         F.lit(64).alias("payload_bytes"), F.lit(True).alias("single"), F.lit(None).alias("installed_from"),
-        F.lit(0).alias("index"), F.col("id").alias("message"), F.col("gts").alias("timestamp"), F.lit(APPLIED).alias("status"),
+        F.lit(0).alias("index"), F.col("id").alias("message"), F.col("gts").alias("timestamp"),
+        F.lit(APPLIED).alias("status"),
         F.lit(True).alias("succeeded"), F.lit(True).alias("effect"),
         F.unhex(F.md5(F.concat("id", F.col("shard").cast("string").cast("binary")))).alias("content"),
-        F.unhex(F.md5("id")).alias("bundle"), F.when(F.col("position") % DIGEST_EVERY == 0, digest).alias("state_digest"), F.lit("").alias("reason"),
+        F.unhex(F.md5("id")).alias("bundle"),
+        F.when(F.col("position") % DIGEST_EVERY == 0, digest).alias("state_digest"), F.lit("").alias("reason"),
     )  # fmt: skip
     sent = placed.where(F.col("shard") == F.element_at("destinations", 1)).select(
         "*", F.col("origin").alias("replica"), F.lit(0).alias("segment"),

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import edges, frames, tables
-from spark_etl.checks import sessions, transactions
+from spark_etl.checks import positions, sessions, transactions
 from spark_etl.columns import absent
 from spark_etl.inputs import Inputs, Top, understand
 from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, Course, Property, Violation
@@ -64,6 +64,7 @@ class Case:
             self.tables = {table: frame.where(ours) for table, frame in self.tables.items()}
         self.has_history = self.counts["history"] > 0
         self.span = opened.span("deliveries", "at")
+        self.has_positions = opened.span("history", "shard") is not None
         self.course = Course()
 
     def _prepare(self) -> None:
@@ -95,11 +96,25 @@ class Case:
             shard for shard, members in self.inputs.shards.items() if unsure & set(members) and shard not in covered
         ]
         self.has_outcomes = self.counts.get("outcomes", 0) > 0 or self.counts.get("deliveries", 0) == 0
-        self.reads = self.keep(frames.key_reads(judged(self.tables["reads"])))
+        self.reads = frames.key_reads(judged(self.tables["reads"]))
         self.writes = self.keep(frames.key_writes(judged(self.tables["writes"])))
-        self.ordered = self.keep(edges.reads_in_order(self.reads, self.writes))
         self.operations = self.keep(frames.operations(self.history))
         self._check_history()
+        self.placed = self.transactions
+        if self.has_positions:
+            self._place_reads()
+        self.reads = self.keep(self.reads)
+        self.ordered = self.keep(edges.reads_in_order(self.reads, self.writes))
+
+    def _place_reads(self) -> None:
+        """Put the reads at positions among the transactions."""
+        self.steps = self.keep(sessions.steps(self.operations, self.transactions))
+        places = positions.places(frames.bundles(self.judged))
+        self.at_positions = self.keep(positions.placed(self.operations, self.steps, places, self.shards))
+        known = self.at_positions.where(F.col("gts").isNotNull())
+        columns = [name for name in self.transactions.columns if name in known.columns]
+        self.placed = self.transactions.unionByName(known.select(*columns), allowMissingColumns=True)
+        self.reads = self.reads.unionByName(positions.key_reads(known))
 
     def _tops(self) -> tuple[dict[int, Top], set[int]]:
         """How far each replica got, and the shards whose every position up to the last is known from some replica; one
@@ -162,7 +177,8 @@ class Case:
         """A history whose acknowledged operations are one and all unknown to the journals is another run's."""
         known = self.transactions.select("id").union(self.tables["submitted"].select("id")).distinct()
         found = self.operations.join(known.withColumn("known", F.lit(1)), "id", "left").groupBy("file")
-        count = found.agg(F.count("known").alias("known"), F.count(F.when(F.col("type") == "ok", 1)).alias("ok"))
+        ok = (F.col("type") == "ok") & F.col("shard").isNull()
+        count = found.agg(F.count("known").alias("known"), F.count(F.when(ok, 1)).alias("ok"))
         for row in count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect():
             self.inputs.problems.append(
                 f"{row.file}: none of its {row.ok} acknowledged operations is in any journal: a history of another run"
@@ -182,12 +198,12 @@ class Case:
     @cached_property
     def timeline(self) -> DataFrame:
         """`sessions.steps`."""
-        return self.keep(sessions.steps(self.operations, self.transactions))
+        return self.keep(sessions.steps(self.operations, self.placed))
 
     @cached_property
     def applied_reads(self) -> DataFrame:
         """`edges.reads_in_order`, of the transactions that were applied."""
-        applied = self.transactions.where(F.col("applied") != 0).select("id")
+        applied = self.placed.where(F.col("applied") != 0).select("id")
         return self.keep(self.ordered.join(applied, "id", "left_semi"))
 
     def dependencies(self) -> DataFrame:
@@ -277,7 +293,7 @@ class Case:
 
     def names(self) -> DataFrame:
         """gts, id and f of the transactions that took effect; without those whose version is not theirs alone."""
-        named = self.transactions.where(F.col("applied") != 0).select("id", "gts", "message")
+        named = self.placed.where(F.col("applied") != 0).select("id", "gts", "message")
         names = named.join(self.operations.select("id", "f").distinct(), "id", "left")
         if not self.contradiction():
             return names.drop("message")

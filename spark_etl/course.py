@@ -18,7 +18,8 @@ SLICES = 120
 def course(
     small: Iterable[Any], tables: Mapping[str, DataFrame], operations: DataFrame, span: tuple[int, int] | None
 ) -> Course:
-    """small: rows of "lives". operations: `frames.operations`, each with the `message` that carried it. span: of the times of deliveries, microseconds."""
+    """small: rows of "lives". operations: `frames.operations`, each with the `message` that carried it. span: of the
+    times of deliveries, microseconds."""
     lives = [row for row in small if row.table == "lives"]
     times = [row.at for row in lives] + list(span or ())
     if not times:

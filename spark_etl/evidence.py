@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from kvstore.core.audit import EXPIRED, MISMATCH, REPEATED
 from multicast.records import HEADER_BYTES
 from multicast.types import Timestamp
+from spark_etl import frames
 from spark_etl.columns import id_text, key_text, text, union, version_text
 from spark_etl.report import Evidence, Violation
 
@@ -110,7 +111,8 @@ def lines(
                 none.cast("bigint").alias("line"), sentence.alias("text"),
             )
         )  # fmt: skip
-    return union([*parts, _history_lines(tables["history"].where(about))])
+    history = tables["history"].withColumn("id", frames.journal_id())
+    return union([*parts, _history_lines(history.where(about))])
 
 
 def _fate() -> Column:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH, REPEATED
 from multicast.types import FINAL
-from spark_etl.columns import union
+from spark_etl.columns import absent, union
 
 SHARDS_MAX = 63
 """Sets of shards are bits of a 64-bit integer."""
@@ -26,11 +26,11 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
 
     Columns: replica, shard, position; of the delivery: offset, id, gts (of the message), expired, destinations, origin,
     single; of the account: outcome_message (format 1), outcome_gts (the message's, by this account), outcome_offset,
-    content, bundle, state_digest; of a transaction: index, transaction (id), version, status, succeeded, effect. Without
-    an account the transactions of a delivery are not known (null), but for a single one of format 1; version is that of
-    its first.
-    live: delivered, and neither expired nor, in format 1, a second message under a used id, by this replica's account or,
-    without one, by any. taken: live, and a transaction that may have an effect: not expired, nor delivered before.
+    content, bundle, state_digest; of a transaction: index, transaction (id), version, status, succeeded, effect.
+    Without an account the transactions of a delivery are not known (null), but for a single one of format 1; version is
+    that of its first.
+    live: delivered, and neither expired nor, in format 1, a second message under a used id, by this replica's account
+    or, without one, by any. taken: live, and the transaction may have an effect: not too late, nor delivered before.
     A record that stands twice in a journal makes rows twice; `offset` and `outcome_offset` tell them apart.
     """
     delivered = deliveries.where(F.col("stage") == FINAL).select(
@@ -38,8 +38,9 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
         F.coalesce("single", F.lit(False)).alias("single"),
     )  # fmt: skip
     done = outcomes.select(
-        "replica", "shard", "position", F.col("offset").alias("outcome_offset"), F.col("timestamp").alias("outcome_gts"),
-        F.col("message").alias("outcome_message"), F.col("id").alias("transaction"), F.col("gts").alias("version"),
+        "replica", "shard", "position", F.col("offset").alias("outcome_offset"),
+        F.col("timestamp").alias("outcome_gts"), F.col("message").alias("outcome_message"),
+        F.col("id").alias("transaction"), F.col("gts").alias("version"),
         "index", "status", "succeeded", "effect", "content", "bundle", "state_digest",
     )  # fmt: skip
     mismatch = (F.col("status") == MISMATCH) & F.col("message").isNotNull()
@@ -128,7 +129,7 @@ def destination_bits(destinations: str, shards: list[int]) -> Column:
 
 
 def applied_everywhere(shards: list[int], unsure: Sequence[int]) -> Column:
-    """Of `transactions`: whether every destination is known to have applied it, none of them being an `unsure` shard."""
+    """Of `transactions`: whether every destination is known to have applied it, none being an `unsure` shard."""
     bits = sum(1 << index for index, shard in enumerate(shards) if shard not in unsure)
     expected = F.col("expected")
     return (expected.bitwiseAND(F.col("applied")) == expected) & (expected.bitwiseAND(F.lit(bits)) == expected)
@@ -138,9 +139,9 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
     """One row per message that was delivered somewhere, over all replicas. log: `bundles`.
 
     Columns: id; gts (smallest) and gts_max, destinations (smallest) and destinations_max, over live deliveries (over
-    all, if none is live), with a replica that reports each gts; delivered: shards, as bits, that delivered it; expected:
-    its destinations as bits; live: it is not everywhere expired; known: somebody accounts for its transactions; version:
-    of its first transaction; bundle and bundle_max: of `outcomes`; origin and origin_max.
+    all, if none is live), with a replica that reports each gts; delivered: shards, as bits, that delivered it;
+    expected: its destinations as bits; live: it is not everywhere expired; known: somebody accounts for its
+    transactions; version: of the first of these; bundle and bundle_max: of `outcomes`; origin and origin_max.
     """
     live, told = F.col("live"), F.col("outcome_gts") == F.col("gts")
     return (
@@ -175,10 +176,10 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
     REPEATED, EXPIRED or MISMATCH. Columns: id; message, destinations, gts (its version, smallest) and gts_max, over
     those where it was taken (over all, if it never was); delivered, applied: shards, as bits, that delivered it, that
     applied it; expected: its destinations as bits; void: those of them whose accounts have it, but never as taken;
-    effect: it wrote something somewhere; status and status_max, succeeded and succeeded_max: over accounts that took it;
-    live: somebody took it; fates: each version with what it was called there, 0: new; again: shards, as bits, that call
-    it REPEATED, and did not take it; repeated, mismatch: the smallest version so called; lapsed, kept: the smallest one
-    that is EXPIRED, the greatest one that is not.
+    effect: it wrote something somewhere; status and status_max, succeeded and succeeded_max: over accounts that took
+    it; live: somebody took it; fates: each version with what it was called there, 0: new; again: shards, as bits, that
+    call it REPEATED, and did not take it; repeated, mismatch: the smallest version so called; lapsed, kept: the
+    smallest one that is EXPIRED, the greatest one that is not.
     """
     taken, status = F.col("taken"), F.col("status")
     applied = taken & (status == APPLIED)
@@ -248,11 +249,12 @@ def operations(history: DataFrame) -> DataFrame:
 
     Columns: file, id, process, f, type (ok, fail, info), line, end_line (of invocation and end), invoke_us, complete_us
     (null unless ok or fail), version, succeeded, reads, value (what its invocation says, if its end says nothing),
-    asked, told (JSON, or null), invocations, ends.
+    asked, told (JSON, or null), shard, position (of a read without an id, which was ordered if position is 0),
+    invocations, ends.
     """
     end = F.col("type") != "invoke"
     certain = F.col("type").isin("ok", "fail")
-    return (
+    found = (
         history.where(F.col("damage").isNull())
         .groupBy("file", "id")
         .agg(
@@ -269,7 +271,23 @@ def operations(history: DataFrame) -> DataFrame:
             F.max_by("value", F.when(F.col("value").isNotNull(), F.when(end, 1).otherwise(0))).alias("value"),
             F.max("asked").alias("asked"),
             F.max(F.when(end, F.col("told"))).alias("told"),
+            F.max("shard").alias("shard"),
+            F.max("position").alias("position"),
             F.sum((~end).cast("int")).alias("invocations"),
             F.sum(end.cast("int")).alias("ends"),
         )
+    )
+    return found.withColumn("id", journal_id())
+
+
+def journal_id() -> Column:
+    """Of an operation, the id under which journals have it: a read without an id that was ordered has its version's."""
+    ordered = F.col("shard").isNotNull() & (F.col("position") == 0) & (F.col("version") != absent())
+    return F.when(ordered, F.col("version")).otherwise(F.col("id"))
+
+
+def at_position() -> Column:
+    """Of an operation: whether it is a read that stands in no journal, and saw its shard as it was at a position."""
+    return F.col("shard").isNotNull() & (F.col("type") == "ok") & (
+        (F.col("position") > 0) | F.coalesce(F.col("version") == absent(), F.lit(True))
     )

@@ -1,8 +1,8 @@
 """One transaction again, from what its client asked and the values that it read: what it must have written, and told.
 
 Values are texts as in a history (`kvstore.core.audit.value_text`), None for an absent key; UNKNOWN is what follows from
-a value that is known by its digest only. Of one value journals and histories may say one the text, the other the digest:
-`same`. A second implementation of what the store executes, on purpose.
+a value that is known by its digest only. Of one value a journal may say the digest and a history the text: `same`. A
+second implementation of what the store executes, on purpose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def same(one: Any, other: Any) -> bool:
 
 def digest_text(value: str) -> str:
     """ "#" and the value's digest."""
-    return value if value[0] == "#" else "#" + blake2b(value[1:].encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    if value[0] == "#":
+        return value
+    return "#" + blake2b(value[1:].encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 class Mismatch(NamedTuple):

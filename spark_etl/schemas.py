@@ -94,8 +94,8 @@ TABLES: dict[str, tuple[str, ...]] = {
         "installed_from",
     ),
     # A replica's account of one transaction on its shard. index: its place in its bundle; timestamp: the bundle's;
-    # message: its id, of format 1, else null. effect: applied, and something was written. Of the whole bundle, at index 0
-    # only: content, a digest of all but the state digest, equal for equal accounts; bundle, one of the ids in their order.
+    # message: its id, of format 1, else null. effect: applied, and something was written. Of the whole bundle, at index
+    # 0 only: content, a digest of all but the state digest, equal for equal accounts; bundle, one of the ids in order.
     "outcomes": (
         *_PLACE,
         "position",

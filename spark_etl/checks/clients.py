@@ -17,7 +17,7 @@ def answers(operations: DataFrame, transactions: DataFrame, reads: DataFrame, wh
 
     whole: `frames.applied_everywhere`; other transactions may have read what is not in the journals.
     """
-    both = _beside(operations, transactions.withColumn("whole", whole))
+    both = _beside(operations.where(~frames.at_position()), transactions.withColumn("whole", whole))
     acknowledged = both.where(F.col("type") == "ok")
     return union(
         [
@@ -47,13 +47,14 @@ def lost(
     """The acknowledged operations without effect, as far as the journals say: file, id, f, version, complete_us, why
     (a sentence's end), excused: all that is missing may have been what a shard had not yet written when it went down.
 
-    What is delivered and nobody accounts for is not known by its ids: an operation that was answered with a version that
-    is of such a message is under way, not lost.
+    The transactions of a message that nobody accounts for are not known: an operation that was answered with one of its
+    versions is under way, not lost.
     open_ends: shard, end, of the shards of which nobody knows how far they got: beyond that version, what they lack
     is no evidence. complete_before: the least of these, None: there is no such shard; of what stands in no journal the
     shards are unknown. unsure_shards: of what they were sent another delivery may be missing that had the effect.
     """
-    acknowledged = _beside(operations.where(F.col("type") == "ok"), transactions)
+    told = operations.where((F.col("type") == "ok") & ~frames.at_position())
+    acknowledged = _beside(told, transactions)
     unsure = F.arrays_overlap("destinations", F.array([F.lit(n) for n in unsure_shards]).cast("array<int>"))
     void = (F.col("void") != 0) & ~unsure
     ineffective = F.coalesce((F.col("applied") == 0) & F.col("status").isNotNull(), F.lit(False)) | void
@@ -186,7 +187,7 @@ def unknown(operations: DataFrame, transactions: DataFrame, complete_before: byt
     fate = operations.where(F.col("type") == "info").join(known, "id", "left")
     applied = F.coalesce(F.col("applied") != 0, F.lit(False))
     refused = F.col("live").isNotNull() & (~F.col("live") | F.col("status").isNotNull())
-    never = F.col("live").isNull() & F.lit(complete_before is None)
+    never = F.col("live").isNull() & (F.lit(complete_before is None) | F.coalesce(_only_reads(), F.lit(False)))
     out = ~applied & (refused | never)
     return fate.agg(
         F.count("*").alias("n"),
@@ -194,6 +195,11 @@ def unknown(operations: DataFrame, transactions: DataFrame, complete_before: byt
         F.count(F.when(out, 1)).alias("not_applied"),
         F.count(F.when(~applied & ~out, 1)).alias("open"),
     )
+
+
+def _only_reads() -> Column:
+    """Of an operation: whether it asked for nothing that has an effect."""
+    return ~F.col("asked").rlike(r'\["(put|delete|add|append)",')
 
 
 BLOCKS = 64

@@ -45,8 +45,8 @@ def integrity(log: DataFrame) -> DataFrame:
                 expired,
                 "expired-with-effect",
                 text(
-                    "replica {} applied transaction {} at position {}, although its message was delivered later than the"
-                    " message's id allows",
+                    "replica {} applied transaction {} at position {}, although its message was delivered later than"
+                    " the message's id allows",
                     F.col("replica"), id_text(F.col("transaction")), F.col("position"),
                 ),
                 [F.col("transaction")],

@@ -21,12 +21,12 @@ def results(
     unsure: Sequence[int],
 ) -> DataFrame:
     """Every completed delivery has exactly one account, of that delivery; accounts and state digests at one position of
-    a shard are equal; all shards of a transaction took it as new, or none, applied it, or none, and ran the same branch.
+    a shard are equal; all shards of a transaction took it as new, or none; applied it, or none; and ran one branch.
     Names: outcome-missing, outcome-without-delivery, outcome-of-another-delivery, outcome-disagreement,
     state-digest-disagreement, branch-disagreement, fate-disagreement.
 
-    log: `frames.bundles`. transactions: `frames.transactions`. disputed: `frames.disputed`. tops: replica, shard, top_completed. stops: replica, shard, completed. unsure: replicas
-    of whose journals a part is missing.
+    log: `frames.bundles`. transactions: `frames.transactions`. disputed: `frames.disputed`. tops: replica, shard,
+    top_completed. stops: replica, shard, completed. unsure: replicas of whose journals a part is missing.
     """
     return union(
         [
@@ -119,8 +119,8 @@ def _branches(transactions: DataFrame) -> DataFrame:
         transactions.where(F.size("fates") > F.size(called)),
         "fate-disagreement",
         text(
-            "transaction {} (version {}) was taken as new at one replica, and at another as a repetition, as too late or"
-            " as another one's id, in the same message",
+            "transaction {} (version {}) was new to one replica, and to another a repetition, too late or of a used"
+            " id, in the same message",
             id_text(F.col("id")), version_text(F.col("gts")),
         ),
         [F.col("id")],
@@ -171,9 +171,12 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
         wrong,
         name,
         text(
-            "transaction {} (version {}) read key {} at version {}, {}; the order says {} (reported by replica {})",
+            "transaction {} (version {}) read key {} at version {}, {}; the order says {} ({})",
             id_text(F.col("id")), version_text(F.col("gts")), key_text(F.col("key")), version_text(F.col("version")),
-            why, version_text(F.col("expected")), F.col("replica"),
+            why, version_text(F.col("expected")),
+            F.when(F.col("replica").isNull(), "as its client was told").otherwise(
+                text("reported by replica {}", F.col("replica"))
+            ),
         ),
         [F.col("id")],
         [F.col("key")],
@@ -182,12 +185,12 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
 
 
 def exactly_once(log: DataFrame, transactions: DataFrame, unsure_shards: Sequence[int]) -> DataFrame:
-    """An id has its effect once: its first delivery is taken as new, and none after it; so say all its accounts. And it
-    is too late from some age on: no transaction was called so that had not more time than another one that was not.
-    Names: effect-twice, taken-twice, repeated-without-first, mismatch-without-first, expired-early. (Its absence after an
-    acknowledgement is `clients.answers`' to find, different outcomes at different shards `results`'.)
+    """An id has its effect once: its first delivery is taken as new, and none after it. A transaction is too late from
+    some age on: none was called so that was not older than all that were not. Names: effect-twice, taken-twice,
+    repeated-without-first, mismatch-without-first, expired-early. (Its absence after an acknowledgement is
+    `clients.answers`' to find, different outcomes at different shards `results`'.)
 
-    log: `frames.replica_log`. transactions: `frames.transactions`. unsure_shards: a first delivery may be missing there.
+    log: `frames.replica_log`. transactions: `frames.transactions`. unsure_shards: a first delivery may be missing.
     """
     return union([_twice(log), _without_first(transactions, unsure_shards), _too_early(transactions)])
 
@@ -220,7 +223,8 @@ def _twice(log: DataFrame) -> DataFrame:
 def _without_first(transactions: DataFrame, unsure_shards: Sequence[int]) -> DataFrame:
     sure = transactions
     if unsure_shards:
-        sure = sure.where(~F.arrays_overlap("destinations", F.array([F.lit(n) for n in unsure_shards]).cast("array<int>")))
+        unsure = F.array([F.lit(n) for n in unsure_shards]).cast("array<int>")
+        sure = sure.where(~F.arrays_overlap("destinations", unsure))
     never = ~F.col("live")
     repeated = (F.col("again") != 0) | F.coalesce(F.col("repeated") < F.col("gts"), F.lit(False))
     mismatch = F.col("mismatch").isNotNull() & (never | (F.col("mismatch") < F.col("gts")))
@@ -254,8 +258,8 @@ def _too_early(transactions: DataFrame) -> DataFrame:
         early,
         "expired-early",
         text(
-            "transaction {} was called too late at version {}, {} s after its id was made, but transaction {} was not at"
-            " version {}, {} s after its own",
+            "transaction {} was called too late at version {}, {} s after its id was made, but transaction {} was not"
+            " at version {}, {} s after its own",
             id_text(F.col("id")), version_text(F.col("lapsed")), F.col("age") / 1e6, id_text(F.col("oldest.id")),
             version_text(F.col("oldest.kept")), F.col("oldest.age") / 1e6,
         ),

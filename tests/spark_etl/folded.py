@@ -161,6 +161,7 @@ class Folded(Audit):
         ]
         self.inputs = understand(self.small, {row["replica"] for row in rows["segments"]}, self.marks)
         self.has_history = True
+        self.has_positions = any(row.get("shard") is not None for row in rows.get("history", ()))
         self.course = Course()
 
     def blind_shards(self, case: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,21 @@ class Run:
         for key, value in writes.items():
             self.state[key] = (value, version)
         return number
+
+    def again(self, number: int, status: int, shards: Sequence[int]) -> None:
+        """Transaction `number` is delivered once more, in a message of its own, and that becomes of it."""
+        one = self.numbers
+        self.numbers += 1
+        self._deliver(one, {shard: Outcome(self.id(number), status, True) for shard in shards})
+
+    def read(self, key: str, shard: int, position: int, at: tuple[int, int], process: int = 99, value: int = 0) -> None:
+        """Somebody was answered by a leader, from a position of its shard's log: key at this version, or as it is."""
+        version = Timestamp(value, 0) if value else self.state.get(key, (0, ZERO))[1]
+        base = {"process": process, "id": str(uuid.UUID(bytes=transaction_id(500 + len(self.events)))), "f": "get"}
+        asked = {"success": [["get", key]]}
+        told = {"version": str(gts(0)), "succeeded": True, "reads": {key: str(version)}}
+        self.events.append({**base, "type": "invoke", "at_us": at[0], "asked": asked})
+        self.events.append({**base, "type": "ok", "at_us": at[1], **told, "shard": shard, "position": position})
 
     def _deliver(self, number: int, outcomes: dict[int, Outcome]) -> None:
         shards = tuple(outcomes)
