@@ -141,7 +141,7 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
     Columns: id; gts (smallest) and gts_max, destinations (smallest) and destinations_max, over live deliveries (over
     all, if none is live), with a replica that reports each gts; delivered: shards, as bits, that delivered it;
     expected: its destinations as bits; live: it is not everywhere expired; known: somebody accounts for its
-    transactions; version: of the first of these; bundle and bundle_max: of `outcomes`; origin and origin_max.
+    transactions; single: of format 1; version: of the first transaction; bundle and bundle_max: of `outcomes`; origin and origin_max.
     """
     live, told = F.col("live"), F.col("outcome_gts") == F.col("gts")
     return (
@@ -158,6 +158,7 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
             F.bit_or("bit").alias("delivered"),
             F.max("live").alias("live"),
             F.max(F.col("transaction").isNotNull()).alias("known"),
+            F.max(F.col("single") | F.col("outcome_message").isNotNull()).alias("single"),
             F.min("version").alias("version"),
             F.min(F.when(told, F.col("bundle"))).alias("bundle"),
             F.max(F.when(told, F.col("bundle"))).alias("bundle_max"),
@@ -179,7 +180,7 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
     effect: it wrote something somewhere; status and status_max, succeeded and succeeded_max: over accounts that took
     it; live: somebody took it; fates: each version with what it was called there, 0: new; again: shards, as bits, that
     call it REPEATED, and did not take it; repeated, mismatch: the smallest version so called; lapsed, kept: the
-    smallest one that is EXPIRED, the greatest one that is not.
+    smallest one that is EXPIRED though its message is not, the greatest one that is not EXPIRED.
     """
     taken, status = F.col("taken"), F.col("status")
     applied = taken & (status == APPLIED)
@@ -212,7 +213,7 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
             F.coalesce(F.bit_or(F.when(status == REPEATED, F.col("bit"))), none).alias("again"),
             F.min(F.when(status == REPEATED, F.col("version"))).alias("repeated"),
             F.min(F.when(second, F.col("version"))).alias("mismatch"),
-            F.min(F.when(status == EXPIRED, F.col("version"))).alias("lapsed"),
+            F.min(F.when((status == EXPIRED) & ~F.col("expired"), F.col("version"))).alias("lapsed"),
             F.max(F.when(status != EXPIRED, F.col("version"))).alias("kept"),
         )
         .withColumnRenamed("transaction", "id")

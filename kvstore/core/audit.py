@@ -116,9 +116,11 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
 
     process: the client's own sequential thread of operations. type: "invoke", "ok", "fail" or "info". at_us: that
     client's monotonic clock, microseconds; all clients of one file share the clock. id: the transaction's id as a UUID
-    string, empty if it only read and was asked without one; its version tells which it is. f: what it was ("transfer",
-    "read_all", "put", ...). version: the version in the answer. value: whatever the workload adds (for read_all: key ->
-    integer). asked: of an "invoke"; told: of an "ok". Without them what was written and read cannot be compared.
+    string; of a read that was asked without one, any other. f: what it was ("transfer", "read_all", "put", ...).
+    version: the version in the answer. value: whatever the workload adds (for read_all: key -> integer). asked: of an
+    "invoke"; told: of an "ok". Without them what was written and read cannot be compared.
+    shard, position: of an "ok" of a read that was asked without an id: which shard, and how many of its deliveries the
+    read saw, standing in no journal; 0: it was ordered, and its version tells which it is.
     """
 
     process: int

@@ -92,7 +92,7 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
             violations.append(f"{message_id.hex()} ended differently in different shards")
     versions = {executed.version for places in applied.values() for executed in places.values()}
     for message_id, operation in history.operations.items():
-        known_here = message_id in applied if not operation.unnamed else _version(operation) in versions
+        known_here = message_id in applied if operation.unnamed is None else _version(operation) in versions
         if operation.result is not None and not known_here:
             violations.append(f"{message_id.hex()} ({operation.f}) was acknowledged and is in no journal")
         if operation.failed and message_id in applied:
@@ -133,7 +133,7 @@ def answers(logs: Logs, history: History) -> list[str]:
                 journaled[executed.version] = entry
     for message_id, operation in history.operations.items():
         result = operation.result
-        known = journaled.get(_version(operation) if operation.unnamed else message_id)
+        known = journaled.get(message_id if operation.unnamed is None else _version(operation))
         if result is None or known is None:
             continue
         if (result.version, result.succeeded) != known[:2]:
@@ -220,7 +220,7 @@ def _add_real_time_edges(graph: dict[object, set[object]], logs: Logs, history: 
         graph.setdefault(earlier, set()).add(later)
     unnamed = {executed.version: executed.id for log in logs.values() for executed in log}
     for message_id, operation in history.operations.items():
-        node = unnamed.get(_version(operation)) if operation.unnamed else message_id
+        node = message_id if operation.unnamed is None else unnamed.get(_version(operation))
         if node not in graph:
             continue
         if operation.completed_us is not None:

@@ -36,8 +36,8 @@ _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get
 
 class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
-    refused: the code with which it was finally refused. unnamed: it was asked for without an id, once; the one here is
-    that of the history alone."""
+    refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
+    the id here is that of the history alone."""
 
     id: MessageId
     f: str
@@ -48,7 +48,7 @@ class Operated(msgspec.Struct):
     failed: bool = False
     refused: str = ""
     results_omitted: bool = False
-    unnamed: bool = False
+    unnamed: int | None = None
 
 
 class History:
@@ -63,16 +63,17 @@ class History:
         self.operations[operation.id] = operation
         txn = operation.transaction
         asked = audit.asked(txn.compare, txn.success, txn.failure)
-        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation), operation.f, asked=asked))
+        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f, asked=asked))
 
     def end(self, process: int, type_: str, at_us: int, operation: Operated, error: str = "") -> None:
         """type_: "ok", "fail" or "info"."""
-        event = HistoryEvent(process, type_, at_us, _uuid(operation), operation.f, error=error)
+        event = HistoryEvent(process, type_, at_us, _uuid(operation.id), operation.f, error=error)
         result = operation.result
         if type_ == "ok" and result is not None:
             operation.completed_us = at_us
             event.version = str(result.version)
             event.succeeded = result.succeeded
+            event.shard = -1 if operation.unnamed is None else operation.unnamed
             if not operation.results_omitted:
                 txn = operation.transaction
                 event.told = audit.told(txn.success if result.succeeded else txn.failure, result.results)
@@ -104,8 +105,8 @@ def reads_of(operation: Operated) -> dict[bytes, Timestamp]:
     return seen
 
 
-def _uuid(operation: Operated) -> str:
-    return "" if operation.unnamed else str(uuid.UUID(bytes=operation.id))
+def _uuid(message_id: MessageId) -> str:
+    return str(uuid.UUID(bytes=message_id))
 
 
 class Workload:
@@ -201,8 +202,10 @@ class Client:
         """Get it executed, by repeating it if need be; `done` in any case. Half of the gets are asked once, without an
         id."""
         message_id = self._workload.new_id()
-        unnamed = f == "get" and message_id[-1] & 1 == 1
-        operation = Operated(message_id, f, transaction, self._world.now, unnamed=unnamed)
+        operation = Operated(message_id, f, transaction, self._world.now)
+        first = transaction.success[0]
+        if f == "get" and isinstance(first, Get) and message_id[-1] & 1:
+            operation.unnamed = self._workload.cluster.shard_map.shard_of(first.key)
         self._workload.history.invoke(self._process, self._world.now, operation)
         self._attempt(operation, 1, False, done)
 
@@ -222,7 +225,7 @@ class Client:
                 state["open"] = False
                 self._answered(operation, attempt, uncertain, answer, done)
 
-        message_id = NO_ID if operation.unnamed else operation.id
+        message_id = operation.id if operation.unnamed is None else NO_ID
         world.request(replica, Execute(message_id, operation.transaction), answered)
         world.after(TIMEOUT_US, lambda: answered(None))
 
@@ -240,7 +243,7 @@ class Client:
         elif isinstance(answer, Refused) and (answer.code == "expired" or (not uncertain and not answer.retryable)):
             operation.failed, operation.refused = answer.outcome == "not_applied", answer.code
             history.end(self._process, "fail" if operation.failed else "info", now, operation, answer.code)
-        elif not operation.unnamed and attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
+        elif operation.unnamed is None and attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
             uncertain = uncertain or not isinstance(answer, Refused) or answer.outcome == "unknown"
             pause = self._rng.randint(1_000, 200_000)
             self._world.after(pause, lambda: self._attempt(operation, attempt + 1, uncertain, done))

@@ -48,7 +48,7 @@ def lost(
     (a sentence's end), excused: all that is missing may have been what a shard had not yet written when it went down.
 
     The transactions of a message that nobody accounts for are not known: an operation that was answered with one of its
-    versions is under way, not lost.
+    versions is under way, not lost. If somebody does, and it is not among them, nothing excuses that.
     open_ends: shard, end, of the shards of which nobody knows how far they got: beyond that version, what they lack
     is no evidence. complete_before: the least of these, None: there is no such shard; of what stands in no journal the
     shards are unknown. unsure_shards: of what they were sent another delivery may be missing that had the effect.
@@ -60,14 +60,16 @@ def lost(
     ineffective = F.coalesce((F.col("applied") == 0) & F.col("status").isNotNull(), F.lit(False)) | void
     there = acknowledged.where("present")
     columns = ["file", "id", "f", "version", "complete_us", "why", "excused"]
-    unaccounted = messages.where(F.col("live") & ~F.col("known")).select(_message_part("version").alias("part"))
+    carriers = messages.where(F.col("live") & ~F.col("single")).select(_message_part("version").alias("part"), "known")
     nowhere = acknowledged.where(~F.col("present")).withColumn("why", F.lit("is in no journal"))
-    nowhere = nowhere.withColumn("part", _message_part("version")).join(F.broadcast(unaccounted), "part", "left_anti")
+    nowhere = nowhere.withColumn("part", _message_part("version")).join(carriers, "part", "left")
+    nowhere = nowhere.where(F.coalesce("known", F.lit(True)))
     complete = F.lit(True) if complete_before is None else F.col("version") < F.lit(complete_before)
+    complete = F.coalesce(complete, F.lit(False)) | F.col("known").isNotNull()
     without = there.where(ineffective).withColumn("why", F.lit("has no effect according to the journals"))
     return union(
         [
-            nowhere.withColumn("excused", ~F.coalesce(complete, F.lit(False))).select(*columns),
+            nowhere.withColumn("excused", ~complete).select(*columns),
             without.withColumn("excused", F.lit(False)).select(*columns),
             _partly(there.where(~ineffective), shards, open_ends).select(*columns),
         ]

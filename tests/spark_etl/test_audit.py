@@ -350,7 +350,7 @@ def _bundles_and_a_repetition(single: bool) -> Run:
     return run
 
 
-@damaged("bundle-disagreement branch-disagreement", [BUNDLES])
+@damaged("bundle-disagreement", [BUNDLES])
 def _transactions_of_a_message_in_another_order_at_a_shard(single: bool) -> Run:
     run = Run()
     run.transaction(writes={"a1": 1, "b1": 1})
@@ -371,9 +371,13 @@ def _a_client_told_the_version_of_another_place_in_the_bundle(single: bool) -> R
 @damaged("effect-twice", [BUNDLES])
 def _a_repetition_applied(single: bool) -> Run:
     run = bundled()
+    first = decode_outcomes(run.records[0][run.find(0, Completed, 2)].record).outcomes[0]
+
+    def apply(outcome: Outcome) -> None:
+        outcome.status, outcome.writes = APPLIED, first.writes
+
     for replica in MEMBERS[0]:
-        outcome = decode_outcomes(run.records[replica][run.find(replica, Completed, 2)].record).outcomes[0]
-        run.change(replica, 3, lambda o, first=outcome: (setattr(o, "status", APPLIED), setattr(o, "writes", first.writes)))
+        run.change(replica, 3, apply)
     return run
 
 
@@ -460,10 +464,18 @@ def _reads_at_positions(single: bool) -> Run:
     return run
 
 
-@damaged("stale-position position-went-back stale-read", [BUNDLES])
+@damaged("stale-position position-went-back", [BUNDLES])
 def _a_read_at_an_old_position(single: bool) -> Run:
+    """What it saw was never overwritten."""
     run = read_at_positions()
-    run.read("a2", 0, 1, (1050, 1060), value=0)
+    run.read("a9", 0, 2, (1050, 1060))
+    return run
+
+
+@damaged("stale-position future-read", [BUNDLES])
+def _a_read_at_an_old_position_of_what_was_written_behind_it(single: bool) -> Run:
+    run = read_at_positions()
+    run.read("a2", 0, 1, (1050, 1060), process=98)
     return run
 
 
