@@ -141,7 +141,8 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
     Columns: id; gts (smallest) and gts_max, destinations (smallest) and destinations_max, over live deliveries (over
     all, if none is live), with a replica that reports each gts; delivered: shards, as bits, that delivered it;
     expected: its destinations as bits; live: it is not everywhere expired; known: somebody accounts for its
-    transactions; single: of format 1; version: of the first transaction; bundle and bundle_max: of `outcomes`; origin and origin_max.
+    transactions; single: of format 1; version: of the first transaction; bundle and bundle_max: of `outcomes`; origin
+    and origin_max.
     """
     live, told = F.col("live"), F.col("outcome_gts") == F.col("gts")
     return (

@@ -17,6 +17,8 @@ from multicast.records import (
     BatchEnd,
     Completed,
     Delivered,
+    DeliveredReference,
+    SegmentHeader,
     Started,
     Stopped,
     decode_body,
@@ -33,8 +35,14 @@ Forgery = Callable[[Records], Records | None]
 
 
 def records_of(data: bytes) -> Records:
-    """Of a journal segment."""
-    return [decode_body(found[1], found[2]) for found in scan(data) if isinstance(found, tuple)]
+    """Of a journal segment. Deliveries have their payloads, wherever they stand in it."""
+    records = [decode_body(found[1], found[2]) for found in scan(data) if isinstance(found, tuple)]
+    base = HEADER_BYTES - SegmentHeader.decode(data, "a segment").base
+
+    def whole(r: Any) -> Any:
+        return r.filled_in(data[base + r.offset :][: r.length]) if type(r) is DeliveredReference else r
+
+    return list(map(whole, records))
 
 
 def forge(data: bytes, change: Forgery) -> bytes:
@@ -524,7 +532,7 @@ class Forged(folded.Folded):
         self.copies = copies
         self.told = told
         self.segments = extract.find_segments(run)
-        self.journals = {s.replica: Path(s.path).read_bytes() for s in self.segments}
+        self.journals = {s.replica: forge(Path(s.path).read_bytes(), lambda records: None) for s in self.segments}
         self.history_file = next(iter(extract.find_histories(run)))
         self.numbers: dict[bytes, int] = {}
         self.shift = 16

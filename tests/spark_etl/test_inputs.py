@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from kvstore.core.audit import Outcome, encode_outcome
+from kvstore.core.audit import Outcome, Outcomes, encode_outcomes
 from multicast.records import (
     HEADER_BYTES,
     BatchEnd,
@@ -268,7 +268,8 @@ def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
     path = segment(run, 3)
     message = AppMessage(message_id(99), (1,), b"", 3)
     record = Delivered(9, Timestamp(9, 9), 0, False, message, 9)
-    outcome = Completed(9, encode_outcome(Outcome(1, message.id, Timestamp(-9, 0), 1, True, (), ())), 9)
+    outcomes = Completed(9, encode_outcomes(Outcomes(2, Timestamp(-9, 0), [Outcome(message.id, 1, True)])), 9)
+    nothing = Completed(9, encode_outcomes(Outcomes(2, Timestamp(9, 0), [])), 9)
     forged: list[Any] = [
         msgspec.structs.replace(record, at=2**63),
         msgspec.structs.replace(record, position=2**63),
@@ -276,7 +277,8 @@ def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
         msgspec.structs.replace(record, message=msgspec.structs.replace(message, destinations=(2**31,))),
         msgspec.structs.replace(record, message=msgspec.structs.replace(message, id=b"short")),
         Submitted(message.id, (2**40,), 1),
-        outcome,
+        outcomes,
+        nothing,
         Stopped(2**63, 0, 0),
         Started(1, 3, 1, {1: (2**31,)}, "white_box", "fsync", 1),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 from random import Random
 from typing import Any
 
@@ -16,6 +17,8 @@ from multicast.types import ZERO, Timestamp
 from spark_etl import answered, replay
 
 LONG = b"long" * 100
+MIDDLE = b"middle" * 10
+"""Whole in a history, a digest in a journal."""
 KEYS = (b"a", b"b", b"n")
 
 
@@ -37,14 +40,14 @@ def random_transaction(rng: Random) -> Transaction:
     def operation() -> Any:
         key = rng.choice(KEYS[:2])
         return rng.choice([
-            Get(key), Put(key, rng.choice((b"1", b"text", LONG, b"\xff"))), Delete(key), Append(key, b"x"),
+            Get(key), Put(key, rng.choice((b"1", b"text", MIDDLE, LONG, b"\xff"))), Delete(key), Append(key, b"x"),
             Append(key, LONG), Get(b"n"), Add(b"n", 3), Range(b"", 9),
         ])  # fmt: skip
 
     compare = tuple(
         rng.choice([
             Compare(b"a", "exists", "==", rng.random() < 0.5), Compare(b"n", "value", rng.choice("<>"), b"12"),
-            Compare(b"b", "value", rng.choice(("==", "!=")), rng.choice((b"1", LONG))),
+            Compare(b"b", "value", rng.choice(("==", "!=")), rng.choice((b"1", MIDDLE, LONG))),
             Compare(b"a", "version", rng.choice(("==", "!=")), Timestamp(1, 1)),
         ])
         for _ in range(rng.choice((0, 1, 2)))
@@ -56,7 +59,8 @@ def random_transaction(rng: Random) -> Transaction:
 def executed(seed: int) -> dict[str, Any]:
     """Arguments of `replay.compare`, as journals and history say them of a transaction that the store executed."""
     rng = Random(seed)
-    rows = {key: (value, Timestamp(1, 1)) for key in KEYS[:2] if (value := rng.choice((None, b"1", b"y", LONG)))}
+    drawn = {key: rng.choice((None, b"1", b"y", MIDDLE, LONG)) for key in KEYS[:2]}
+    rows = {key: (value, Timestamp(1, 1)) for key, value in drawn.items() if value}
     rows |= {b"n": (b"%d" % rng.randint(0, 30), Timestamp(2, 1))} if rng.random() < 0.8 else {}
     transaction = random_transaction(rng)
     execution = Execution(Store(rows), Timestamp(9, 1))  # type: ignore[arg-type]
@@ -64,16 +68,23 @@ def executed(seed: int) -> dict[str, Any]:
     plan = LocalPlan(transaction)
     execution.run(plan.success if succeeded else plan.failure)
     assert not execution.failure
-    values = {key: audit.value_text(value) for key, (value, _) in rows.items()}
+    values = {key: journal_text(value) for key, (value, _) in rows.items()}
     branch = transaction.success if succeeded else transaction.failure
     return {
         "asked": _json(audit.asked(transaction.compare, transaction.success, transaction.failure)),
         "told": _json(audit.told(branch, [result for _, result in execution.results])),
         "read": None,
         "succeeded": succeeded,
-        "seen": {k.decode(): replay.Seen(None if v == ZERO else values[k], str(v)) for k, v in execution.reads.items()},
-        "writes": {k.decode(): None if v is None else audit.value_text(v) for k, v in execution.writes.items()},
+        "seen": {k.decode(): replay.Seen(None if v == ZERO else values[k], str(v)) for k, v in execution.reads},
+        "writes": {k.decode(): None if v is None else journal_text(v) for k, v in execution.writes.items()},
     }
+
+
+def journal_text(value: bytes) -> str:
+    """As the audit has it from a journal."""
+    if len(value) > audit.WRITTEN_BYTES_KEPT:
+        return "#" + blake2b(value, digest_size=16).hexdigest()
+    return audit.value_text(value)
 
 
 def _json(one: Any) -> str:

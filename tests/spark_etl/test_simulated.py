@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from kvstore.core.audit import APPLIED
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.simulated.schedules import play
 from multicast.types import OPTIMISTIC
@@ -22,12 +23,12 @@ def audit(spark: Any, directory: Path, parts: tuple[str, ...] = PARTS) -> Report
     return Audit(spark, directory / "run", directory / "out", parts=parts).run()
 
 
-def deliveries(run: Path) -> Iterator[dict[str, Any]]:
+def rows(run: Path, table: str) -> Iterator[dict[str, Any]]:
     """Of all journals, in their order."""
     for segment in find_segments(run):
         for batches in parse_segment(segment, Path(segment.path).read_bytes()):
-            if "deliveries" in batches:
-                yield from batches["deliveries"].to_pylist()
+            if table in batches:
+                yield from batches[table].to_pylist()
 
 
 def prop(report: Report, name: str) -> Property:
@@ -69,7 +70,7 @@ def test_early_deliveries_in_another_order_are_counted(spark: Any, tmp_path: Pat
     report = audit(spark, tmp_path, ("delivery",))
     final: dict[tuple[int, bytes], int] = {}
     early: dict[int, dict[bytes, None]] = {}
-    for row in deliveries(tmp_path / "run"):
+    for row in rows(tmp_path / "run", "deliveries"):
         if row["stage"] == OPTIMISTIC:
             early.setdefault(row["replica"], {})[row["id"]] = None
         elif not row["expired"]:
@@ -87,23 +88,34 @@ def test_early_deliveries_in_another_order_are_counted(spark: Any, tmp_path: Pat
     assert (report.exit_code, optimistic.verdict, optimistic.rows) == (0, "valid", total)
 
 
+def fates(run: Path) -> tuple[set[str], set[str], set[str], set[str]]:
+    """The operations whose outcome no client knows: all, those that were applied, those that were not or only read, and
+    those of which no journal knows."""
+    ends: dict[str, str] = {}
+    readers: set[str] = set()
+    for line in (run / "history" / "clients.jsonl").read_bytes().splitlines():
+        event = msgspec.json.decode(line)
+        ends[event["id"].replace("-", "")] = event["type"]
+        if all(words[0] in ("get", "range") for words in event.get("asked", {}).get("success", [["put"]])):
+            readers.add(event["id"].replace("-", ""))
+    unknown = {one for one, end in ends.items() if end in ("invoke", "info")}
+    outcomes = list(rows(run, "outcomes"))
+    there = {row["id"].hex() for row in outcomes} & unknown
+    applied = {row["id"].hex() for row in outcomes if row["status"] == APPLIED} & unknown
+    refused = (there | (readers & unknown)) - applied
+    return unknown, applied, refused, unknown - applied - refused
+
+
 def test_operations_of_unknown_outcome_were_applied_or_expired_or_may_be_under_way(spark: Any, tmp_path: Path):
     settings = Settings(protocol="toto", options={"dedup_window_us": "1000000"}, seconds=2.0, shards=2, clients=6)
     assert run_seed(settings, 166, tmp_path / "run", trace=True).violations == []
     report = audit(spark, tmp_path, ("delivery", "transactions", "clients"))
-    ends: dict[str, str] = {}
-    for line in (tmp_path / "run" / "history" / "clients.jsonl").read_bytes().splitlines():
-        event = msgspec.json.decode(line)
-        ends[event["id"].replace("-", "")] = event["type"]
-    unknown = {one for one, end in ends.items() if end in ("invoke", "info")}
-    there = {row["id"].hex() for row in deliveries(tmp_path / "run")}
-    applied = {row["id"].hex() for row in deliveries(tmp_path / "run") if not row["expired"]} & unknown
-    expired, absent = unknown & there - applied, unknown - there
-    assert applied and expired and absent
+    unknown, applied, refused, absent = fates(tmp_path / "run")
+    assert applied and refused and absent
     fate = prop(report, "unknown outcomes resolved")
     assert (fate.verdict, fate.rows, report.exit_code) == ("pending", len(unknown), 0)
     assert fate.note == (
-        f"of {len(unknown)} operations {len(applied)} were applied, {len(expired)} were not, and {len(absent)} may"
+        f"of {len(unknown)} operations {len(applied)} were applied, {len(refused)} were not, and {len(absent)} may"
         " still be under way"
     )
     genuine = prop(report, "genuineness")

@@ -137,7 +137,7 @@ def test_a_newer_version_is_refused(run: Path, tmp_path: Path):
     manifest |= {"version": schemas.SCHEMA_VERSION + 1, "something": "else"}
     (out / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     for use in (lambda: extract(run, out), lambda: check_tables(out)):
-        with pytest.raises(Unreadable, match="schema version 4, and this program knows none newer than 3"):
+        with pytest.raises(Unreadable, match="schema version 5, and this program knows none newer than 4"):
             use()
 
 
