@@ -74,7 +74,8 @@ class Call:
         self.head = head
         self.began = time.monotonic()
         self.deadline = float("inf")
-        self.path, _, self.query = _origin_form(head.target).partition("?")
+        target = head.target
+        self.path, _, self.query = (target if target[0] == "/" else _origin_form(target)).partition("?")
         self.route = self.path
         self.response: Response | None = None
         self.closes = False
@@ -275,8 +276,6 @@ class Calls:
 
 
 def _origin_form(target: str) -> str:
-    """The path and query of a request target, which through a proxy may be a whole URL (RFC 9112, Section 3.2.2)."""
-    if target.startswith("/"):
-        return target
+    """The path and query of a request target that is a whole URL, as through a proxy (RFC 9112, Section 3.2.2)."""
     _, _, rest = target.partition("://")
     return "/" + rest.partition("/")[2]

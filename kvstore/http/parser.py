@@ -42,7 +42,7 @@ class Fields:
     the request. expects_continue: the client waits for a 100 before it sends the body.
     """
 
-    __slots__ = ("expects_continue", "keep_alive", "length", "values")
+    __slots__ = ("expects_continue", "keep_alive", "length", "one_host", "values")
 
     def __init__(self, block: bytes):
         if not _FIELDS.fullmatch(block):
@@ -58,6 +58,7 @@ class Fields:
             name, value = name.lower(), value.strip(" \t")
             values[name] = f"{values[name]}, {value}" if name in values else value
         self.values = values
+        self.one_host = "," not in values.get("host", ",")
         self.length = _body_length(values)
         options = {option.strip() for option in values.get("connection", "").lower().split(",")}
         self.keep_alive = ("keep-alive" in options and "close" not in options, "close" not in options)
@@ -129,6 +130,8 @@ class RequestReader:
     def head(self) -> Head | None:
         """The next request; None if not all of its head has come. Malformed."""
         data, begin = self._data, self._at
+        if begin == len(data):
+            return None
         while data.startswith(b"\r\n", begin):  # Section 2.2: empty lines before a request
             begin += 2
         end = data.find(b"\r\n\r\n", begin, begin + HEAD_BYTES_MAX)
@@ -142,16 +145,14 @@ class RequestReader:
         if not _REQUEST_LINE.fullmatch(data, begin, line_end):
             raise Malformed("no request line of HTTP/1.1")
         method, target, version = data[begin:line_end].decode("ascii").split(" ")
-        head = Head(method, target, 1 if version == "HTTP/1.1" else 0, self._fields_of(data[line_end + 2 : end + 2]))
-        self._at = end + 4
-        length = head.fields.length
-        if head.minor == 0:
-            if length is None:
-                raise Malformed("a chunked body in HTTP/1.0")
-        elif "," in head.fields.values.get("host", ","):
+        minor, fields = 1 if version == "HTTP/1.1" else 0, self._fields_of(data[line_end + 2 : end + 2])
+        if minor and not fields.one_host:
             raise Malformed("HTTP/1.1 needs one Host")
-        self._left = -1 if length is None else length
-        return head
+        if fields.length is None and not minor:
+            raise Malformed("a chunked body in HTTP/1.0")
+        self._at = end + 4
+        self._left = -1 if fields.length is None else fields.length
+        return Head(method, target, minor, fields)
 
     def _fields_of(self, block: bytes) -> Fields:
         """A client rarely changes its fields from request to request."""
@@ -162,8 +163,6 @@ class RequestReader:
 
     def _check_unfinished_head(self) -> None:
         """Malformed if it can no longer become one."""
-        if self.unread_bytes == 0:
-            return
         if _NO_START.match(self._data, self._at):
             raise Malformed("no HTTP request")
         if _LONE_LF.search(self._data, self._at):
