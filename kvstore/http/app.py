@@ -233,9 +233,9 @@ class HttpApi:
         """The id goes out with every answer, good or bad."""
         message_id = call.message_id = call.message_id or self.node.new_message_id()
         call.text_id = request.id_text(message_id)
-        self._execute(call, transaction, render)
+        self._execute(call, transaction, render, _writes(transaction))
 
-    def _execute(self, call: Call, transaction: Transaction, render: Render) -> None:
+    def _execute(self, call: Call, transaction: Transaction, render: Render, writes: bool = False) -> None:
         if self.calls.stopping:
             raise errors.unavailable("stopping", "this replica is stopping")
         unready = self.node.unready()
@@ -247,8 +247,8 @@ class HttpApi:
         overload = self.node.overload()
         if overload:
             raise errors.unavailable("overloaded", overload)
-        call.ordered = _writes(transaction)
         call.transaction = transaction
+        call.ordered = writes
         call.token = self.node.execute(call.message_id, transaction, partial(call.step, self._executed, render))
 
     def _executed(self, call: Call, render: Render, answer: Answered | Refused) -> None:
@@ -300,4 +300,4 @@ def _is_json(content_type: str) -> bool:
 
 def _writes(transaction: Transaction) -> bool:
     """Whether it can change anything: if not, its outcome is never in doubt."""
-    return any(type(o) not in (Get, Range) for o in (*transaction.success, *transaction.failure))
+    return any([type(o) not in (Get, Range) for o in (*transaction.success, *transaction.failure)])

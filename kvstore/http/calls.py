@@ -8,6 +8,7 @@ another; and once a body is whole it waits for room among those that are ordered
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -54,39 +55,33 @@ class Call:
     a write, once it has one. body_bytes_max, then: set while the body is waited for, see `read_body`.
     """
 
-    __slots__ = (
-        "_arriving", "_ordering", "_turn", "began", "body_bytes_max", "caller", "calls", "closes", "conditions",
-        "deadline", "head", "key", "message_id", "ordered", "path", "query", "response", "route", "text_id", "then",
-        "timeout_ms", "token", "transaction", "what",
-    )  # fmt: skip
-
     # What a handler keeps between the head of a request, its body and its outcome.
     key: bytes
     conditions: tuple[Compare, ...]
     transaction: Transaction
+    message_id: MessageId = NO_ID
     what: str
     body_bytes_max: int
     timeout_ms: int
+
+    response: Response | None = None
+    closes = False
+    ordered = False
+    token = 0
+    text_id = ""
+    then: Callable[[Call, bytes], None] | None = None
+    deadline = math.inf
+    _arriving = _ordering = 0
+    _turn: asyncio.Task[int] | None = None
 
     def __init__(self, calls: Calls, caller: Caller, head: Head):
         self.calls = calls
         self.caller = caller
         self.head = head
         self.began = time.monotonic()
-        self.deadline = float("inf")
         target = head.target
         self.path, _, self.query = (target if target[0] == "/" else _origin_form(target)).partition("?")
         self.route = self.path
-        self.response: Response | None = None
-        self.closes = False
-        self.then: Callable[[Call, bytes], None] | None = None
-        self.ordered = False
-        self.token = 0
-        self.message_id: MessageId = NO_ID
-        self.text_id = ""
-        self._arriving = 0
-        self._ordering = 0
-        self._turn: asyncio.Task[int] | None = None
 
     @property
     def concurrent(self) -> bool:
@@ -134,15 +129,16 @@ class Call:
 
     def leave(self) -> None:
         """Give back what it has taken; it is answered, or its client has gone before all of it was read."""
-        self.then = None
         self.calls.close(self)
-        if self._turn is not None:
-            self._turn.cancel()
-        if self._arriving:
-            self.calls.arriving.give(self._arriving)
         if self._ordering:
             self.calls.ordering.give(self._ordering)
-        self._arriving = self._ordering = 0
+            self._ordering = 0
+        if self.then is not None:  # its body was waited for
+            self.then = None
+            self.calls.arriving.give(self._arriving)
+            self._arriving = 0
+            if self._turn is not None:
+                self._turn.cancel()
 
     # -- its body -----------------------------------------------------------------------------------------------------
 
@@ -225,7 +221,7 @@ class Calls:
         self.ordering = ByteBudget(limits.in_flight_bytes_max)
         self._open: dict[Call, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = float("inf")
+        self._alarm_at = math.inf
         self._idle = asyncio.Event()
 
     def __len__(self) -> int:
@@ -254,7 +250,7 @@ class Calls:
 
     def _on_alarm(self) -> None:
         now = time.monotonic()
-        self._alarm, self._alarm_at = None, float("inf")
+        self._alarm, self._alarm_at = None, math.inf
         for call in [c for c in self._open if c.deadline <= now]:
             call.time_up()
         if self._open:

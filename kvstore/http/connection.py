@@ -36,7 +36,7 @@ LINGER_SECONDS = 1.0
 READ_BYTES = 64 * 1024
 
 _log = structlog.get_logger("kvstore.http")
-_NO_HEAD = Head("", "", 1, Fields(b""))
+_NO_HEAD = Head("", "/", 1, Fields(b""))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -85,10 +85,9 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The client sends no more, and may wait for answers."""
         self._at_eof = True
-        if self._lingering or (self._reading is not None and self._reading.response is None):
-            self._transport.close()
-            return False
         self._advance()
+        if self._lingering or self._reading is not None:  # nobody waits, or a body that never ends
+            self._transport.close()
         return True
 
     def pause_writing(self) -> None:
@@ -163,9 +162,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_body(self, call: Call) -> bool:
         """Go on with the body of the last request; whether its end was reached."""
-        if call.response is not None:
+        if call.then is None:
             return self._skip_body(call)
-        if call.then is None or call.waits_for_room:
+        if call.waits_for_room:
             return False
         try:
             body = self._reader.body(call.body_bytes_max)
@@ -180,10 +179,10 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _skip_body(self, call: Call) -> bool:
-        """It was answered early. A client that was to be told to go on may send the body or not: nobody knows."""
-        if self._last or call.head.fields.expects_continue or not self._reader.skip():
-            self._last |= call.head.fields.expects_continue
-            if self._linger is None:
+        """Nobody wants it. A client that was to be told to go on may send it or not: nobody knows."""
+        self._last |= call.head.fields.expects_continue
+        if self._last or not self._reader.skip():
+            if call.response is not None and self._linger is None:
                 self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
             return False
         if self._linger is not None:
@@ -203,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         if self._out:
-            self._transport.write(b"".join(self._out))
+            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
             self._out.clear()
         if self._last and not self._calls:
             self._end()

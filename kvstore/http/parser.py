@@ -19,9 +19,10 @@ CHUNK_LINE_BYTES_MAX = 1024
 LENGTH_DIGITS_MAX = 15
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_REQUEST_LINE = re.compile(_TOKEN + rb" [!-~]+ HTTP/1\.[01]")
+_TARGET = rb"(?:/[!-~]*|\*|[A-Za-z][0-9A-Za-z+.-]*://[!-~]+)"
+_REQUEST_LINE = re.compile(_TOKEN + rb" " + _TARGET + rb" HTTP/1\.[01]")
 _FIELDS = re.compile(rb"(?:" + _TOKEN + rb":[^\x00-\x08\n-\x1f\x7f]*\r\n)*")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\x00-\x08\n-\x1f\x7f]*)?")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:;" + _TOKEN + rb"(?:=(?:" + _TOKEN + rb'|"[ !#-\[\]-~]*"))?)*')
 _NO_START = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z\r]|\r[^\n]")
 _LONE_LF = re.compile(rb"(?<!\r)\n")
 
@@ -269,7 +270,7 @@ class _Chunked:
             if len(data) - at >= HEAD_BYTES_MAX or _LONE_LF.search(data, at):
                 raise Malformed("no trailers")
             return at
-        if not _FIELDS.fullmatch(data, at, end + 2):
-            raise Malformed("a trailer is not `name: value`, ended by CRLF")
+        if not Fields(data[at : end + 2]).values.keys().isdisjoint(("content-length", "transfer-encoding", "host")):
+            raise Malformed("a trailer that would change how the request is read")
         self.whole = True
         return end + 4

@@ -78,8 +78,9 @@ async def done(message_id: MessageId, transaction: Transaction) -> Answered:
 class Client:
     """One connection per request; (status, headers, body)."""
 
-    def __init__(self, api: HttpApi, port: int):
-        self.api = api
+    def __init__(self, server: ApiServer, port: int):
+        self.server = server
+        self.api = server.api
         self.port = port
 
     async def __call__(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str, bytes]:
@@ -109,7 +110,7 @@ async def serving(node: FakeNode, **limits: int) -> AsyncIterator[Client]:
     factory = ApiServer(api)
     server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
     try:
-        yield Client(api, server.sockets[0].getsockname()[1])
+        yield Client(factory, server.sockets[0].getsockname()[1])
     finally:
         server.close()
         await factory.close(1.0)
