@@ -72,16 +72,14 @@ class Writer:
         self._waiting.append(data)
         if self._timer is None:
             assert self._loop is not None
-            self._timer = self._loop.call_later(LAZY_SECONDS if self._to_disk else 0, self._flush_late)
-
-    def _flush_late(self) -> None:
-        self._timer = None
-        self.flush(idle=not self._to_disk)
+            self._timer = self._loop.call_later(LAZY_SECONDS if self._to_disk else 0, self.flush, not self._to_disk)
 
     def flush(self, idle: bool) -> None:
         """Write all that was put. idle: the loop has nothing else to do."""
-        if not self._waiting:
+        if self._timer is None:
             return
+        self._timer.cancel()
+        self._timer = None
         data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
         self._under_way += 1
@@ -100,8 +98,6 @@ class Writer:
         """Return when everything that was put is written (or failed) and the thread has ended. Idempotent."""
         if self._ended is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         if not self._ended.done():
             self.flush(False)
             self._queue.put(None)
