@@ -344,6 +344,10 @@ class Engine:
                 catch_ups, out.catch_ups = out.catch_ups, []
                 for peer in catch_ups:
                     self._ask_for_deliveries(self._catch_up.ask(peer, now))
+            if out.readable:
+                readable, out.readable = out.readable, []
+                for token, fresh_from in readable:
+                    self.application.on_readable(token, fresh_from, now, app_out)
             if app_out.fetches:
                 fetches, app_out.fetches = app_out.fetches, []
                 for peer in fetches:
@@ -357,6 +361,11 @@ class Engine:
                 self._ended = False
                 for message in submissions:
                     self._submit(message, now)
+            if app_out.reads:
+                reads, app_out.reads = app_out.reads, []
+                self._ended = False
+                for token in reads:
+                    self.protocol.on_read(token, now, self._out)
             if app_out.answers:
                 self._batch.answers += app_out.answers
                 app_out.answers.clear()

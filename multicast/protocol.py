@@ -97,6 +97,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     genuine: only the sender and the destinations of a message take part in ordering it.
     fifo: what a process multicasts in one life is delivered in the order in which it did so, wherever both are.
     stages: which stages it delivers.
+    leader_reads: it answers `MulticastProtocol.on_read` with a position where it can.
     strict_groups_max: with how many groups delivery alone is strictly serializable, with default options; None: with
         any number. `MulticastProtocol.strict_groups_max` says it for the options at hand.
     latency: collision-free latency as published, in message delays: (first in each group, every replica).
@@ -113,6 +114,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     genuine: bool
     fifo: bool = False
     stages: tuple[int, ...] = (FINAL,)
+    leader_reads: bool = False
     strict_groups_max: int | None = 1
     latency: tuple[int, int] | None = None
 
@@ -145,7 +147,7 @@ class Outbox:
 
     asks: there is something in it besides sends and changes."""
 
-    __slots__ = ("asks", "catch_ups", "changes", "deliveries", "sends", "settlements")
+    __slots__ = ("asks", "catch_ups", "changes", "deliveries", "readable", "sends", "settlements")
 
     def __init__(self) -> None:
         self.asks = False
@@ -154,6 +156,7 @@ class Outbox:
         self.deliveries: list[tuple[AppMessage, Timestamp, int, bytes]] = []
         self.settlements: list[MessageId] = []
         self.catch_ups: list[ProcessId] = []
+        self.readable: list[tuple[int, int | None]] = []
 
     def send(self, to: Sequence[ProcessId], message: Any) -> None:
         """Send to each of `to`, oneself allowed. Does not itself wait for the disk."""
@@ -182,6 +185,11 @@ class Outbox:
         """A quorum of every destination group durably holds the outcome of this message: nobody will ask for it."""
         self.asks = True
         self.settlements.append(message_id)
+
+    def may_read(self, token: int, position: int | None) -> None:
+        """The answer to `MulticastProtocol.on_read`."""
+        self.asks = True
+        self.readable.append((token, position))
 
     def catch_up(self, peer: ProcessId) -> None:
         """This process misses final deliveries that `peer` (of its own group) has: fetch them from its journal."""
@@ -229,6 +237,12 @@ class MulticastProtocol:
         """For `on_submit`: Overloaded if so many messages wait here that there may be no more."""
         if pending >= self.options.pending_max:
             raise Overloaded(f"{pending} messages are pending, the limit is {self.options.pending_max}")
+
+    def on_read(self, token: int, now: int, out: Outbox) -> None:
+        """From which position on is this process's state fresh? Answered once, now or later, with `out.may_read(token,
+        position)`: when this was asked no process of the group had more than `position` final deliveries. None: not
+        known here; whoever wants to read multicasts that."""
+        out.may_read(token, None)
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         """A message of `specification.messages` arrived. May raise PeerError."""
@@ -312,13 +326,14 @@ class MulticastProtocol:
 class ApplicationOutbox:
     """The effects of the application in one batch. asks: there is something in it besides sends."""
 
-    __slots__ = ("answers", "asks", "completions", "fetches", "sends", "submissions")
+    __slots__ = ("answers", "asks", "completions", "fetches", "reads", "sends", "submissions")
 
     def __init__(self) -> None:
         self.asks = False
         self.fetches: list[ProcessId] = []
         self.sends: list[tuple[tuple[ProcessId, ...], Any]] = []
         self.submissions: list[AppMessage] = []
+        self.reads: list[int] = []
         self.completions: list[tuple[int, bytes]] = []
         self.answers: list[tuple[int, Any]] = []
 
@@ -330,6 +345,12 @@ class ApplicationOutbox:
         """multicast(m). If the protocol is overloaded, `Application.on_refused` is called in the same batch."""
         self.asks = True
         self.submissions.append(message)
+
+    def read(self, token: int) -> None:
+        """Ask the protocol from which position on the state is fresh (`MulticastProtocol.on_read`); the answer reaches
+        `Application.on_readable`. token: the application's own, for one read or for many."""
+        self.asks = True
+        self.reads.append(token)
 
     def complete(self, position: int, outcome: bytes) -> None:
         """What became of final delivery `position` is known, and goes into the journal. In order, without gaps."""
@@ -377,6 +398,9 @@ class Application:
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
         """The protocol did not take a submitted message; it has no effect."""
+
+    def on_readable(self, token: int, position: int | None, now: int, out: ApplicationOutbox) -> None:
+        """The answer to `ApplicationOutbox.read`."""
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: ApplicationOutbox) -> None:
         """One of `messages` arrived from another process (or this one)."""

@@ -7,10 +7,12 @@ every group has acknowledged one vector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from multicast.parts.inspection import DELIVERED, seen
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 START, PROPOSED, ACCEPTED, COMMITTED = range(4)
@@ -27,6 +29,10 @@ class EntryState(msgspec.Struct, array_like=True, gc=False):
     phase: int
     local: Timestamp
     final: Timestamp | None
+
+
+encode_entry = msgspec.msgpack.Encoder().encode
+decode_entry = msgspec.msgpack.Decoder(EntryState).decode
 
 
 class Entry:
@@ -72,6 +78,14 @@ class Entry:
             return False
         self.accepts[group] = (ballot, local)
         return True
+
+    def seen(self, blocked_by: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """See `MulticastProtocol.inspect`. stamps: of the ACCEPTs held. acks: who has acknowledged the vector that most
+        have."""
+        phase = DELIVERED if self.position else ("start", "proposed", "accepted", "committed")[self.phase]
+        stamps = {group: stamp for group, (_, stamp) in self.accepts.items()}
+        acks = max((sorted(processes) for processes in self.acks.values()), key=len, default=[])
+        return seen(phase, self.local, self.final, blocked_by, stamps, acks=acks)
 
     @property
     def vector(self) -> Vector | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from multicast.protocol import Outbox
+
+_KEY = b"c"
+
 
 class Clock:
     """Only rises. Logical: counts stamps. Hybrid: `max(clock + 1, real time)`, so it stays near that, in
     microseconds."""
 
-    __slots__ = ("hybrid", "value")
+    __slots__ = ("_saved", "hybrid", "value")
 
     def __init__(self, kind: str):
         self.hybrid = kind == "hybrid"
-        self.value = 0
+        self.value = self._saved = 0
 
     def stamp(self, real: int) -> int:
         """A value above every earlier one. real: `MulticastProtocol.real_clock`, 0 where it is not known."""
@@ -25,3 +31,14 @@ class Clock:
         """Never stamp `to` or anything below it again."""
         if to > self.value:
             self.value = to
+
+    def save(self, out: Outbox) -> None:
+        """For protocols that vouch for it: put it, if it has moved."""
+        if self.value != self._saved:
+            self._saved = self.value
+            out.put(_KEY, self._saved.to_bytes(8, "big"))
+
+    def restore(self, values: Mapping[bytes, bytes]) -> None:
+        """What was saved: of `Saved.values`."""
+        self._saved = int.from_bytes(values.get(_KEY, b""), "big")
+        self.advance(self._saved)

@@ -22,6 +22,7 @@ latest ballot.
     Known          process -> who repeats m                     -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
     NewLeader, NewLeaderAck, NewState, Joined (NEWSTATE_ACK), Nack, Heartbeat, Returned, Highest: parts.leadership
+    Confirm, Confirmed: parts.reads
 
 Deviations from the figures, with reasons:
 1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it
@@ -71,13 +72,12 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from multicast.parts import submissions
+from multicast.parts import accepts, reads, submissions
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState, Quorums, Vector
 from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, Nack, NewLeader, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
-from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
@@ -89,7 +89,6 @@ from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, Peer
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _ENTRY_PREFIX = b"m"
-_CLOCK_KEY = b"c"
 _ABANDONED_RETRIES = 20
 
 
@@ -165,10 +164,6 @@ class WhiteBoxOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"leaders_in_quorum": (False, True)}
 
 
-_encode_entry = msgspec.msgpack.Encoder().encode
-_decode_entry = msgspec.msgpack.Decoder(EntryState).decode
-
-
 class WhiteBox(MulticastProtocol):
     """One process. Names follow Fig. 3; its cballot is `leadership.joined`, its ballot `leadership.promised`."""
 
@@ -179,15 +174,16 @@ class WhiteBox(MulticastProtocol):
         options=WhiteBoxOptions,
         messages=(
             Multicast, Accept, AcceptAck, Deliver, Stamps, LeaderIs, NewLeader, NewLeaderAck, NewState, Joined, Nack,
-            Heartbeat, *submissions.MESSAGES, Known, Stable, Returned, Highest,
+            Heartbeat, *submissions.MESSAGES, Known, Stable, Returned, Highest, *reads.MESSAGES,
         ),
         housekeeping=(
             LeaderIs, NewLeader, NewLeaderAck, NewState, Joined, Nack, Heartbeat, *submissions.MESSAGES, Known, Stable,
-            Returned, Highest,
+            Returned, Highest, *reads.MESSAGES,
         ),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=True,
+        leader_reads=True,
         strict_groups_max=1,
         latency=(3, 4),
     )  # fmt: skip
@@ -205,14 +201,18 @@ class WhiteBox(MulticastProtocol):
         self.quorums = Quorums(self_id, topology, self.options.leaders_in_quorum)
         self._queue = PendingQueue()
         self._announced = 0
+        self._taken_over: list[MessageId] = []
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
             topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
             lacks=self._is_unstamped, take=self._on_copy, payload=self._payload, refers=self._refers,
             resent=self._on_resent,
         )  # fmt: skip
+        timers = {"retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
+        self._deadlines = Deadlines(timers)
+        self._reads = reads.LeaderReads(self.leadership, self._fresh_from, self.options, self._deadlines)
         self.handlers = {
-            **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers,
+            **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers, **self._reads.handlers,
             Multicast: Handler(self._on_multicast), Accept: Handler(self._on_accept),
             AcceptAck: Handler(self._on_accept_ack), Deliver: Handler(self._on_deliver, own_group=True),
             Stamps: Handler(self._on_stamps), LeaderIs: Handler(self._on_leader_is), Known: Handler(self._on_known),
@@ -220,9 +220,6 @@ class WhiteBox(MulticastProtocol):
         }  # fmt: skip
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
         self._early: dict[int, Deliver] = {}
-        self._saved_clock = 0
-        timers = {"retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
-        self._deadlines = Deadlines(timers)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -230,14 +227,13 @@ class WhiteBox(MulticastProtocol):
         values = saved.values
         for key, value in values.items():
             if key[:1] == _ENTRY_PREFIX:
-                self._load(_decode_entry(value), now)
+                self._load(accepts.decode_entry(value), now)
         self.log.restore(values, saved.position, self._destinations)
         for entry in self.entries.values():
             known = self.log.known(entry.id)
             if known is not None and entry.local is not None and entry.local <= known[0]:
                 entry.phase, entry.final, entry.position = COMMITTED, known[0], known[1]
-        self._saved_clock = int.from_bytes(values.get(_CLOCK_KEY, b""), "big")
-        self.clock.advance(self._saved_clock)
+        self.clock.restore(values)
         self.clock.advance(self.log.timestamp.time)
         self._deadlines.by("sweep", now)
         self.leadership.start(saved, now, out)
@@ -254,7 +250,7 @@ class WhiteBox(MulticastProtocol):
         return entry.message.destinations
 
     def _save_entry(self, entry: Entry, out: Outbox) -> None:
-        out.put(_ENTRY_PREFIX + entry.id, _encode_entry(state := entry.state()), carries=(state.message,))
+        out.put(_ENTRY_PREFIX + entry.id, accepts.encode_entry(state := entry.state()), carries=(state.message,))
 
     # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
 
@@ -270,10 +266,8 @@ class WhiteBox(MulticastProtocol):
         return tuple(self.leadership.leaders[g].leader for g in message.destinations)
 
     def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
-        self._stamp(sender, multicast.message, now, out)
-
-    def _stamp(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """Lines 3-9."""
+        message = multicast.message
         groups = message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
@@ -291,7 +285,8 @@ class WhiteBox(MulticastProtocol):
         entry.local = local = Timestamp(self.clock.stamp(self.real_clock(now)), self.group)
         entry.phase = PROPOSED
         self._queue.propose(message.id, local)
-        self._retry_later(entry, now)
+        self._retries.add(message.id, now)
+        self._deadlines.by("retry", now + self.options.retry_us)
         others = [g for g in groups if g != self.group]
         out.send(self.members, Accept(message.id, self.group, self.leadership.joined, local, message))
         if others:
@@ -360,11 +355,10 @@ class WhiteBox(MulticastProtocol):
     def end_batch(self, now: int, out: Outbox) -> None:
         """Send the batch's acknowledgements (line 16), one message per vector of ballots."""
         self.log.end_batch(out)
+        self._reads.end_batch(now, out)
         if not self._acks:
             return
-        if self.clock.value != self._saved_clock:
-            self._saved_clock = self.clock.value
-            out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
+        self.clock.save(out)
         for (leaders, vector), ids in self._acks.items():
             out.send_durable(leaders, AcceptAck(vector, ids))
         self._acks.clear()
@@ -491,10 +485,6 @@ class WhiteBox(MulticastProtocol):
 
     # -- retries and late copies --------------------------------------------------------------------------------------
 
-    def _retry_later(self, entry: Entry, now: int) -> None:
-        self._retries.add(entry.id, now)
-        self._deadlines.by("retry", now + self.options.retry_us)
-
     def _retry(self, now: int, out: Outbox) -> int:
         """Deviation 5."""
         asked: dict[tuple[ProcessId, ...], list[tuple[MessageId, Timestamp]]] = {}
@@ -560,7 +550,7 @@ class WhiteBox(MulticastProtocol):
     def _on_copy(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """This process lacked it. A follower waits for its leader's stamps."""
         if self.leadership.state is LEADER:
-            self._stamp(sender, message, now, out)
+            self._on_multicast(sender, Multicast(message), now, out)
             return
         if self.group not in message.destinations:
             raise PeerError(f"a message for groups {message.destinations} at group {self.group}")
@@ -660,8 +650,7 @@ class WhiteBox(MulticastProtocol):
         self._retries.clear()
         self._early.clear()
         self._hurry(now)
-        self._saved_clock = self.clock.value
-        out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))
+        self.clock.save(out)
 
     def _is_past(self, state: EntryState) -> bool:
         """Whether this process has delivered the message already, although it holds no entry for it any more.
@@ -703,9 +692,23 @@ class WhiteBox(MulticastProtocol):
             elif entry.phase == COMMITTED and not entry.position:
                 assert entry.final is not None
                 self._queue.commit(entry.id, entry.final)
+        self._taken_over = [e.id for e in self.entries.values() if e.phase >= ACCEPTED and not e.position]
         self._retries.hurry()
         self._deadlines.by("retry", now)
         self._deliver_ready(out)
+
+    def on_read(self, token: int, now: int, out: Outbox) -> None:
+        self._reads.read(token, out)
+
+    def _fresh_from(self) -> int | None:
+        """The last delivery announced; None until all that this leader took over is among them, or was dropped."""
+        taken_over = self._taken_over
+        while taken_over:
+            entry = self.entries.get(taken_over[-1])
+            if entry is not None and entry.phase >= ACCEPTED and not entry.sent:
+                return None
+            taken_over.pop()
+        return self._announced
 
     def ended(self, now: int, out: Outbox) -> None:
         """Lines 36 and 40: nothing to do; whoever does not take part stamps, accepts and delivers nothing."""
@@ -786,15 +789,11 @@ class WhiteBox(MulticastProtocol):
         }
 
     def inspect(self) -> dict[str, Any]:
-        """stamps: of the ACCEPTs held. acks: who has acknowledged the vector that most have."""
         blocked = self._queue.blockers()
         messages = {}
         for message_id, entry in self.entries.items():
-            phase = DELIVERED if entry.position else ("start", "proposed", "accepted", "committed")[entry.phase]
-            stamps = {group: stamp for group, (_, stamp) in entry.accepts.items()}
-            acks = max((sorted(processes) for processes in entry.acks.values()), key=len, default=[])
             why = blocked.get(message_id, [])
             if entry.phase == COMMITTED and not entry.position and self.leadership.state is not LEADER:
                 why = [{"leader": self.leadership.joined.leader}]
-            messages[message_id.hex()] = seen(phase, entry.local, entry.final, why, stamps, acks=acks)
+            messages[message_id.hex()] = entry.seen(why)
         return {**super().inspect(), "promised": list(self.leadership.promised), "messages": messages}

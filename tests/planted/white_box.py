@@ -86,7 +86,8 @@ class BallotsNotSaved(WhiteBox):
     """A promise is given, and forgotten at a crash."""
 
 
-@rewrite("_save_entry", "out.put(_ENTRY_PREFIX + entry.id, _encode_entry(entry.state()))", "pass")
+@rewrite("_save_entry", "out.put(_ENTRY_PREFIX + entry.id, accepts.encode_entry(state := entry.state()),"
+         " carries=(state.message,))", "pass")  # fmt: skip
 class EntriesNotSaved(WhiteBox):
     """Acceptances are only in memory."""
 
@@ -161,9 +162,9 @@ class OwnAcceptHeld(WhiteBox):
         super().__init__(*args)
         self.own_accepts: list[Any] = []
 
-    def _stamp(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+    def _on_multicast(self, sender: ProcessId, multicast: Any, now: int, out: Outbox) -> None:
         before = len(out.sends)
-        super()._stamp(sender, message, now, out)
+        super()._on_multicast(sender, multicast, now, out)
         sends, out.sends[before:] = out.sends[before:], []
         for to, sent, durable in sends:
             out.sends.append((tuple(p for p in to if p != self.self_id), sent, durable))
@@ -236,11 +237,9 @@ class NoNegativeAnswer(WaitsForItsCandidate):
     """Lines 37 and 11 as printed: who asks in a low ballot hears nothing. (Staged.)"""
 
 
+@rewrite("_on_multicast", "self._retries.add(message.id, now)", "pass")
 class ClientRetryOnly(WhiteBox):
     """Lines 32-34 left out: only the sender repeats a message, and it may have crashed. (Staged.)"""
-
-    def _retry_later(self, entry: Any, now: int) -> None:
-        pass
 
 
 class FreedAtDelivery(WhiteBox):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from multicast.protocol import Outbox
-from multicast.protocols.white_box import WhiteBox
-from multicast.types import AppMessage, ProcessId, created_us
+from multicast.protocols.white_box import Multicast, WhiteBox
+from multicast.types import ProcessId, created_us
 from tests.planted import Planted, planted_in
 from tests.planted.rewriting import rewrite
 
@@ -39,17 +39,17 @@ class StandsBeforeSync(WhiteBox):
 # -- not saved --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("end_batch", 'out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))', "pass")
+@rewrite("end_batch", "self.clock.save(out)", "self.clock._saved = self.clock.value")
 class ClockNotSaved(WhiteBox):
     """The clock that an acknowledgement vouches for is only in memory."""
 
 
-@rewrite("adopt", 'out.put(_CLOCK_KEY, self._saved_clock.to_bytes(8, "big"))', "pass")
+@rewrite("adopt", "self.clock.save(out)", "self.clock._saved = self.clock.value")
 class AdoptedClockNotSaved(WhiteBox):
     """The clock that came with a new state is only in memory, and taken for saved."""
 
 
-@rewrite("on_start", "self.clock.advance(self._saved_clock)", "pass")
+@rewrite("on_start", "self.clock.restore(values)", "pass")
 class ClockForgotten(WhiteBox):
     """After a restart the clock goes on from the last delivery."""
 
@@ -369,11 +369,12 @@ class NeverLate(WhiteBox):
 class RefusedInOneGroup(WhiteBox):
     """The leader of one group does not stamp what comes too late."""
 
-    def _stamp(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
+    def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
+        message = multicast.message
         window = self.options.dedup_window_us
         late = window and now > created_us(message.id) + window
         if not late or self.group % 2 == 0 or message.id in self.entries or self.log.known(message.id):
-            super()._stamp(sender, message, now, out)
+            super()._on_multicast(sender, multicast, now, out)
 
 
 # -- garbage ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,176 @@
+"""Reads at a leader: from which delivery on its state is fresh, without ordering anything and without the disk.
+
+Theory of operation. The leader of ballot b is asked. It notes p, the last delivery that it has announced. *After* that
+it asks its group whether b still stands, in one *round* for all that was asked meanwhile; who has joined b and has
+promised nothing above it says so. With the word of a quorum, itself among them, p is the answer. (Raft's ReadIndex:
+Ongaro, Consensus, 2014, Section 6.4, where positions are those of a log.)
+
+    message     from -> to         durable before it leaves
+    Confirm     leader -> others   -
+    Confirmed   member -> leader   -  (nothing new is promised)
+
+Why no process of the group had delivered more than p when the leader was asked. Let a process have delivered number q
+before that, on the word of the leader of ballot a (a delivery that came from a journal was made by somebody before).
+- a = b: this leader had announced q.
+- a > b: a had begun, with the votes of a quorum. One of these voters said, later than the leader was asked, that b
+  still stood with it. So it had not promised a then, and voted later still. (A promise is on disk before the vote
+  leaves. Who has lost its disk says nothing until it is in a ballot above all for which it may have voted.)
+- a < b: delivery q was decided in a. So this leader had it from its voters: delivered, or as something to be delivered.
+  It answers only once it has announced all that it took over (`announced`), so q is among that.
+
+What is asked while a round is under way must not be answered by it: the group may have said its word before the
+question. It waits for the next one; `ROUNDS_MAX` are under way at once. Lost messages: the latest round, which speaks
+for all before it, is repeated, `REPEATED_MAX` times. Then, when the ballot ends, or where there is none to ask, the
+answer is None. No clock is trusted, and no lease is held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from multicast.parts.ballots import LEADER
+from multicast.parts.deadlines import Deadlines
+from multicast.parts.leadership import Leadership
+from multicast.parts.options import GroupOptions
+from multicast.protocol import Handler, Outbox
+from multicast.types import Ballot, ProcessId
+
+ROUNDS_MAX = 2
+REPEATED_MAX = 3
+
+
+class Confirm(msgspec.Struct, array_like=True, tag=126, gc=False):
+    """Does this ballot still stand with you? number: of the round."""
+
+    ballot: Ballot
+    number: int
+
+
+class Confirmed(msgspec.Struct, array_like=True, tag=127, gc=False):
+    """It does."""
+
+    ballot: Ballot
+    number: int
+
+
+MESSAGES = (Confirm, Confirmed)
+
+
+class _Round:
+    """position: the answer to these tokens. members: those who confirmed it."""
+
+    __slots__ = ("ballot", "members", "number", "position", "repeated", "tokens")
+
+    def __init__(self, number: int, ballot: Ballot, position: int, tokens: list[int]):
+        self.number = number
+        self.ballot = ballot
+        self.position = position
+        self.tokens = tokens
+        self.members: set[ProcessId] = set()
+        self.repeated = 0
+
+
+class LeaderReads:
+    """At one process, both sides. Call `read` and `end_batch` with the protocol's own, and merge `handlers`.
+
+    announced: the last delivery that this leader has announced; None until it has announced all that it took over.
+    """
+
+    def __init__(
+        self,
+        leadership: Leadership[Any, Any],
+        announced: Callable[[], int | None],
+        options: GroupOptions,
+        deadlines: Deadlines,
+    ):
+        self._leadership = leadership
+        self._announced = announced
+        self._retry_us = options.retry_us
+        self._tokens_max = options.pending_max
+        self._deadlines = deadlines
+        self._waiting: list[int] = []
+        self._rounds: deque[_Round] = deque()
+        self._number = 0
+        self.handlers: dict[type, Handler] = {
+            Confirm: Handler(self._on_confirm, own_group=True), Confirmed: Handler(self._on_confirmed, own_group=True),
+        }  # fmt: skip
+        deadlines.add("reads", self._repeat)
+
+    def read(self, token: int, out: Outbox) -> None:
+        """See `MulticastProtocol.on_read`."""
+        if len(self._waiting) < self._tokens_max:
+            self._waiting.append(token)
+        else:
+            out.may_read(token, None)
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        """Begin a round for what was asked; give up what this process cannot answer, or not any more."""
+        if self._rounds and not self._stands(self._rounds[-1].ballot):
+            self._give_up(out)
+        if not self._waiting:
+            return
+        position = self._announced() if self._leadership.state is LEADER else None
+        if position is None:
+            self._refuse(self._waiting, out)
+            self._waiting = []
+        elif len(self._rounds) < ROUNDS_MAX:
+            self._begin(position, now, out)
+
+    def _stands(self, ballot: Ballot) -> bool:
+        return self._leadership.state is LEADER and self._leadership.joined == ballot
+
+    def _begin(self, position: int, now: int, out: Outbox) -> None:
+        self._number += 1
+        self._rounds.append(_Round(self._number, self._leadership.joined, position, self._waiting))
+        self._waiting = []
+        self._ask(out)
+        self._deadlines.by("reads", now + self._retry_us)
+        self._answer(out)  # alone in the group
+
+    def _ask(self, out: Outbox) -> None:
+        latest = self._rounds[-1]
+        out.send(self._leadership.others, Confirm(latest.ballot, latest.number))
+
+    def _on_confirm(self, sender: ProcessId, asked: Confirm, now: int, out: Outbox) -> None:
+        if self._leadership.is_current(asked.ballot):
+            out.send((sender,), Confirmed(asked.ballot, asked.number))
+
+    def _on_confirmed(self, sender: ProcessId, confirmed: Confirmed, now: int, out: Outbox) -> None:
+        if self._stands(confirmed.ballot):
+            for asked in self._rounds:
+                if asked.number <= confirmed.number:
+                    asked.members.add(sender)
+            self._answer(out)
+
+    def _answer(self, out: Outbox) -> None:
+        """What a quorum has confirmed."""
+        rounds, others_needed = self._rounds, self._leadership.quorum - 1
+        while rounds and len(rounds[0].members) >= others_needed:
+            confirmed = rounds.popleft()
+            for token in confirmed.tokens:
+                out.may_read(token, confirmed.position)
+
+    def _repeat(self, now: int, out: Outbox) -> int | None:
+        if not self._rounds:
+            return None
+        oldest = self._rounds[0]
+        oldest.repeated += 1
+        if oldest.repeated > REPEATED_MAX or not self._stands(oldest.ballot):
+            self._give_up(out)
+            return None
+        self._ask(out)
+        return now + self._retry_us
+
+    def _give_up(self, out: Outbox) -> None:
+        """All that is under way."""
+        for asked in self._rounds:
+            self._refuse(asked.tokens, out)
+        self._rounds.clear()
+
+    def _refuse(self, tokens: list[int], out: Outbox) -> None:
+        for token in tokens:
+            out.may_read(token, None)
