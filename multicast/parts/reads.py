@@ -12,9 +12,10 @@ Ongaro, Consensus, 2014, Section 6.4, where positions are those of a log.)
 Why no process of the group had delivered more than p when the leader was asked. Let a process have delivered number q
 before that, on the word of the leader of ballot a (a delivery that came from a journal was made by somebody before).
 - a = b: this leader had announced q.
-- a > b: a had begun, with the votes of a quorum. One of these voters said, later than the leader was asked, that b
-  still stood with it. So it had not promised a then, and voted later still. (A promise is on disk before the vote
-  leaves. Who has lost its disk says nothing until it is in a ballot above all for which it may have voted.)
+- a > b: a had begun, with the votes of a quorum. One of these voters is among those with whom b still stood after the
+  leader was asked (with the leader itself at that instant). So it had not promised a then, and voted later still. (A
+  promise is on disk before the vote leaves. Who has lost its disk says nothing until it is in a ballot above all for
+  which it may have voted.)
 - a < b: delivery q was decided in a. So this leader had it from its voters: delivered, or as something to be delivered.
   It answers only once it has announced all that it took over (`announced`), so q is among that.
 
@@ -51,9 +52,8 @@ class Confirm(msgspec.Struct, array_like=True, tag=126, gc=False):
 
 
 class Confirmed(msgspec.Struct, array_like=True, tag=127, gc=False):
-    """It does."""
+    """It does, and did for all rounds before."""
 
-    ballot: Ballot
     number: int
 
 
@@ -109,19 +109,17 @@ class LeaderReads:
 
     def end_batch(self, now: int, out: Outbox) -> None:
         """Begin a round for what was asked; give up what this process cannot answer, or not any more."""
-        if self._rounds and not self._stands(self._rounds[-1].ballot):
+        leads = self._leadership.state is LEADER
+        if self._rounds and not (leads and self._leadership.joined == self._rounds[-1].ballot):
             self._give_up(out)
         if not self._waiting:
             return
-        position = self._announced() if self._leadership.state is LEADER else None
+        position = self._announced() if leads else None
         if position is None:
             self._refuse(self._waiting, out)
             self._waiting = []
         elif len(self._rounds) < ROUNDS_MAX:
             self._begin(position, now, out)
-
-    def _stands(self, ballot: Ballot) -> bool:
-        return self._leadership.state is LEADER and self._leadership.joined == ballot
 
     def _begin(self, position: int, now: int, out: Outbox) -> None:
         self._number += 1
@@ -137,14 +135,13 @@ class LeaderReads:
 
     def _on_confirm(self, sender: ProcessId, asked: Confirm, now: int, out: Outbox) -> None:
         if self._leadership.is_current(asked.ballot):
-            out.send((sender,), Confirmed(asked.ballot, asked.number))
+            out.send((sender,), Confirmed(asked.number))
 
     def _on_confirmed(self, sender: ProcessId, confirmed: Confirmed, now: int, out: Outbox) -> None:
-        if self._stands(confirmed.ballot):
-            for asked in self._rounds:
-                if asked.number <= confirmed.number:
-                    asked.members.add(sender)
-            self._answer(out)
+        for asked in self._rounds:
+            if asked.number <= confirmed.number:
+                asked.members.add(sender)
+        self._answer(out)
 
     def _answer(self, out: Outbox) -> None:
         """What a quorum has confirmed."""
@@ -159,7 +156,7 @@ class LeaderReads:
             return None
         oldest = self._rounds[0]
         oldest.repeated += 1
-        if oldest.repeated > REPEATED_MAX or not self._stands(oldest.ballot):
+        if oldest.repeated > REPEATED_MAX:
             self._give_up(out)
             return None
         self._ask(out)

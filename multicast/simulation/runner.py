@@ -24,6 +24,7 @@ from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.observe import Observer
+from multicast.simulation.reading import Reader, Reads
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.true_time import TrueTime
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from multicast.simulation.reached import Reached
 
 PROFILES = ("calm", "faults")
+READS_SHARE = 0.25
+"""Of the runs of a protocol with leader reads that have some."""
 
 
 def fixed_words(settings: Any, names: Sequence[str]) -> list[str]:
@@ -120,6 +123,8 @@ class Run:
             self.world, self.properties, self.genuineness, TrueTime(self.options),
             *invariant_checkers(self.specification.name, self.topology),
         )  # fmt: skip
+        self.reads = Reads(self.properties)
+        attach(self.world, self.reads)
         self.fifo = Fifo(self.properties) if self.specification.fifo else None
         if self.fifo is not None:
             attach(self.world, self.fifo)
@@ -154,7 +159,13 @@ class Run:
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Application]:
-        return self.protocol(pid, self.topology, self.options, rng), Application()
+        return self.protocol(pid, self.topology, self.options, rng), Reader(pid, self.reads)
+
+    def _plan_reads(self) -> None:
+        """In some runs of a protocol that has them."""
+        own = random.Random(f"{self.specification.name}/{self.seed}/reads")
+        if self.specification.leader_reads and own.random() < READS_SHARE:
+            self.reads.plan(own, self.world, self.span_us, 2 * self.messages)
 
     def _plan_traffic(self) -> None:
         """Messages to a few sets of groups (so that others should hear nothing), evenly, in bursts, or around
@@ -261,6 +272,7 @@ class Run:
             self._faults = self.draw_faults()
         world.start()
         self._plan_traffic()
+        self._plan_reads()
         if faulty:
             self.injector = Injector(world, self._faults)
         world.run_for(self.span_us)
@@ -277,11 +289,12 @@ class Run:
 
     def unfinished(self, dead: Collection[ProcessId]) -> bool:
         """See `endings.Judged`."""
-        return self.properties.unfinished(dead)
+        return self.reads.open > 0 or self.properties.unfinished(dead)
 
     def finish(self, dead: Collection[ProcessId]) -> None:
         """See `endings.Judged`."""
         self.properties.finish(dead)
+        self.reads.finish()
         if self.fifo is not None:
             self.fifo.finish()
 

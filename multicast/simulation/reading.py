@@ -1,0 +1,73 @@
+"""Reads in random runs (`MulticastProtocol.on_read`): who asks, and whether the answer was fresh.
+
+An answer p is fresh if no process of the group, dead or alive, had more than p final deliveries when the process was
+asked.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from multicast.protocol import Application, ApplicationOutbox
+from multicast.simulation.checkers import Checker, Properties
+from multicast.simulation.world import World
+from multicast.types import ProcessId
+
+
+class Reader(Application):
+    """Asks its protocol for each request, and answers it with the position, or None. reads: where answers are
+    judged."""
+
+    def __init__(self, pid: ProcessId, reads: Reads):
+        self._pid = pid
+        self._reads = reads
+        self._had: dict[int, int] = {}
+
+    def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
+        self._had[token] = self._reads.delivered(self._pid)
+        out.read(token)
+
+    def on_readable(self, token: int, position: int | None, now: int, out: ApplicationOutbox) -> None:
+        self._reads.judge(self._pid, self._had.pop(token), position)
+        out.answer(token, position)
+
+
+class Reads(Checker):
+    """properties: know what was delivered. open: reads without an answer. answered: with a position."""
+
+    def __init__(self, properties: Properties):
+        super().__init__()
+        self.open = self.answered = 0
+        self._properties = properties
+
+    def delivered(self, pid: ProcessId) -> int:
+        """How many deliveries any process of its group has had so far."""
+        return len(self._properties.logs[self._properties.topology.group_of[pid]])
+
+    def judge(self, pid: ProcessId, had: int, position: int | None) -> None:
+        """had: what `delivered` was when the process was asked."""
+        if position is None:
+            return
+        self.answered += 1
+        if position < had:
+            self.report("reads", f"process {pid} takes {position} deliveries for all that there were; there were {had}")
+
+    def plan(self, rng: random.Random, world: World, span_us: int, count: int) -> None:
+        """So many reads within the span, at whoever leads then or at anybody."""
+        for _ in range(count):
+            world.schedule(world.now + rng.randrange(span_us), self._read, world, rng.random())
+
+    def _read(self, world: World, chance: float) -> None:
+        leaders = [pid for pid, node in world.nodes.items() if node.up and node.protocol.role() == "leader"]
+        asked = leaders if leaders and chance < 0.8 else list(world.nodes)
+        self.open += 1
+        world.request(asked[int(chance * 1_000_003) % len(asked)], None, self._told)
+
+    def _told(self, position: int | None) -> None:
+        self.open -= 1
+
+    def finish(self) -> None:
+        """Report what was not answered in a world that has healed."""
+        if self.open:
+            self.report("liveness", f"{self.open} reads have no answer")
