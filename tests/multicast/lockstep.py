@@ -16,13 +16,20 @@ START_US = 1_700_000_000_000_000
 
 
 class Recorder(Application):
-    """Keeps what is delivered: (position, id, timestamp)."""
+    """Keeps what is delivered: (position, id, timestamp). Every request is a read; fresh: the answers to these."""
 
     def __init__(self) -> None:
         self.delivered: list[tuple[int, MessageId, Timestamp]] = []
+        self.fresh: list[int | None] = []
 
     def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         self.delivered.append((delivery.position, delivery.message.id, delivery.timestamp))
+
+    def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
+        out.read(token)
+
+    def on_readable(self, token: int, position: int | None, now: int, out: ApplicationOutbox) -> None:
+        self.fresh.append(position)
 
 
 class Lockstep:
@@ -70,6 +77,15 @@ class Lockstep:
         self.engines[process].submit(message)
         self._run(process)
         return message.id
+
+    def read(self, process: ProcessId) -> None:
+        """Ask this process from which position on it is fresh."""
+        self.engines[process].request(0, None)
+        self._run(process)
+
+    def fresh(self, process: ProcessId) -> list[int | None]:
+        """The answers so far."""
+        return self.engines[process].application.fresh  # type: ignore[attr-defined, no-any-return]
 
     def step(self, sender: ProcessId, receiver: ProcessId) -> bool:
         """Deliver the oldest message of a link."""
