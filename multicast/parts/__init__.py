@@ -31,6 +31,7 @@ Leaders
     election        who may lead: votes, ballots, time-outs                      (replicated)
     leadership      how a leader brings its group into one state                 (white_box, primcast)
     rejoin          the return of a member that has lost its disk                (replicated)
+    reads           from which delivery on a leader's state is fresh             (white_box)
 
 Consensus, and a group that acts as one process by it
     paxos           Multi-Paxos: a log of values for one group                   (consensus)

@@ -26,6 +26,7 @@ Faults
 Checks
     checkers      what every atomic multicast owes
     invariants    what single protocols owe
+    reading       who reads in random runs, and whether the answers are fresh
     true_time     whether stamps keep to the time
     recovery      would every process come back if the power failed now?
 
