@@ -127,10 +127,13 @@ class Entry:
         return self.epoch is not None and process in self.acks.get((self.group, self.epoch, self.ts), ())
 
     def silent(self, group: GroupId, members: Sequence[ProcessId]) -> list[ProcessId]:
-        """Of these members of the group those of whom no acknowledgement is here; none if its stamp is decided."""
+        """Of these members of the group those of whom no acknowledgement is here in the latest epoch that stamped it;
+        none if its stamp is decided. What was acknowledged before then may be lost with the disks of those who did."""
         if group in self.locals:
             return []
-        heard = {p for (of, *_), processes in self.acks.items() if of == group for p in processes}
+        epochs = [(epoch, processes) for (of, epoch, _), processes in self.acks.items() if of == group]
+        latest = max([epoch for epoch, _ in epochs], default=None)
+        heard = {process for epoch, processes in epochs if epoch == latest for process in processes}
         return [p for p in members if p not in heard]
 
     def decide(self, window: Window) -> Timestamp:
