@@ -185,14 +185,34 @@ def test_with_everything_on_disk_a_durable_message_leaves_at_once(bench: Bench) 
     bench.engine._out.send_durable((1, 2), Note("vote"))
     batch = bench.run()
     assert batch.journal == b""
+    assert not batch.urgent
     assert bench.released == [(1, "vote"), (2, "vote")]
+
+
+def test_what_a_flush_releases_can_leave_before_the_next_batch(bench: Bench) -> None:
+    def script(out: Outbox) -> None:
+        out.put(b"k", b"v")
+        out.send_durable((1,), Note("vote"))
+        out.send_durable((0,), Note("own"))
+
+    batch = bench.run(script)
+    assert batch.urgent
+    assert bench.engine.take_sends() == []
+    bench.engine.flushed(batch.number)
+    bench.note(bench.engine.take_sends())
+    assert bench.released == [(1, "vote")]
+    assert bench.protocol.heard == []
+    assert bench.run().sends == []
+    assert bench.protocol.heard == [(0, "own")]
 
 
 def test_without_a_write_of_its_own_a_durable_message_waits_for_the_last_one(bench: Bench) -> None:
     writing = bench.run(lambda out: out.put(b"k", b"v"))
+    assert not writing.urgent, "nobody waits for that yet"
     bench.engine._out.send_durable((1,), Note("vote"))
     silent = bench.run()
     assert silent.journal == b""
+    assert silent.urgent
     assert bench.released == []
     bench.flush(writing)
     assert bench.released == [(1, "vote")]
