@@ -1,7 +1,7 @@
 """The live host: asyncio, TCP links, a journal on real files. `Host` is its face; `local_host` the short way in.
 
     host        one process: the engine on the loop, its inputs, and where its effects go
-    writer      the thread that appends to the journal and syncs: group commit
+    writer      appends to the journal and syncs, on the loop or in a thread: group commit
     disk        real files under the journal
     clock       the steady clock for timers, and the wall clock
     links       TCP links: one connection per ordered pair of processes
