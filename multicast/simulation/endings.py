@@ -44,6 +44,8 @@ FACTOR = 3
 conflict (every protocol's failure-free latency); and a store's entry replica may have to forward its request."""
 _TOTO_DELAYS = 6
 """ToTo publishes no latency in message delays: a cast, the receipts of all members, and their receipts."""
+_EARLY_MIN = 8
+"""Who may keep fewer messages that came before their turn drops some even now, and asks for them."""
 _QUIET_US_MAX = 1_000_000
 
 
@@ -246,6 +248,8 @@ class Endings:
 
     def _judge(self, begun: int, sender: ProcessId) -> None:
         world, probe, most = self._world, self._probe, self._promised_us()
+        if self._options.early_max < _EARLY_MIN:
+            most *= 2
         for pid in probe.members:
             took = probe.delivered.get(pid, world.now) - begun
             if took > most:
