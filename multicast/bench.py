@@ -333,7 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if options.output == "text":
                     print(_line(row(done)), flush=True)
     if options.output == "json":
-        print(json.dumps({"explained": lines, "results": msgspec.to_builtins(results)}, indent=2))
+        table = {"headings": [column.title for column in _COLUMNS], "rows": [row(one) for one in results]}
+        print(json.dumps({"explained": lines, **table, "results": msgspec.to_builtins(results)}, indent=2))
     return 0
 
 

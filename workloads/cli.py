@@ -7,6 +7,7 @@ error. Modules that only some commands need are imported by those commands.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -14,7 +15,7 @@ import typer
 from client_sdk import KvError
 from client_sdk import cli as client
 from kvstore import cli as server
-from kvstore.console import Output, OutputOption, UserError, make_app
+from kvstore.console import Output, OutputOption, UserError, make_app, say
 
 measuring = make_app("Measure.")
 
@@ -49,6 +50,7 @@ def bench_command(
     records: Annotated[int, typer.Option(help="How many keys there are.")] = 10_000,
     distribution: Annotated[str, typer.Option(help="Of YCSB's keys: zipfian, latest, uniform; else as it says.")] = "",
     load: Annotated[str, typer.Option(help="What sends the requests: own, or wrk (closed loop, no YCSB).")] = "own",
+    grpc: Annotated[bool, typer.Option("--grpc", help="With --against: ask etcd by gRPC, too.")] = False,
     rounds: Annotated[int | None, typer.Option(help="With --against: medians of so many. Default: 3.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="1 and 100 clients, short measurements, one round.")] = False,
     output: OutputOption = Output.text,
@@ -84,9 +86,23 @@ def bench_command(
             return measure.run(target, plan, json)
         if protocols is not None:
             return compare.run(protocols, plan, json)
-        return versus.run(plan, rounds or (1 if quick else versus.ROUNDS), json)
+        return versus.run(plan, rounds or (1 if quick else versus.ROUNDS), grpc, json)
     except (ValueError, KvError, etcd.NoEtcd, wrk.NoWrk) as error:
         raise UserError(f"bench: {error}") from None
+
+
+@measuring.command("bench-page")
+def bench_page_command(
+    results: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What benchmarks have written (-o json).")],
+    page: Annotated[Path | None, typer.Option(help="The page; by default workloads/BENCHMARKS.md.")] = None,
+) -> None:
+    """Write results of `kvstore bench` and `python -m multicast.bench` into the page of published results."""
+    from workloads.bench.page import PAGE, BadPage, update
+
+    try:
+        say(f"{page or PAGE}: {', '.join(update(page or PAGE, results))}")
+    except BadPage as error:
+        raise UserError(f"bench-page: {error}") from None
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

@@ -136,43 +136,52 @@ def _set_ratios(result: Comparison) -> None:
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
-def show(result: Comparison, console: Console) -> None:
-    """One table: a line per protocol and kind, columns per number of clients."""
-    facts, settings = result.machine, result.settings
-    console.print(
-        f"{facts['cpu']}, {facts['cores']} cores shared by replicas and load generator, {facts['memory_gib']} GiB, "
-        f"{facts['kernel']}; load average before each: "
-        + ", ".join(f"{protocol} {load}" for protocol, load in result.load_before.items())
-    )
-    console.print(
+def heading(result: Comparison) -> list[str]:
+    """What was measured, in lines."""
+    settings = result.settings
+    loads = ", ".join(f"{protocol} {load}" for protocol, load in result.load_before.items())
+    lines = [
+        f"{measure.machine_line(result.machine)}; load average before each: {loads}",
         f"{settings['shards']} shards, durability {settings['durability']}, closed loop, {settings['seconds']:g} s each"
-        f" after {settings['warmup_seconds']:g} s of warm-up; transactions: two comparisons and two puts of 100 bytes"
-    )
-    numbers = sorted({row.clients for row in result.rows})
-    table = Table(title=f"×: throughput over that of {result.baseline}; latencies in ms")
-    table.add_column("protocol", no_wrap=True)
-    table.add_column("n", justify="right")
-    table.add_column("kind", no_wrap=True)
-    for n in numbers:
-        for heading in (f"{_clients(n)}: per s", "p50", "p99", "×"):
-            table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("errors")
-    for line in _lines(result):
-        table.add_row(*line)
+        f" after {settings['warmup_seconds']:g} s of warm-up; transactions: two comparisons and two puts of 100 bytes",
+        f"×: throughput over that of {result.baseline}; latencies in ms",
+    ]
+    if any(row.replicas == 1 for row in result.rows):
+        lines.append("n: replicas per shard. With 1 nothing is replicated, and every replica must come back.")
+    return lines
+
+
+def cells(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    """(headings, a row per protocol and kind, with columns per number of clients)."""
+    headings = ["protocol", "n", "kind"]
+    for n in sorted({row.clients for row in result.rows}):
+        headings += [f"{_clients(n)}: per s", "p50", "p99", "×"]
+    return [*headings, "errors"], list(_lines(result))
+
+
+def show(result: Comparison, console: Console) -> None:
+    """One table."""
+    for told in heading(result):
+        console.print(told)
+    table = Table()
+    headings, rows = cells(result)
+    for name in headings:
+        left = name in ("protocol", "kind", "errors")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "errors")
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
     for protocol, why in result.failed.items():
         console.print(f"{protocol} was not measured: {why}", markup=False)
-    if any(row.replicas == 1 for row in result.rows):
-        console.print("n: replicas per shard. With 1 nothing is replicated, and every replica must come back.")
     console.print(f"took {result.total_seconds:g} s in all, from {result.began}")
 
 
 def _lines(result: Comparison) -> Iterator[list[str]]:
-    cells: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in result.rows:
-        cells.setdefault((row.protocol, row.kind), []).append(row)
+        found.setdefault((row.protocol, row.kind), []).append(row)
     previous = ""
-    for (protocol, kind), rows in cells.items():
+    for (protocol, kind), rows in found.items():
         line = ["", ""] if protocol == previous else [protocol, str(rows[0].replicas)]
         line.append(kinds.title(kind))
         for row in sorted(rows, key=lambda row: row.clients):

@@ -96,15 +96,19 @@ def test_without_etcd_one_line_says_how_to_get_it(
 
 
 @needs_etcd
-def test_etcd_answers_what_it_is_asked(temporary: Path) -> None:
+@pytest.mark.parametrize("api", [etcd.EtcdStore, etcd.GrpcEtcdStore])
+def test_etcd_answers_what_it_is_asked(api: type[etcd.EtcdStore], temporary: Path) -> None:
     plan = Plan(clients=(4,), kinds=("put", "get", "txn1", "txn", "ycsb-e"), seconds=0.2, warmup=0.0, records=200)
-    with etcd.fresh_etcd() as store:
+    with etcd.fresh_etcd(api) as store:
         lines = asyncio.run(measure.lines_of(store, plan))
+        over_http = etcd.EtcdStore(store.servers[0], store.all_servers)
         pairs = (("bench/1", "bench/2"), ("bench/1", "missing"))
-        told = [etcd._ask(store.servers[0], "/v3/kv/txn", body_of(store.transaction(keys, "z"))) for keys in pairs]
-        ranges = etcd._ask(store.servers[0], "/v3/kv/range", body_of(store.scan("bench/1", 5)))
+        told = [etcd._ask(store.servers[0], "/v3/kv/txn", body_of(over_http.transaction(keys, "z"))) for keys in pairs]
+        ranges = etcd._ask(store.servers[0], "/v3/kv/range", body_of(over_http.scan("bench/1", 5)))
+        written = etcd._ask(store.servers[0], "/v3/kv/range", f'{{"key":"{etcd._b64("bench/5")}"}}')["kvs"][0]
     assert [one.kind for one in lines] == ["put", "get", "txn1", "ycsb-e"]
     assert all(one.requests > 0 and one.errors == {} for one in lines)
+    assert (len(written["value"]), int(written["version"]) > 1) == (136, True)  # 100 bytes in base64
     put = lines[0].costs
     assert put.leader_us and put.follower_us and put.syncs and put.journal_bytes
     assert [one.get("succeeded", False) for one in told] == [True, False]
@@ -116,13 +120,13 @@ def test_etcd_answers_what_it_is_asked(temporary: Path) -> None:
 def test_a_whole_run_tells_both(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(against, "STORES", {"etcd": 1, "2 shards": 2})
+    monkeypatch.setattr(against, "STORES", {"etcd": 1, "etcd gRPC": 1, "2 shards": 2})
     monkeypatch.setattr(against, "REPLICAS", 1)
     plan = Plan(clients=(2,), kinds=("txn",), seconds=0.3, warmup=0.0, records=200)
-    assert against.run(plan, 1, json=True) == 0
+    assert against.run(plan, 1, grpc=True, json=True) == 0
     told = json.loads(capsys.readouterr().out)
     assert [(row["store"], row["kind"]) for row in told["rows"]] == [
-        ("etcd", "txn1"), ("2 shards", "txn1"), ("2 shards", "txn"),
+        ("etcd", "txn1"), ("etcd gRPC", "txn1"), ("2 shards", "txn1"), ("2 shards", "txn"),
     ]  # fmt: skip
     assert all(row["per_second"] > 0 and row["ratio"] > 0 and row["errors"] == {} for row in told["rows"])
     console = Console(width=170, record=True, file=open(os.devnull, "w"))  # noqa: SIM115

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.bench.connection import LOST, Connection, content_length, request_bytes
+from workloads.bench.grpc import FAILED, GrpcConnection, call, field, frame
 from workloads.bench.load import Load, Operation
 from workloads.bench.ycsb import MIXES, Zipfian, chooser, key_of, scatter
 
@@ -141,3 +142,43 @@ def test_workloads_are_those_of_the_paper() -> None:
     }  # fmt: skip
     assert all(sum(mix.shares.values()) == pytest.approx(1) for mix in MIXES.values())
     assert len({key_of(record) for record in range(1000)}) == 1000
+
+
+def h2(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return frame(kind, flags, stream, payload)
+
+
+@given(st.lists(st.sampled_from(["answered", "failed", "reset"]), min_size=1, max_size=4), st.data())
+def test_calls_are_answered_however_their_frames_are_cut(wanted, data) -> None:
+    """Between them are settings, pings and windows, as servers send them."""
+    ours, theirs = socket.socketpair()
+    connection = GrpcConnection(ours)
+    answers = {
+        "answered": (lambda s: h2(1, 4, s, b"h") + h2(0, 0, s, b"message") + h2(1, 5, s, b"trailers"), 200),
+        "failed": (lambda s: h2(1, 5, s, b"trailers"), FAILED),
+        "reset": (lambda s: h2(0, 0, s, b"message") + h2(3, 0, s, bytes(4)), FAILED),
+    }
+    with ours, theirs:
+        assert theirs.recv(65536).startswith(b"PRI * HTTP/2.0")
+        for number, what in enumerate(wanted):
+            assert connection.send(call("/a.B/C", b"message"))
+            make, status = answers[what]
+            rest = h2(4, 0, 0) + h2(6, 0, 0, b"12345678") + h2(8, 0, 0, bytes(4)) + make(1 + 2 * number)
+            while rest:
+                size = data.draw(st.integers(1, len(rest)))
+                theirs.sendall(rest[:size])
+                rest = rest[size:]
+                told = connection.receive()
+                assert (told is None) == bool(rest)
+            assert told == status
+        said = theirs.recv(65536)
+        assert said.count(h2(4, 1, 0)) == said.count(h2(6, 1, 0, b"12345678")) == len(wanted)
+        theirs.sendall(h2(7, 0, 0, bytes(8)))
+        assert connection.receive() == LOST
+
+
+def test_a_call_is_a_post_with_one_length_prefixed_message() -> None:
+    request = call("/etcdserverpb.KV/Put", field(1, b"k") + field(3, 300))
+    headers = request[1 : 1 + request[0]]
+    assert b"/etcdserverpb.KV/Put" in headers and b"application/grpc" in headers
+    assert request[1 + request[0] :] == b"\x00" + (6).to_bytes(4, "big") + b"\x0a\x01k" + b"\x18\xac\x02"

@@ -8,7 +8,9 @@
     costs        what servers spent meanwhile: processor time, syncs, journal bytes, bundles
     measure      one line per kind and number of clients; the report on one running cluster
     wrk          the same requests sent by wrk
+    grpc         unary calls of gRPC, as plainly as `connection` does HTTP/1.1
     clusters     clusters that are started for a while
     etcd         three nodes of etcd that are started for a while, and how requests to them look
     against      our store and etcd in turns, with ratios
+    page         the page of published results
 """

@@ -4,7 +4,8 @@ Per round and store: a fresh cluster in a temporary directory (TMPDIR says where
 `workloads.bench.measure`, stopped and removed, so that only one runs at a time; every round begins with another one.
 Ours stands there twice: with one shard of three replicas, which is what etcd's three nodes are, and with two shards of
 three. What is told is the median of the rounds. etcd has one group, so a transaction over two of our shards stands
-against its ordinary one.
+against its ordinary one. The base of all ratios is etcd asked over HTTP, as ours is; its own clients speak gRPC, which
+costs it less, so that may be measured, too.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from workloads.bench.kinds import title
 from workloads.bench.measure import Line, Plan
 from workloads.ports import NoFreePorts
 
-ETCD = "etcd"
-STORES = {ETCD: 1, "1 shard": 1, "2 shards": 2}
+ETCD, BY_GRPC = "etcd", "etcd gRPC"
+STORES = {ETCD: 1, BY_GRPC: 1, "1 shard": 1, "2 shards": 2}
 """How each is called -> how many shards it has."""
 REPLICAS = 3
 PROTOCOL = "white_box"
@@ -72,13 +73,13 @@ class Against(msgspec.Struct, kw_only=True):
     total_seconds: float = 0.0
 
 
-def expected_seconds(plan: Plan, rounds: int) -> float:
+def expected_seconds(plan: Plan, stores: Sequence[str], rounds: int) -> float:
     """About how long it will take."""
-    return rounds * sum(plan.expected_seconds(shards) + START_SECONDS for shards in STORES.values())
+    return rounds * sum(plan.expected_seconds(STORES[name]) + START_SECONDS for name in stores)
 
 
-def against_etcd(plan: Plan, rounds: int, say: Callable[[str], None]) -> Against:
-    """Measure. NoEtcd without etcd. Whatever happens, nothing is left running."""
+def against_etcd(plan: Plan, stores: Sequence[str], rounds: int, say: Callable[[str], None]) -> Against:
+    """Measure these of STORES. NoEtcd without etcd. Whatever happens, nothing is left running."""
     began = time.monotonic()
     result = Against(
         rows=[],
@@ -90,12 +91,11 @@ def against_etcd(plan: Plan, rounds: int, say: Callable[[str], None]) -> Against
         settings=msgspec.to_builtins(plan) | {"rounds": rounds, "protocol": PROTOCOL, "replicas": REPLICAS},
         began=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
-    names = list(STORES)
     for number in range(rounds):
         result.load_before.append(round(os.getloadavg()[0], 1))
         lines: dict[str, list[Line]] = {}
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        first = number % len(stores)
+        for name in (*stores[first:], *stores[:first]):
             say(f"round {number + 1} of {rounds}: {name}")
             try:
                 lines[name] = _turn(name, plan, say)
@@ -115,8 +115,8 @@ def _turn(name: str, plan: Plan, say: Callable[[str], None]) -> list[Line]:
         asked = f"{line.clients} clients" if line.rate is None else f"{line.rate:,.0f}/s asked for"
         say(f"  {title(line.kind)}, {asked}: {line.per_second:,.0f}/s, p50 {line.p50_ms:.2f} ms")
 
-    if name == ETCD:
-        with etcd.fresh_etcd() as store:
+    if name in (ETCD, BY_GRPC):
+        with etcd.fresh_etcd(etcd.EtcdStore if name == ETCD else etcd.GrpcEtcdStore) as store:
             return asyncio.run(measure.lines_of(store, plan, on_line))
     with fresh_cluster(PROTOCOL, STORES[name], REPLICAS) as directory:
         return asyncio.run(measure.measure(directory, plan, on_line)).lines
@@ -193,10 +193,10 @@ def heading(result: Against) -> list[str]:
         f"{measure.machine_line(facts)}, {facts['disk']}; load average before each round: {loads}",
         ", ".join(f"{name} {version}" for name, version in result.versions.items()),
         f"Three nodes of etcd, our store with 1 and 2 shards of {settings['replicas']} replicas "
-        f"({settings['protocol']}), one at a time, every write synced; {sent} over HTTP/1.1 to the leaders (etcd: its "
-        f"JSON gateway); {settings['records']} keys, values of {settings['value_bytes']} bytes, linearizable reads, "
-        f"transactions of two comparisons and two puts; medians of {settings['rounds']} rounds of "
-        f"{settings['seconds']:g} s.",
+        f"({settings['protocol']}), one at a time, every write synced.",
+        f"Asked by {sent} over HTTP/1.1, at the leaders; etcd through its JSON gateway, which costs it more than gRPC.",
+        f"{settings['records']} keys, values of {settings['value_bytes']} bytes, linearizable reads, transactions of "
+        f"two comparisons and two puts; medians of {settings['rounds']} rounds of {settings['seconds']:g} s each.",
     ]
     if facts["disk"] == "tmpfs":
         lines.append("The temporary directory is in memory: syncs cost nothing here. Set TMPDIR to a real disk.")
@@ -248,7 +248,7 @@ def show(result: Against, console: Console) -> None:
     console.print(f"took {result.total_seconds:g} s in all, from {result.began}")
 
 
-def run(plan: Plan, rounds: int, json: bool = False) -> int:
+def run(plan: Plan, rounds: int, grpc: bool = False, json: bool = False) -> int:
     """`kvstore bench --against etcd`: progress on stderr, the table on stdout; 1 if anything failed, else 0.
 
     ValueError, NoEtcd or NoWrk for what cannot be, before anything is started.
@@ -256,13 +256,16 @@ def run(plan: Plan, rounds: int, json: bool = False) -> int:
     plan.check()
     if not 1 <= rounds <= 20:
         raise ValueError("rounds: from 1 to 20")
+    if grpc and plan.load == "wrk":
+        raise ValueError("wrk does not speak gRPC")
+    stores = [name for name in STORES if grpc or name != BY_GRPC]
     if "txn" in plan.kinds and "txn1" not in plan.kinds:  # what etcd has instead
         plan = msgspec.structs.replace(plan, kinds=("txn1", *plan.kinds))
     etcd.find_etcd()
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    errors.print(f"measuring {', '.join(STORES)} in turns: about {expected_seconds(plan, rounds):.0f} s")
+    errors.print(f"measuring {', '.join(stores)} in turns: about {expected_seconds(plan, stores, rounds):.0f} s")
     with terminable():
-        result = against_etcd(plan, rounds, lambda text: errors.print(text, markup=False))
+        result = against_etcd(plan, stores, rounds, lambda text: errors.print(text, markup=False))
     if json:
         print(measure.to_json(result))
     else:

@@ -50,14 +50,9 @@ class Connection:
     def receive(self) -> int | None:
         """What has come: the status if that completes the answer, LOST if the connection broke, None if there is more
         to come."""
-        try:
-            data = self.socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return LOST
+        data = self._read()
         if not data:
-            return LOST
+            return LOST if data == b"" else None
         if self._received:
             data = self._received + data
         if self._missing == _UNKNOWN:
@@ -72,6 +67,15 @@ class Connection:
             return None
         self._received, self._missing = b"", _UNKNOWN
         return int(data[9:12])
+
+    def _read(self) -> bytes | None:
+        """What is there; None: nothing yet; empty: the connection is lost."""
+        try:
+            return self.socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
 
     def close(self) -> None:
         """Drop the connection."""

@@ -63,7 +63,7 @@ class Load:
     """`run` blocks until the load is over; `stop`, from another thread, ends it soon.
 
     urls: the servers; every client keeps a connection to each. make: the next operation. rate: operations per second
-    in open loop; 0: closed loop.
+    in open loop; 0: closed loop. connect: opens a connection to a URL.
     """
 
     def __init__(
@@ -75,11 +75,13 @@ class Load:
         warmup: float,
         rate: float = 0.0,
         seed: int = 1,
+        connect: Callable[[str], Connection] = Connection.open,
     ):
         self.urls = urls
         self.tally = Tally()
         self._clients_wanted = clients
         self._make = make
+        self._open = connect
         self.seconds, self._warmup = seconds, warmup
         self._gap_ns = 1e9 / rate if rate else 0.0
         self._rng = random.Random(seed)
@@ -118,7 +120,7 @@ class Load:
             connection.close()
         client.connections = []
         for url in self.urls:
-            connection = Connection.open(url)
+            connection = self._open(url)
             client.connections.append(connection)
             self._by_socket[connection.socket.fileno()] = (client, connection)
             self._poll.register(connection.socket, select.EPOLLIN)

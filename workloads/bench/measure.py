@@ -180,7 +180,7 @@ async def _line(store: Store, plan: Plan, kind: str, make: Workload, clients: in
     if plan.load == "wrk":
         load = WrkLoad(store.servers, clients, make, plan.seconds)
     else:
-        load = Load(store.servers, clients, make, plan.seconds, plan.warmup, rate, plan.seed)
+        load = Load(store.servers, clients, make, plan.seconds, plan.warmup, rate, plan.seed, store.connect)
     before = await look(store.all_servers)
     try:
         tally = await asyncio.to_thread(load.run)
@@ -332,37 +332,61 @@ def errors_text(errors: dict[str, int]) -> str:
     return ", ".join(f"{status}: {n}" for status, n in sorted(errors.items())) or "-"
 
 
+HEADINGS = ("kind", "clients", "per s", "p50 ms", "p95 ms", "p99 ms", *COST_HEADINGS, "fdatasync", "errors")
+
+
+def heading(report: Report) -> list[str]:
+    """What was measured, in lines."""
+    cluster, settings = report.cluster, report.settings
+    replicas = "/".join(map(str, sorted(set(cluster["replicas_per_shard"]))))
+    lines = [
+        f"{machine_line(report.machine)}, load average before {report.machine['load_average_before']}",
+        ", ".join(f"{name} {version}" for name, version in report.versions.items()),
+        f"{cluster['protocol']}, {cluster['shards']} shards of {replicas} replicas, durability {cluster['durability']}",
+        f"{settings['transaction']}; {settings['load']}; {settings['records']} keys, values of "
+        f"{settings['value_bytes']} bytes; {settings['seconds']:g} s each after {settings['warmup']:g} s of warm-up",
+    ]
+    if any(line.rate is not None for line in report.lines):
+        lines.append("With a rate: open loop; latencies count from when a request was due, not from when it was sent.")
+    return lines
+
+
+def cells(lines: Sequence[Line]) -> list[list[str]]:
+    """Rows under HEADINGS: one for each line, and one for each operation where it has several."""
+    rows = []
+    for line in lines:
+        rows.append(
+            [
+                line.kind,
+                clients_text(line),
+                f"{line.per_second:,.0f}",
+                *_latency_cells(line),
+                *cost_cells(line.costs),
+                "-" if line.fdatasync_ms is None else f"{line.fdatasync_ms:.2f}",
+                errors_text(line.errors),
+            ]
+        )
+        blanks = [""] * (len(COST_HEADINGS) + 2)
+        for name, one in line.operations.items():
+            rows.append([f"  {name}", "", "", *_latency_cells(one), *blanks])
+    return rows
+
+
+def _latency_cells(latency: Latency) -> list[str]:
+    return [f"{ms:.2f}" for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms)]
+
+
 def show(report: Report, console: Console) -> None:
     """The report for people."""
-    cluster, settings = report.cluster, report.settings
-    console.print(f"{machine_line(report.machine)}, load average before {report.machine['load_average_before']}")
-    console.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
-    replicas = "/".join(map(str, sorted(set(cluster["replicas_per_shard"]))))
-    console.print(
-        f"{cluster['protocol']}, {cluster['shards']} shards of {replicas} replicas, "
-        f"durability {cluster['durability']}; {settings['transaction']}; {settings['load']}; "
-        f"{settings['records']} keys, values of {settings['value_bytes']} bytes; "
-        f"{settings['seconds']:g} s each after {settings['warmup']:g} s of warm-up"
-    )
+    for told in heading(report):
+        console.print(told)
     table = Table()
-    for column in ("kind", "clients", "per s", "p50 ms", "p95 ms", "p99 ms", *COST_HEADINGS, "fdatasync", "errors"):
-        table.add_column(column, justify="left" if column == "kind" else "right")
-    for line in report.lines:
-        table.add_row(
-            line.kind,
-            clients_text(line),
-            f"{line.per_second:,.0f}",
-            *(f"{ms:.2f}" for ms in (line.p50_ms, line.p95_ms, line.p99_ms)),
-            *cost_cells(line.costs),
-            "-" if line.fdatasync_ms is None else f"{line.fdatasync_ms:.2f}",
-            errors_text(line.errors),
-        )
-        for name, one in line.operations.items():
-            table.add_row(f"  {name}", "", "", *(f"{ms:.2f}" for ms in (one.p50_ms, one.p95_ms, one.p99_ms)))
+    for name in HEADINGS:
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    for row in cells(report.lines):
+        table.add_row(*row)
     console.print(table)
     console.print(f"{COSTS_EXPLAINED} fdatasync: the replicas' own median, ms.")
-    if any(line.rate is not None for line in report.lines):
-        console.print("With a rate: open loop; latencies count from when a request was due, not from when it was sent.")
     console.print(f"took {report.total_seconds:g} s in all, from {report.began}")
 
 

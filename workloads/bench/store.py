@@ -10,7 +10,7 @@ from typing import Protocol
 from client_sdk import AsyncClient, Put
 from client_sdk.routing import ClusterView
 from multicast.types import new_message_id
-from workloads.bench.connection import request_bytes
+from workloads.bench.connection import Connection, request_bytes
 from workloads.bench.load import Request
 
 TIMEOUT_MS = 5_000
@@ -25,6 +25,9 @@ class Store(Protocol):
 
     servers: tuple[str, ...]
     all_servers: tuple[str, ...]
+
+    def connect(self, url: str) -> Connection:
+        """Open a connection to a server. OSError as usual."""
 
     def shard_of(self, key: str) -> int:
         """Which shard owns this key: the place of its leader among `servers`."""
@@ -57,6 +60,9 @@ class KvStore:
         self._rng = rng
         self._with_ids = with_ids
         self._places: dict[str, int] = {}
+
+    def connect(self, url: str) -> Connection:
+        return Connection.open(url)
 
     def shard_of(self, key: str) -> int:
         place = self._places.get(key)
