@@ -56,9 +56,9 @@ def bench_command(
     output: OutputOption = Output.text,
 ) -> int:
     """Measure a running cluster, or compare with etcd, or protocols: throughput, latency and costs by clients."""
-    from workloads import compare
+
     from workloads.bench import against as versus
-    from workloads.bench import etcd, measure, wrk
+    from workloads.bench import compare, etcd, measure, wrk
     from workloads.bench.kinds import chosen
 
     if sum(one is not None for one in (target, protocols, against)) != 1:

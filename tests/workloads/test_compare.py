@@ -18,8 +18,8 @@ from rich.console import Console
 
 from multicast import registry
 from tests import conftest
-from workloads import compare
 from workloads.bench import clusters as fresh
+from workloads.bench import compare
 from workloads.bench.measure import Plan
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,8 +11,7 @@ import pytest
 from multicast import bench as alone
 from tests.client_sdk.fake import FakeCluster
 from tests.workloads.test_against import line
-from workloads import compare
-from workloads.bench import against, measure, page
+from workloads.bench import against, compare, measure, page
 from workloads.bench.measure import Plan
 from workloads.cli import main
 

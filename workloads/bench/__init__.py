@@ -12,5 +12,6 @@
     clusters     clusters that are started for a while
     etcd         three nodes of etcd that are started for a while, and how requests to them look
     against      our store and etcd in turns, with ratios
+    compare      all protocols, one after the other, in one table
     page         the page of published results
 """

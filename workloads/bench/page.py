@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from workloads import compare
-from workloads.bench import against, kinds, measure
+from workloads.bench import against, compare, kinds, measure
 
 PAGE = Path(__file__).resolve().parents[1] / "BENCHMARKS.md"
 
