@@ -29,6 +29,7 @@ More processes are more such programs with other numbers and directories. `GLOSS
     wire         what travels between processes, and its limits
     session      reliable FIFO sessions over links that break
     records      the journal's records: what an audit reads
+    lanes        one FIFO per link, of what waits for the disk
     recorder     what a process writes into its journal: every payload once
     journal      the journal of one process: segments of records on a disk
     checkpoint   what a protocol has saved up to an offset of its journal

@@ -18,6 +18,7 @@ from typing import Any
 
 from multicast import records, wire
 from multicast.catch_up import CatchUp
+from multicast.lanes import Lanes
 from multicast.protocol import (
     Application,
     ApplicationOutbox,
@@ -93,7 +94,7 @@ class Engine:
         self._app_out = ApplicationOutbox()
         self._ended = True
         self._batch = Batch(1)
-        self._held: dict[ProcessId, deque[tuple[int, bytes]]] = {}
+        self._lanes = Lanes()
         self._held_to_self: deque[tuple[int, tuple[int, Any, Any, Any]]] = deque()
         self._last_journaled = 0
         self._flushed = 0
@@ -209,15 +210,10 @@ class Engine:
         self._flushed = number
         while self._flush_positions and self._flush_positions[0][0] <= number:
             self._stable = self._flush_positions.popleft()[1]
-        own, sends = self._held_to_self, self._batch.sends
+        own = self._held_to_self
         while own and own[0][0] <= number:
             self._inputs.append(own.popleft()[1])
-        for peer in list(self._held):
-            queue = self._held[peer]
-            while queue and queue[0][0] <= number:
-                sends.append(((peer,), queue.popleft()[1]))
-            if not queue:
-                del self._held[peer]
+        self._batch.sends += self._lanes.release(number)
 
     def take_sends(self) -> list[tuple[tuple[ProcessId, ...], bytes]]:
         """What may leave before the next batch, as in `Batch.sends`."""
@@ -435,20 +431,10 @@ class Engine:
             to = tuple([peer for peer in to if peer != self.self_id])
             if not to:
                 return
-        held, data = self._held, self.codec.encode(channel, message)
+        data = self.codec.encode(channel, message)
         if getattr(message, "bulk", False):
             data = Bulk(data)
-        if ticket or held:
-            free = []
-            for peer in to:
-                queue = held.get(peer)
-                if ticket or queue:
-                    if queue is None:
-                        queue = held[peer] = deque()
-                    queue.append((ticket or queue[-1][0], data))
-                else:
-                    free.append(peer)
-            to = tuple(free)
+        to = self._lanes.enter(to, data, ticket)
         if to:
             self._batch.sends.append((to, data))
 

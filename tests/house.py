@@ -17,7 +17,9 @@ FILE_LINES_MAX = 740
 PROTOCOL_LINES_MAX = 1350
 """A protocol is one file, messages, options, leader change and all."""
 
-LIBRARY_PURE = ("types", "protocol", "wire", "session", "discipline", "catch_up", "engine", "recorder", "records")
+LIBRARY_PURE = (
+    "types", "protocol", "wire", "session", "discipline", "catch_up", "engine", "lanes", "recorder", "records",
+)  # fmt: skip
 LIBRARY_DISK = ("multicast.journal", "multicast.checkpoint")
 ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
@@ -27,6 +29,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("multicast.session", ("multicast.protocol", "multicast.types")),
     ("multicast.discipline", ("multicast.types",)),
     ("multicast.wire", ("multicast.protocol", "multicast.records", "multicast.types")),
+    ("multicast.lanes", ("multicast.types",)),
     ("multicast.recorder", ("multicast.protocol", "multicast.records", "multicast.types")),
     ("multicast.catch_up", ("multicast.types",)),
     ("multicast.engine", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),

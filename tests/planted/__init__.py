@@ -47,8 +47,8 @@ SMALL = small()
 
 FIRST_SEEDS: dict[str, int | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
 _MODULES = {
-    "CatchUp": multicast.engine, "Recorder": multicast.engine, "Engine": world, "Journal": scene, "Sender": scene,
-    "Receiver": scene, "Reader": multicast.journal,
+    "CatchUp": multicast.engine, "Recorder": multicast.engine, "Lanes": multicast.engine, "Engine": world,
+    "Journal": scene, "Sender": scene, "Receiver": scene, "Reader": multicast.journal,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from multicast.catch_up import CatchUp
 from multicast.engine import Engine
 from multicast.journal import Journal, Reader
+from multicast.lanes import Lanes
 from multicast.protocol import MulticastProtocol
 from multicast.protocols.skeen import Skeen
 from multicast.protocols.white_box import WhiteBox
@@ -14,8 +15,8 @@ from tests.planted import Planted
 from tests.planted.rewriting import rewrite
 
 
-@rewrite("_send", "if ticket or queue:", "if ticket:")
-class OvertakesHeld(Engine):
+@rewrite("enter", "if batch or queue:", "if batch:")
+class OvertakesHeld(Lanes):
     """A message that need not wait for the disk overtakes one that does."""
 
 
@@ -33,8 +34,8 @@ class NothingWaits(Engine):
     """Durable messages leave at once."""
 
 
-@rewrite("flushed", "queue[0][0] <= number:", "queue[0][0] <= number + 1:")
-class ReleasedOneFlushEarly(Engine):
+@rewrite("release", "queue[0][0] <= number:", "queue[0][0] <= number + 1:")
+class ReleasedOneFlushEarly(Lanes):
     """What waits for a batch leaves when the one before it is on disk."""
 
 
