@@ -11,14 +11,12 @@ caller brings may have been sent before.
 from __future__ import annotations
 
 import asyncio
-import io
 from typing import Any, NoReturn, TypeVar
 
-import aiohttp
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
-from yarl import URL
 
 from client_sdk import requests
+from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received
 from client_sdk.errors import (
     ConditionFailed,
     Expired,
@@ -36,10 +34,8 @@ from kvstore.api.problem import UNKNOWN, parse_problem
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_SECONDS = 1.0
 ANSWER_GRACE_SECONDS = 0.25
 REFRESH_PAUSE_SECONDS = 0.1
-LARGE_BODY_BYTES = 1 << 20
 
 SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused}
 """Problems that come out of the order: they also say what became of earlier attempts under the same id."""
@@ -69,12 +65,11 @@ def _wait(state: RetryCallState) -> float:
 class _Call:
     """One request and what its attempts have shown so far. deadline: of the loop's clock."""
 
-    __slots__ = ("deadline", "headers", "maybe_sent", "request", "tried")
+    __slots__ = ("deadline", "maybe_sent", "request", "tried")
 
     def __init__(self, request: Request[Any], deadline: float):
         self.request = request
         self.deadline = deadline
-        self.headers = dict(request.headers)
         self.maybe_sent = request.sent_before
         self.tried: set[str] = set()
 
@@ -94,7 +89,7 @@ class Attempts:
         self._router = router
         self._attempt_timeout = attempt_timeout
         self._refresh_every = refresh
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = Connections()
         self._refreshing: asyncio.Task[bool] | None = None
         self._refreshed_at = float("-inf")
 
@@ -103,75 +98,84 @@ class Attempts:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
 
     async def run(self, request: Request[T]) -> T:
         """Make `request` until its outcome is certain, or its time over."""
         seconds = self.timeout if request.timeout is None else request.timeout
         loop = asyncio.get_running_loop()
         call = _Call(request, loop.time() + seconds)
-        await self._keep_view_fresh(call.deadline)
+        if self._view_is_old():
+            await self._renew_view(call.deadline)
+        try:
+            return await self._attempt(request, call)
+        except _Again as error:
+            return await self._repeat(request, call, seconds, error)
+
+    async def _repeat(self, request: Request[T], call: _Call, seconds: float, first: _Again) -> T:
+        """What follows the first attempt: most requests need none of it."""
         retrying = AsyncRetrying(
-            stop=stop_before_delay(call.deadline - loop.time()),
+            stop=stop_before_delay(call.deadline - asyncio.get_running_loop().time()),
             wait=_wait,
             retry=retry_if_exception_type(_Again),
             reraise=True,
         )
+        made = iter([first])
+
+        async def attempt() -> T:
+            for error in made:
+                raise error
+            return await self._attempt(request, call)
+
         try:
-            return await retrying(self._attempt, request, call)
+            return await retrying(attempt)
         except _Again as last:
             raise call.give_up(f"not answered in {seconds:g} s; at last: {last}", last.code, last.status) from last
 
     async def _attempt(self, request: Request[T], call: _Call) -> T:
-        loop = asyncio.get_running_loop()
+        url = self._choose(request, call)
+        try:
+            received = await self._exchange(url, call)
+            status, fields, body = received
+            if status in request.accepts and (status != 404 or _code(body) == "not_found"):
+                self._router.trust(url)
+                return request.parse(Answer(status, fields.get("etag"), body))
+        except NotConnected as error:
+            raise self._failed(url, f"no connection to {url}: {error}") from error
+        except (OSError, TimeoutError, MalformedAnswer) as error:
+            call.maybe_sent = True
+            raise self._failed(url, f"{url}: {error or type(error).__name__}") from error
+        self._raise_problem(call, url, received)
+
+    def _choose(self, request: Request[Any], call: _Call) -> str:
+        """The best replica that this call has not tried; when it has tried all, the best."""
+        now = asyncio.get_running_loop().time()
         shards = self._router.shards_of(request.keys or (), everything=request.keys is None)
-        urls = [request.only] if request.only else self._router.candidates(shards, loop.time())
+        urls = [request.only] if request.only else self._router.candidates(shards, now)
         if call.tried.issuperset(urls):
             call.tried.clear()
         url = next(u for u in urls if u not in call.tried)
         call.tried.add(url)
-        try:
-            status, headers, body = await self._exchange(url, call)
-            if status in request.accepts and (status != 404 or _code(body) == "not_found"):
-                self._router.trust(url)
-                return request.parse(Answer(status, headers.get("ETag"), body))
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise self._failed(url, f"no connection to {url}: {error}") from error
-        except (aiohttp.ClientError, OSError, TimeoutError, MalformedAnswer) as error:
-            call.maybe_sent = True
-            raise self._failed(url, f"{url}: {error or type(error).__name__}") from error
-        self._raise_problem(call, url, status, headers, body)
+        return url
 
-    async def _exchange(self, url: str, call: _Call) -> tuple[int, Any, bytes]:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_SECONDS),
-            )
-            # aiohttp repeats a PUT or DELETE by itself when a kept connection breaks. Then an attempt that may have had
-            # an effect would hide behind the refusal of its repetition. There is no public switch.
-            self._session._retry_connection = False
+    async def _exchange(self, url: str, call: _Call) -> Received:
+        request = call.request
         remaining = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
         told = min(self._attempt_timeout, remaining)
-        # aiohttp warns of large bodies that are bytes: it would write them in one go.
-        method, path, body = call.request.method, call.request.path, call.request.body
-        data = io.BytesIO(body) if body and len(body) > LARGE_BODY_BYTES else body
         told_max_ms = self._router.view.timeout_max_ms if self._router.view else int(told * 1000)
-        call.headers["X-Timeout-Ms"] = str(max(1, min(int(told * 1000), told_max_ms)))
-        async with (
-            asyncio.timeout(min(told + ANSWER_GRACE_SECONDS, remaining)),
-            self._session.request(method, URL(url + path, encoded=True), headers=call.headers, data=data) as response,
-        ):
-            return response.status, response.headers, await response.read()
+        told_ms = max(1, min(int(told * 1000), told_max_ms))
+        fields = f"{request.fields}X-Timeout-Ms: {told_ms}\r\n"
+        seconds = min(told + ANSWER_GRACE_SECONDS, remaining)
+        return await self._connections.exchange(url, request.method, request.path, fields, request.body, seconds)
 
     def _failed(self, url: str, detail: str, code: str = "", status: int = 0, pause: float = 0.0) -> _Again:
         self._router.suspect(url, asyncio.get_running_loop().time())
         self._start_refresh()
         return _Again(detail, code, status, pause)
 
-    def _raise_problem(self, call: _Call, url: str, status: int, headers: Any, body: bytes) -> NoReturn:
+    def _raise_problem(self, call: _Call, url: str, received: Received) -> NoReturn:
         """Every answer that is no success ends here."""
+        status, fields, body = received
         problem = parse_problem(body)
         if problem is None:
             call.maybe_sent = True
@@ -191,7 +195,7 @@ class Attempts:
             raise call.give_up(detail, problem.code, status) if call.maybe_sent else InvalidRequest(detail, **facts)
         call.maybe_sent |= problem.outcome == UNKNOWN
         if problem.retryable:
-            pause = _seconds(headers.get("Retry-After")) if problem.code == "overloaded" else 0.0
+            pause = _seconds(fields.get("retry-after")) if problem.code == "overloaded" else 0.0
             raise self._failed(url, f"{url}: {detail}", problem.code, status, pause)
         if problem.outcome == UNKNOWN or status >= 500:
             raise call.give_up(detail, problem.code, status)
@@ -199,7 +203,12 @@ class Attempts:
 
     # --- the view of the cluster -----------------------------------------------------------------------------------
 
-    async def _keep_view_fresh(self, deadline: float) -> None:
+    def _view_is_old(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self._router.view is None or now - self._refreshed_at > self._refresh_every
+
+    async def _renew_view(self, deadline: float) -> None:
+        """In the background, if there is one at all."""
         now = asyncio.get_running_loop().time()
         if now - self._refreshed_at > self._refresh_every:
             self._start_refresh()
@@ -220,11 +229,11 @@ class Attempts:
         for url in self._router.candidates((), loop.time()):
             call = _Call(requests.cluster(), loop.time() + CONNECT_TIMEOUT_SECONDS)
             try:
-                status, _, body = await self._exchange(url, call)
-                if status == 200:
-                    self._router.learn(ClusterView.parse(body))
+                received = await self._exchange(url, call)
+                if received.status == 200:
+                    self._router.learn(ClusterView.parse(received.body))
                     return True
-            except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            except (OSError, TimeoutError, ValueError):
                 pass
             self._router.suspect(url, loop.time())
         return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import secrets
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote_from_bytes
@@ -38,13 +37,14 @@ class Answer(NamedTuple):
 class Request(Generic[T]):
     """One request, which may be sent any number of times.
 
-    parse: of the answer; MalformedAnswer if it is none. keys: what it touches, for the routing; None: possibly every
-    shard. message_id None: a read, which can have no effect. sent_before: somebody may have sent it already. accepts:
-    the statuses of success. only: the one replica to ask; None: whoever is best.
+    fields: header lines, each with its CRLF. parse: of the answer; MalformedAnswer if it is none. keys: what it
+    touches, for the routing; None: possibly every shard. message_id None: a read, which can have no effect.
+    sent_before: somebody may have sent it already. accepts: the statuses of success. only: the one replica to ask;
+    None: whoever is best.
     """
 
     __slots__ = (
-        "accepts", "body", "headers", "keys", "message_id", "method", "only", "parse", "path", "sent_before", "timeout",
+        "accepts", "body", "fields", "keys", "message_id", "method", "only", "parse", "path", "sent_before", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +55,7 @@ class Request(Generic[T]):
         keys: Sequence[bytes] | None,
         timeout: float | None,
         *,
-        headers: dict[str, str] | None = None,
+        fields: str = "",
         body: bytes | None = None,
         accepts: tuple[int, ...] = (200, 201),
         only: str | None = None,
@@ -65,7 +65,7 @@ class Request(Generic[T]):
         self.parse = parse
         self.keys = keys
         self.timeout = timeout
-        self.headers = headers or {}
+        self.fields = fields
         self.body = body
         self.accepts = accepts
         self.only = only
@@ -78,7 +78,7 @@ class Request(Generic[T]):
             raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
         self.message_id = given or new_message_id(time.time_ns() // 1000, secrets.randbits(62))
         self.sent_before = given is not None
-        self.headers["Idempotency-Key"] = str(uuid.UUID(bytes=self.message_id))
+        self.fields += f"Idempotency-Key: {codec.id_text(self.message_id)}\r\n"
         return self
 
 
@@ -121,12 +121,12 @@ def put(
 ) -> Request[Timestamp]:
     """Write, and return the new version. ConditionFailed unless the key has `if_version` (or is absent, for
     `if_absent`). `message_id`: to repeat a request whose outcome is unknown."""
-    name, headers = as_bytes(key), _conditions(if_version, if_absent)
+    name, fields = as_bytes(key), _conditions(if_version, if_absent)
 
     def parse(answer: Answer) -> Timestamp:
         return codec.parse_write(answer.body)[0]
 
-    request = Request("PUT", _key_path(name), parse, (name,), timeout, headers=headers, body=as_bytes(value))
+    request = Request("PUT", _key_path(name), parse, (name,), timeout, fields=fields, body=as_bytes(value))
     return request.under(message_id)
 
 
@@ -138,12 +138,12 @@ def delete(
     timeout: float | None = None,
 ) -> Request[bool]:
     """Delete; whether the key was there. ConditionFailed unless it has `if_version`."""
-    name, headers = as_bytes(key), _conditions(if_version, False)
+    name, fields = as_bytes(key), _conditions(if_version, False)
 
     def parse(answer: Answer) -> bool:
         return codec.parse_write(answer.body)[1]
 
-    return Request("DELETE", _key_path(name), parse, (name,), timeout, headers=headers).under(message_id)
+    return Request("DELETE", _key_path(name), parse, (name,), timeout, fields=fields).under(message_id)
 
 
 def txn(
@@ -170,9 +170,8 @@ def txn(
             raise ResultsForgotten(result.succeeded, result.version)
         return result
 
-    body, headers = codec.transaction_body(transaction), {"Content-Type": "application/json"}
-    keys = _keys(transaction)
-    return Request("POST", "/v1/txn", parse, keys, timeout, headers=headers, body=body).under(message_id)
+    body, fields, keys = codec.transaction_body(transaction), "Content-Type: application/json\r\n", _keys(transaction)
+    return Request("POST", "/v1/txn", parse, keys, timeout, fields=fields, body=body).under(message_id)
 
 
 def page(prefix: bytes | str, page_size: int, token: str | None, timeout: float | None) -> Request[Page]:
@@ -200,10 +199,10 @@ def _key_path(key: bytes) -> str:
     return "/v1/kv/" + quote_from_bytes(key, safe="/-_~" if b"." not in key else "").replace(".", "%2E")
 
 
-def _conditions(if_version: Timestamp | None, if_absent: bool) -> dict[str, str]:
+def _conditions(if_version: Timestamp | None, if_absent: bool) -> str:
     if if_absent or if_version == ZERO:
-        return {"If-None-Match": "*"}
-    return {} if if_version is None else {"If-Match": f'"{if_version}"'}
+        return "If-None-Match: *\r\n"
+    return "" if if_version is None else f'If-Match: "{if_version}"\r\n'
 
 
 def _keys(transaction: Transaction) -> list[bytes] | None:

@@ -37,7 +37,7 @@ from kvstore.api.model import (
     Transaction,
 )
 from kvstore.fields import find_unknown, nearest
-from multicast.types import Timestamp
+from multicast.types import MessageId, Timestamp
 
 
 class MalformedAnswer(ValueError):
@@ -67,6 +67,12 @@ def _bytes(field: str, name: str, text: str | None, b64: str | None) -> bytes:
         return base64.b64decode(b64, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidTransaction(f"{field}.{name}_b64", "not base64 (RFC 4648, with padding)") from None
+
+
+def id_text(message_id: MessageId) -> str:
+    """The canonical text of a UUID."""
+    text = message_id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ class HttpApi:
     def _write(self, call: Call, transaction: Transaction, render: Render) -> None:
         """The id goes out with every answer, good or bad."""
         message_id = call.message_id = call.message_id or self.node.new_message_id()
-        call.text_id = request.id_text(message_id)
+        call.text_id = codec.id_text(message_id)
         self._execute(call, transaction, render, _writes(transaction))
 
     def _execute(self, call: Call, transaction: Transaction, render: Render, writes: bool = False) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from kvstore.api.http1 import Head
 from kvstore.api.model import Compare, Transaction
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.config import Limits
@@ -25,7 +26,6 @@ from kvstore.http.answers import Response
 from kvstore.http.budget import ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
-from kvstore.http.parser import Head
 from multicast.types import MessageId
 
 OWN_BYTES = 64 * 1024

@@ -21,11 +21,11 @@ from typing import cast
 
 import structlog
 
+from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
 from kvstore.http.answers import CONTINUE, Date, encoded
 from kvstore.http.app import HttpApi
 from kvstore.http.calls import OWN_BYTES, Call
 from kvstore.http.errors import Problem, too_large
-from kvstore.http.parser import BodyTooLarge, Fields, Head, Malformed, RequestReader
 
 CONCURRENT_MAX = 256
 """Requests of one connection that are under way at once, where it allows that at all."""

@@ -56,12 +56,6 @@ def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
     raise invalid("Idempotency-Key", f"a UUIDv7 is needed, such as {_EXAMPLE_ID}, not {text[:60]!r}")
 
 
-def id_text(message_id: MessageId) -> str:
-    """The canonical text of a UUID."""
-    text = message_id.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
 def timeout_ms_of(fields: Mapping[str, str], default_ms: int, max_ms: int) -> int:
     """The `X-Timeout-Ms` of a request."""
     text = fields.get("x-timeout-ms")

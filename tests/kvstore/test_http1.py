@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.http.parser import BodyTooLarge, Head, Malformed, RequestReader
+from kvstore.api.http1 import BodyTooLarge, Head, Malformed, RequestReader
 
 BODY_BYTES_MAX = 1000
 METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
@@ -183,6 +183,7 @@ def test_what_is_no_request_is_refused(data: bytes) -> None:
         b"Transfer-Encoding: chunked, identity\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding: xchunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\t\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding : chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",

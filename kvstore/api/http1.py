@@ -1,4 +1,4 @@
-"""Requests in the bytes of one connection (RFC 9112). No IO: bytes go in with `feed`, heads and bodies come out.
+"""Requests and answers in the bytes of one connection (RFC 9112). Bytes go in with `feed`, heads and bodies come out.
 
 Strict where leniency lets two readers of the same bytes disagree about where a request ends (request smuggling): lines
 end with CRLF, nothing is folded, a name ends at its colon, and a body has one `Content-Length` or is `chunked`, never
@@ -20,10 +20,12 @@ LENGTH_DIGITS_MAX = 15
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _TARGET = rb"(?:/[!-~]*|\*|[A-Za-z][0-9A-Za-z+.-]*://[!-~]+)"
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\x00-\x08\n-\x1f\x7f]*)?")
 _REQUEST_LINE = re.compile(_TOKEN + rb" " + _TARGET + rb" HTTP/1\.[01]")
 _FIELDS = re.compile(rb"(?:" + _TOKEN + rb":[^\x00-\x08\n-\x1f\x7f]*\r\n)*")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:;" + _TOKEN + rb"(?:=(?:" + _TOKEN + rb'|"[ !#-\[\]-~]*"))?)*')
 _NO_START = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z\r]|\r[^\n]")
+_TAB_IN_CODING = re.compile(rb"(?i)transfer-encoding:[^\r]*\t")
 _LONE_LF = re.compile(rb"(?<!\r)\n")
 
 
@@ -36,11 +38,11 @@ class BodyTooLarge(Exception):
 
 
 class Fields:
-    """The header section of a request.
+    """The header section of a message.
 
     values: by name in lower case; a field that came several times has its values joined with commas (RFC 9110, Section
     5.3). length: of the body, bytes; None: chunked. keep_alive: whether the connection stays, by the minor version of
-    the request. expects_continue: the client waits for a 100 before it sends the body.
+    the message. expects_continue: the client waits for a 100 before it sends the body.
     """
 
     __slots__ = ("expects_continue", "keep_alive", "length", "one_host", "values")
@@ -61,6 +63,8 @@ class Fields:
         self.values = values
         self.one_host = "," not in values.get("host", ",")
         self.length = _body_length(values)
+        if self.length is None and _TAB_IN_CODING.search(block):
+            raise Malformed("a tab in Transfer-Encoding, which not everybody takes for a space")
         options = {option.strip() for option in values.get("connection", "").lower().split(",")}
         self.keep_alive = ("keep-alive" in options and "close" not in options, "close" not in options)
         self.expects_continue = values.get("expect", "").lower() == "100-continue"
@@ -95,8 +99,20 @@ class Head(NamedTuple):
         return self.fields.keep_alive[self.minor]
 
 
-class RequestReader:
-    """`head` gives the next request; then `body` its body, or `skip` drops it; then `head` the next one, and so on."""
+class ResponseHead(NamedTuple):
+    """An answer before its body."""
+
+    status: int
+    minor: int
+    fields: Fields
+
+    @property
+    def keep_alive(self) -> bool:
+        return self.fields.keep_alive[self.minor]
+
+
+class _Reader:
+    """What requests and answers have in common. After a head, `body` gives its body."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -128,50 +144,16 @@ class RequestReader:
         """Whether a body has begun and its end has not been seen."""
         return self._left != 0
 
-    def head(self) -> Head | None:
-        """The next request; None if not all of its head has come. Malformed."""
-        data, begin = self._data, self._at
-        if begin == len(data):
-            return None
-        while data.startswith(b"\r\n", begin):  # Section 2.2: empty lines before a request
-            begin += 2
-        end = data.find(b"\r\n\r\n", begin, begin + HEAD_BYTES_MAX)
-        if end < 0:
-            self._at = begin
-            self._check_unfinished_head()
-            return None
-        line_end = data.find(b"\r\n", begin)
-        if line_end - begin > LINE_BYTES_MAX:
-            raise Malformed(f"a request line of more than {LINE_BYTES_MAX} bytes")
-        if not _REQUEST_LINE.fullmatch(data, begin, line_end):
-            raise Malformed("no request line of HTTP/1.1")
-        method, target, version = data[begin:line_end].decode("ascii").split(" ")
-        minor, fields = 1 if version == "HTTP/1.1" else 0, self._fields_of(data[line_end + 2 : end + 2])
-        if minor and not fields.one_host:
-            raise Malformed("HTTP/1.1 needs one Host")
-        if fields.length is None and not minor:
-            raise Malformed("a chunked body in HTTP/1.0")
-        self._at = end + 4
-        self._left = -1 if fields.length is None else fields.length
-        return Head(method, target, minor, fields)
-
     def _fields_of(self, block: bytes) -> Fields:
-        """A client rarely changes its fields from request to request."""
+        """A peer rarely changes its fields from message to message."""
         if self._fields is None or block != self._block:
             self._fields = Fields(block)
             self._block = block
         return self._fields
 
-    def _check_unfinished_head(self) -> None:
-        """Malformed if it can no longer become one."""
-        if _NO_START.match(self._data, self._at):
-            raise Malformed("no HTTP request")
-        if _LONE_LF.search(self._data, self._at):
-            raise Malformed("a line that ends without CR")
-        if self.unread_bytes >= HEAD_BYTES_MAX:
-            raise Malformed(f"a head of more than {HEAD_BYTES_MAX} bytes")
-        if self.unread_bytes > LINE_BYTES_MAX and self._data.find(b"\r\n", self._at, self._at + LINE_BYTES_MAX) < 0:
-            raise Malformed(f"a request line of more than {LINE_BYTES_MAX} bytes")
+    def _begin_body(self, head_end: int, length: int | None) -> None:
+        self._at = head_end
+        self._left = -1 if length is None else length
 
     def body(self, bytes_max: int) -> bytes | None:
         """The whole body; None if not all of it has come. BodyTooLarge as soon as that is certain; Malformed."""
@@ -205,6 +187,73 @@ class RequestReader:
             into += self._data[self._at : end]
         self._left -= end - self._at
         self._at = end
+
+
+class RequestReader(_Reader):
+    """`head` gives the next request; then `body` its body, or `skip` drops it; then `head` the next one, and so on."""
+
+    def head(self) -> Head | None:
+        """The next request; None if not all of its head has come. Malformed."""
+        data, begin = self._data, self._at
+        if begin == len(data):
+            return None
+        while data.startswith(b"\r\n", begin):  # Section 2.2: empty lines before a request
+            begin += 2
+        end = data.find(b"\r\n\r\n", begin, begin + HEAD_BYTES_MAX)
+        if end < 0:
+            self._at = begin
+            self._check_unfinished_head()
+            return None
+        line_end = data.find(b"\r\n", begin)
+        if line_end - begin > LINE_BYTES_MAX:
+            raise Malformed(f"a request line of more than {LINE_BYTES_MAX} bytes")
+        if not _REQUEST_LINE.fullmatch(data, begin, line_end):
+            raise Malformed("no request line of HTTP/1.1")
+        method, target, version = data[begin:line_end].decode("ascii").split(" ")
+        minor, fields = 1 if version == "HTTP/1.1" else 0, self._fields_of(data[line_end + 2 : end + 2])
+        if minor and not fields.one_host:
+            raise Malformed("HTTP/1.1 needs one Host")
+        if fields.length is None and not minor:
+            raise Malformed("a chunked body in HTTP/1.0")
+        self._begin_body(end + 4, fields.length)
+        return Head(method, target, minor, fields)
+
+    def _check_unfinished_head(self) -> None:
+        """Malformed if it can no longer become one."""
+        if _NO_START.match(self._data, self._at):
+            raise Malformed("no HTTP request")
+        if _LONE_LF.search(self._data, self._at):
+            raise Malformed("a line that ends without CR")
+        if self.unread_bytes >= HEAD_BYTES_MAX:
+            raise Malformed(f"a head of more than {HEAD_BYTES_MAX} bytes")
+        if self.unread_bytes > LINE_BYTES_MAX and self._data.find(b"\r\n", self._at, self._at + LINE_BYTES_MAX) < 0:
+            raise Malformed(f"a request line of more than {LINE_BYTES_MAX} bytes")
+
+
+class ResponseReader(_Reader):
+    """`head` gives the next answer, `body` its body, and so on. For answers to other methods than HEAD."""
+
+    def head(self) -> ResponseHead | None:
+        """The next answer but those of status 1xx; None if not all of its head has come. Malformed."""
+        data, begin = self._data, self._at
+        end = data.find(b"\r\n\r\n", begin, begin + HEAD_BYTES_MAX)
+        if end < 0:
+            if self.unread_bytes >= HEAD_BYTES_MAX:
+                raise Malformed(f"a head of more than {HEAD_BYTES_MAX} bytes")
+            return None
+        line_end = data.find(b"\r\n", begin)
+        line = _STATUS_LINE.fullmatch(data, begin, line_end)
+        if line is None:
+            raise Malformed("no status line of HTTP/1.1")
+        status, fields = int(line[2]), self._fields_of(data[line_end + 2 : end + 2])
+        if status < 200:
+            self._at = end + 4
+            return self.head()
+        bodiless = status in (204, 304)
+        if not bodiless and fields.length is not None and "content-length" not in fields.values:
+            raise Malformed("an answer without its length")
+        self._begin_body(end + 4, 0 if bodiless else fields.length)
+        return ResponseHead(status, int(line[1]), fields)
 
 
 class _Chunked:

@@ -1,0 +1,235 @@
+"""Connections to replicas, kept open: many requests are under way on few of them.
+
+Theory of operation. A request goes out on a connection that is free, else on a new one as long as there are fewer than
+`CONNECTIONS_MAX` to its replica, else behind others on the one with the fewest. Each says `X-Concurrent: 1`, so that
+the replica works on all of them at once; answers come in their order. What is sent in one turn of the loop leaves in
+one write. An answer that does not come in time holds up those behind it: its connection gets no further request, and is
+closed when nobody waits for it any longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from collections import deque
+from typing import NamedTuple, cast
+from urllib.parse import urlsplit
+
+from kvstore.api.http1 import BodyTooLarge, Malformed, ResponseHead, ResponseReader
+
+CONNECTIONS_MAX = 8
+"""To one replica."""
+CONNECT_TIMEOUT_SECONDS = 1.0
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+
+
+class NotConnected(OSError):
+    """There is no connection, and the request was not sent."""
+
+
+class Broken(OSError):
+    """The connection ended before the answer, or what came was none; the request may have been received."""
+
+
+class Received(NamedTuple):
+    """An answer. fields: by name in lower case."""
+
+    status: int
+    fields: dict[str, str]
+    body: bytes
+
+
+class _Exchange(NamedTuple):
+    """A request under way. answer: done with it, with one of the errors above, or with TimeoutError."""
+
+    answer: asyncio.Future[Received]
+    deadline: float
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, from before it is made. retired: it gets no further request."""
+
+    def __init__(self, replica: _Replica):
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = ResponseReader()
+        self._head: ResponseHead | None = None
+        self._waiting: deque[_Exchange] = deque()
+        self._out: list[bytes] = []
+        self._flushing = False
+        self.retired = False
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._connecting = self._loop.create_task(self._connect(replica))
+        self._connecting.add_done_callback(self._connected)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def _connect(self, replica: _Replica) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+                await self._loop.create_connection(lambda: self, replica.host, replica.port, ssl=replica.tls)
+        except (OSError, TimeoutError, UnicodeError) as error:
+            self.end(NotConnected(str(error) or "not connected in time"))
+
+    def _connected(self, connecting: asyncio.Task[None]) -> None:
+        if self._transport is None:
+            self.closed.set_result(None)
+
+    def send(self, data: bytes, exchange: _Exchange) -> None:
+        """Send a request with all others of this turn."""
+        self._waiting.append(exchange)
+        self._out.append(data)
+        if not self._flushing and self._transport is not None:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out and self._transport is not None:
+            self._transport.write(b"".join(self._out))
+            self._out.clear()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(Broken(str(exc or "the connection was closed")))
+        self.closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while not self.closed.done() and self._take_answer():
+                pass
+        except (Malformed, BodyTooLarge) as error:
+            self.end(Broken(str(error) or "an answer that is too large"))
+
+    def _take_answer(self) -> bool:
+        """Hand over the next answer; whether all of it was there."""
+        head = self._head = self._head or self._reader.head()
+        body = None if head is None else self._reader.body(ANSWER_BYTES_MAX)
+        if head is None or body is None:
+            return False
+        self._head = None
+        if not self._waiting:
+            raise Malformed("an answer that nobody asked for")
+        answer = self._waiting.popleft().answer
+        if not answer.done():
+            answer.set_result(Received(head.status, head.fields.values, body))
+        if not head.keep_alive:
+            self.end(Broken("the server closed the connection"))
+        return bool(self._reader.unread_bytes)
+
+    def time_up(self, now: float) -> float:
+        """Tell those whose time is up; the next deadline."""
+        late = [e for e in self._waiting if e.deadline <= now and not e.answer.done()]
+        for exchange in late:
+            exchange.answer.set_exception(TimeoutError("no answer in time"))
+        if late:
+            self.retire()
+        return min((e.deadline for e in self._waiting if not e.answer.done()), default=math.inf)
+
+    def retire(self) -> None:
+        """An answer is late, or nobody wants it any longer: what is sent behind it might wait for nothing."""
+        self.retired = True
+        if all(e.answer.done() for e in self._waiting):
+            self.end(Broken("nobody waits for an answer"))
+
+    def end(self, error: OSError) -> None:
+        """Close it; those who wait get `error`. Idempotent."""
+        self.retired = True
+        if self._transport is None:
+            self._connecting.cancel()
+        else:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, deque()
+        for exchange in waiting:
+            if not exchange.answer.done():
+                exchange.answer.set_exception(error)
+
+
+class _Replica:
+    """Where a base URL leads, and the connections there."""
+
+    def __init__(self, url: str):
+        parts = urlsplit(url)
+        secure = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if secure else 80)
+        self.tls = ssl.create_default_context() if secure else None
+        self.path = parts.path
+        self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\nX-Concurrent: 1\r\n"
+        self.connections: list[_Connection] = []
+
+    def connection(self) -> _Connection:
+        """The best one for the next request."""
+        fewest = None
+        for connection in self.connections:
+            if connection.retired:
+                self.connections = [c for c in self.connections if not c.closed.done()]
+            elif len(connection) == 0:
+                return connection
+            elif fewest is None or len(connection) < len(fewest):
+                fewest = connection
+        if fewest is None or sum(not c.retired for c in self.connections) < CONNECTIONS_MAX:
+            fewest = _Connection(self)
+            self.connections.append(fewest)
+        return fewest
+
+
+class Connections:
+    """Of one client, for one event loop."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, _Replica] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
+
+    async def exchange(
+        self, url: str, method: str, path: str, fields: str, body: bytes | None, seconds: float
+    ) -> Received:
+        """Send one request to the replica at this base URL and wait for the answer. fields: lines, each with its CRLF.
+
+        NotConnected, Broken, or TimeoutError after so many seconds. Cancellable; then it may have been received."""
+        replica = self._replicas.get(url)
+        if replica is None:
+            replica = self._replicas[url] = _Replica(url)
+        length = "" if body is None else f"Content-Length: {len(body)}\r\n"
+        data = f"{method} {replica.path}{path}{replica.line_end}{fields}{length}\r\n".encode() + (body or b"")
+        loop = asyncio.get_running_loop()
+        exchange = _Exchange(loop.create_future(), loop.time() + seconds)
+        connection = replica.connection()
+        connection.send(data, exchange)
+        if exchange.deadline < self._alarm_at:
+            self._set_alarm(exchange.deadline)
+        try:
+            return await exchange.answer
+        except asyncio.CancelledError:
+            connection.retire()
+            raise
+
+    def _set_alarm(self, at: float) -> None:
+        """One timer for all, armed no later than the first deadline. An earlier one stays: it looks again."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = asyncio.get_running_loop().call_at(at, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm, self._alarm_at = None, math.inf
+        now = asyncio.get_running_loop().time()
+        nearest = min((c.time_up(now) for r in self._replicas.values() for c in list(r.connections)), default=math.inf)
+        if nearest < math.inf:
+            self._set_alarm(nearest)
+
+    async def close(self) -> None:
+        """Close every connection. Idempotent."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        connections = [c for r in self._replicas.values() for c in r.connections]
+        for connection in connections:
+            connection.end(Broken("the client was closed"))
+        await asyncio.gather(*(c.closed for c in connections))
