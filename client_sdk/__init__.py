@@ -11,7 +11,7 @@
             t.put("n", str(2 * int(await t.get("n") or "1")))
         await store.transact(double)
 
-Needs aiohttp, msgspec and tenacity, and nothing of the server.
+Needs msgspec and tenacity, and nothing of the server.
 
 Retries. A write carries an id (a UUIDv7) made before its first attempt; the cluster applies an id once and answers a
 repetition with the first result. The client repeats a request when the connection failed or the server says that it

@@ -48,9 +48,10 @@ class _Exchange(NamedTuple):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, from before it is made. retired: it gets no further request."""
+    """One connection, from before it is made. closed: done once it is over."""
 
     def __init__(self, replica: _Replica):
+        self._replica = replica
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = ResponseReader()
@@ -58,15 +59,16 @@ class _Connection(asyncio.Protocol):
         self._waiting: deque[_Exchange] = deque()
         self._out: list[bytes] = []
         self._flushing = False
-        self.retired = False
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._connecting = self._loop.create_task(self._connect(replica))
+        self._connecting = self._loop.create_task(self._connect())
         self._connecting.add_done_callback(self._connected)
 
-    def __len__(self) -> int:
+    @property
+    def under_way(self) -> int:
         return len(self._waiting)
 
-    async def _connect(self, replica: _Replica) -> None:
+    async def _connect(self) -> None:
+        replica = self._replica
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 await self._loop.create_connection(lambda: self, replica.host, replica.port, ssl=replica.tls)
@@ -134,13 +136,13 @@ class _Connection(asyncio.Protocol):
 
     def retire(self) -> None:
         """An answer is late, or nobody wants it any longer: what is sent behind it might wait for nothing."""
-        self.retired = True
+        self._replica.retire(self)
         if all(e.answer.done() for e in self._waiting):
             self.end(Broken("nobody waits for an answer"))
 
     def end(self, error: OSError) -> None:
         """Close it; those who wait get `error`. Idempotent."""
-        self.retired = True
+        self._replica.retire(self)
         if self._transport is None:
             self._connecting.cancel()
         else:
@@ -152,7 +154,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Replica:
-    """Where a base URL leads, and the connections there."""
+    """Where a base URL leads. in_use: connections that get requests; retired: those that are about to be closed."""
 
     def __init__(self, url: str):
         parts = urlsplit(url)
@@ -162,26 +164,31 @@ class _Replica:
         self.tls = ssl.create_default_context() if secure else None
         self.path = parts.path
         self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\nX-Concurrent: 1\r\n"
-        self.connections: list[_Connection] = []
+        self.in_use: list[_Connection] = []
+        self.retired: list[_Connection] = []
 
     def connection(self) -> _Connection:
         """The best one for the next request."""
-        fewest = None
-        for connection in self.connections:
-            if connection.retired:
-                self.connections = [c for c in self.connections if not c.closed.done()]
-            elif len(connection) == 0:
-                return connection
-            elif fewest is None or len(connection) < len(fewest):
-                fewest = connection
-        if fewest is None or sum(not c.retired for c in self.connections) < CONNECTIONS_MAX:
-            fewest = _Connection(self)
-            self.connections.append(fewest)
-        return fewest
+        fewest = min(self.in_use, key=lambda c: c.under_way, default=None)
+        if fewest is not None and (not fewest.under_way or len(self.in_use) == CONNECTIONS_MAX):
+            return fewest
+        self.in_use.append(_Connection(self))
+        return self.in_use[-1]
+
+    def retire(self, connection: _Connection) -> None:
+        """No further request for it. Idempotent."""
+        if connection in self.in_use:
+            self.in_use.remove(connection)
+            self.retired = [c for c in self.retired if not c.closed.done()]
+            self.retired.append(connection)
+
+    @property
+    def connections(self) -> list[_Connection]:
+        return [*self.in_use, *self.retired]
 
 
 class Connections:
-    """Of one client, for one event loop."""
+    """Those of one client, for one event loop."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
@@ -221,7 +228,7 @@ class Connections:
     def _on_alarm(self) -> None:
         self._alarm, self._alarm_at = None, math.inf
         now = asyncio.get_running_loop().time()
-        nearest = min((c.time_up(now) for r in self._replicas.values() for c in list(r.connections)), default=math.inf)
+        nearest = min((c.time_up(now) for r in self._replicas.values() for c in r.connections), default=math.inf)
         if nearest < math.inf:
             self._set_alarm(nearest)
 

@@ -40,7 +40,7 @@ SHARES = (0.25, 0.5, 0.75)
 """Of saturation, at which open loop is measured."""
 LOADS = ("own", "wrk")
 LATENCY_US_MAX = 60_000_000
-LIBRARIES = ("aiohttp", "lmdb", "msgpack", "msgspec", "tenacity")
+LIBRARIES = ("lmdb", "msgpack", "msgspec", "tenacity")
 _OVERHEAD_SECONDS = 0.4
 
 

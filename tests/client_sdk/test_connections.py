@@ -1,0 +1,198 @@
+"""Few connections, many requests under way: every answer reaches whoever asked, and no failure passes for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from client_sdk.connections import CONNECTIONS_MAX, Broken, Connections, NotConnected, Received
+from kvstore.api.http1 import RequestReader
+from tests.multicast.live import eventually
+from tests.ports import free_ports
+
+Answer = Callable[["Server", str, bytes], Awaitable[bytes]]
+
+
+def ok(text: str) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+
+
+class Server:
+    """Answers what `answer` gives for (target, body), in order. ends: each connection after one answer."""
+
+    def __init__(self, answer: Answer):
+        self._answer = answer
+        self.ends = False
+        self.writers: list[asyncio.StreamWriter] = []
+        self.seen: list[str] = []
+        self.release = asyncio.Event()
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        requests, tasks = RequestReader(), asyncio.Queue[asyncio.Task[bytes] | None]()
+
+        async def write() -> None:
+            while (task := await tasks.get()) is not None:
+                writer.write(await task)
+                if self.ends:
+                    break
+            writer.close()
+
+        writing = asyncio.create_task(write())
+        while data := await reader.read(65536):
+            requests.feed(data)
+            while (head := requests.head()) is not None:
+                body = requests.body(1 << 24)
+                while body is None:
+                    requests.feed(await reader.read(65536))
+                    body = requests.body(1 << 24)
+                assert head.fields.values["x-concurrent"] == "1"
+                self.seen.append(head.target)
+                tasks.put_nowait(asyncio.create_task(self._answer(self, head.target, body)))
+        tasks.put_nowait(None)
+        await writing
+
+    @property
+    def connections(self) -> int:
+        return len(self.writers)
+
+
+@asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[tuple[Server, Connections]]:
+    server, client = Server(answer), Connections()
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield server, client
+    finally:
+        await client.close()
+        server.release.set()
+        listener.close()
+        await listener.wait_closed()
+        for writer in server.writers:
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+def get(client: Connections, server: Server, target: str, seconds: float = 5.0) -> asyncio.Task[Received]:
+    return asyncio.ensure_future(client.exchange(server.url, "GET", target, "", None, seconds))
+
+
+async def echo(server: Server, target: str, body: bytes) -> bytes:
+    return ok(f"{target} {body.decode()}")
+
+
+async def hold(server: Server, target: str, body: bytes) -> bytes:
+    if target.startswith("/held"):
+        await server.release.wait()
+    return ok(target)
+
+
+async def test_many_requests_share_few_connections_and_each_gets_its_answer() -> None:
+    async with serving(echo) as (server, client):
+        asked = [client.exchange(server.url, "PUT", f"/{i}", "", b"%d" % i, 5.0) for i in range(300)]
+        answers = await asyncio.gather(*asked)
+        assert [a.body for a in answers] == [b"/%d %d" % (i, i) for i in range(300)]
+        assert server.connections == CONNECTIONS_MAX
+
+
+async def test_one_request_after_the_other_needs_one_connection() -> None:
+    async with serving(echo) as (server, client):
+        for i in range(5):
+            assert (await get(client, server, f"/{i}")).body == b"/%d " % i
+        assert server.connections == 1
+
+
+async def test_a_free_connection_is_preferred_to_one_that_waits() -> None:
+    async with serving(hold) as (server, client):
+        held = get(client, server, "/held")
+        await eventually(lambda: server.seen == ["/held"])
+        for _ in range(3):
+            assert (await get(client, server, "/free")).status == 200
+        assert server.connections == 2 and not held.done()
+        server.release.set()
+        assert (await held).body == b"/held"
+
+
+async def test_a_connection_with_a_late_answer_gets_no_more_requests_and_those_behind_it_are_not_lost() -> None:
+    async with serving(hold) as (server, client):
+        late = [get(client, server, f"/held{i}", 0.1) for i in range(CONNECTIONS_MAX)]
+        behind = get(client, server, "/behind")
+        for task in late:
+            with pytest.raises(TimeoutError):
+                await task
+        assert (await get(client, server, "/other")).body == b"/other"
+        assert server.connections == CONNECTIONS_MAX + 1 and not behind.done()
+        server.release.set()
+        assert (await behind).body == b"/behind"
+
+
+async def test_a_request_that_is_given_up_leaves_its_answer_to_nobody() -> None:
+    async with serving(hold) as (server, client):
+        given_up = get(client, server, "/held")
+        await eventually(lambda: server.seen == ["/held"])
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        assert (await get(client, server, "/next")).body == b"/next"
+        server.release.set()
+        assert (await get(client, server, "/last")).body == b"/last"
+
+
+async def test_where_nobody_listens_nothing_was_sent() -> None:
+    client = Connections()
+    [port] = free_ports(1)
+    with pytest.raises(NotConnected):
+        await client.exchange(f"http://127.0.0.1:{port}", "GET", "/", "", None, 5.0)
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfour",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\nno length",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000,
+    ],
+    ids=["nothing", "half", "no HTTP", "no length", "two lengths", "too large", "bad chunk", "endless head"],
+)
+async def test_what_is_no_answer_leaves_it_open_whether_the_request_was_received(answer: bytes) -> None:
+    async def say(server: Server, target: str, body: bytes) -> bytes:
+        return answer
+
+    async with serving(say) as (server, client):
+        server.ends = True
+        with pytest.raises(Broken):
+            await get(client, server, "/")
+
+
+async def test_answers_in_chunks_and_interim_ones_and_those_that_close() -> None:
+    async def strange(server: Server, target: str, body: bytes) -> bytes:
+        if target == "/chunked":
+            return b"HTTP/1.1 200 OK\r\nEtag: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
+        if target == "/interim":
+            return b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 304 Not Modified\r\n\r\n"
+        return b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+    async with serving(strange) as (server, client):
+        assert await get(client, server, "/chunked") == (200, {"etag": "x", "transfer-encoding": "chunked"}, b"abc")
+        assert (await get(client, server, "/interim")).status == 304
+        for connections in (1, 2):
+            assert (await get(client, server, "/close")).status == 200
+            assert server.connections == connections
+
+
+async def test_closing_ends_what_is_under_way() -> None:
+    async with serving(hold) as (server, client):
+        held = get(client, server, "/held")
+        await eventually(lambda: server.seen == ["/held"])
+        await client.close()
+        with pytest.raises(Broken):
+            await held
