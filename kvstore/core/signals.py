@@ -40,12 +40,13 @@ EARLY_MANY = 1000
 
 SignalRule = Literal["rule", "delivery", "off"]
 """When a shard signals: by the store's rule; at delivery; never, so that there are only votes. The last two are unsafe
-with a protocol whose `strict_groups_max` is bounded; the simulator shows how."""
+with a protocol whose `strict_groups_max` is bounded; the simulator shows how. Where nobody signals, a transaction may
+take effect in some of its shards alone if another one knows its id with another body."""
 
 
 def signals_for(strict_groups_max: int | None) -> SignalRule:
-    """What the store needs of a protocol that says this of itself."""
-    return "off" if strict_groups_max is None else "rule"
+    """What the store needs of a protocol that says this of itself: if delivery is strict, only the votes on ids."""
+    return "delivery" if strict_groups_max is None else "rule"
 
 
 _NO_OBJECTION = Vote()

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kvstore.api.model import Range, Transaction
-from kvstore.core.audit import APPLIED, EXPIRED, REPEATED
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
+from kvstore.core.messages import Answered
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
@@ -66,20 +67,17 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
     applied: dict[MessageId, dict[GroupId, Executed]] = {}
     seen: set[MessageId] = set()
     for shard, log in logs.items():
-        known: set[MessageId] = set()
+        first: dict[MessageId, Executed] = {}
         for executed in log:
             if executed.outcome is None or executed.outcome.id:
                 seen.add(executed.id)
             if executed.outcome is None:
                 continue
-            if executed.outcome.status == REPEATED and executed.id not in known:
-                violations.append(f"{executed.id.hex()} is called a repetition in shard {shard} and is the first")
+            violations += _misjudged(executed, executed.outcome.status, first.get(executed.id))
             if executed.outcome.status != EXPIRED:
-                known.add(executed.id)
+                first.setdefault(executed.id, executed)
             if executed.outcome.status != APPLIED:
                 continue
-            if executed.expired:
-                violations.append(f"{executed.id.hex()} came too late in shard {shard} and was applied")
             places = applied.setdefault(executed.id, {})
             if shard in places:
                 violations.append(f"{executed.id.hex()} was applied twice in shard {shard}")
@@ -90,6 +88,8 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
             violations.append(f"{message_id.hex()} was applied in shards {sorted(places)}, not {some.destinations}")
         if len({(e.version, e.outcome.succeeded) for e in places.values() if e.outcome}) != 1:
             violations.append(f"{message_id.hex()} ended differently in different shards")
+        if any([e.transaction != some.transaction for e in places.values()]):
+            violations.append(f"{message_id.hex()} was applied in different shards as different transactions")
     versions = {executed.version for places in applied.values() for executed in places.values()}
     for message_id, operation in history.operations.items():
         known_here = message_id in applied if operation.unnamed is None else _version(operation) in versions
@@ -99,6 +99,20 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
             violations.append(f"{message_id.hex()} ({operation.f}) was called without effect and was applied")
     violations += [f"{i.hex()} was executed, but no client asked for it" for i in seen if i not in history.operations]
     return violations
+
+
+def _misjudged(executed: Executed, status: int, first: Executed | None) -> Iterator[str]:
+    """Whether it came too late, or was there before, follows from the log of one shard. first: of this id, in time."""
+    name, same = executed.id.hex(), first is not None and first.transaction == executed.transaction
+    applied = first is not None and first.outcome is not None and first.outcome.status == APPLIED
+    if status == REPEATED and not same:
+        yield f"{name} is called a repetition at position {executed.position} and is the first"
+    if status == MISMATCH and same and applied:
+        yield f"{name} is called another transaction at position {executed.position} and is a repetition"
+    if status == EXPIRED and not executed.expired:
+        yield f"{name} came in time at position {executed.position} and is called too late"
+    if status == APPLIED and executed.expired:
+        yield f"{name} came too late at position {executed.position} and was applied"
 
 
 def reads(logs: Logs) -> list[str]:
@@ -138,12 +152,23 @@ def answers(logs: Logs, history: History) -> list[str]:
             continue
         if (result.version, result.succeeded) != known[:2]:
             violations.append(f"{message_id.hex()} was answered {result.version}, the journals say {known[0]}")
+        second = operation.second
+        if second is not None and not same_answer(operation, second):
+            violations.append(f"{message_id.hex()} was answered {result}, and through another replica {second.result}")
         if operation.results_omitted:
             continue
         for key, version in reads_of(operation).items():
             if known[2].get(key) != version:
                 violations.append(f"{message_id.hex()}: the client read {key!r} at {version}, the journals differ")
     return violations
+
+
+def same_answer(operation: Operated, second: Answered) -> bool:
+    """Whether a repetition was told the same, as far as the result was not too large."""
+    told = operation.result
+    if told is None or operation.results_omitted or second.results_omitted:
+        return told is None or (told.version, told.succeeded) == (second.result.version, second.result.succeeded)
+    return told == second.result
 
 
 def _version(operation: Operated) -> Timestamp:

@@ -1,4 +1,9 @@
-"""Sequential clients of a simulated cluster: a seeded workload, repetitions through other replicas, and the history."""
+"""Clients of a simulated cluster: a seeded workload, repetitions through other replicas, and the history.
+
+Each client is sequential. Now and then a crowd comes at once, so that bundles carry several transactions; some ask a
+second replica under the same id while the first is still at it; and some ids are used by somebody else, for something
+else: then one of both takes effect.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,15 @@ LONGEST_US = 10_000_000
 REFUSALS = 30
 """So often a client tries when it is told that nothing was done and that it may try again."""
 
+CROWDS = 0.1
+"""With so many of its operations a client brings others along, who ask one replica at one instant."""
+COMPANIONS_MAX = 12
+IMPATIENT = 0.15
+"""So many operations are asked of a second replica soon."""
+CONTESTED = 0.05
+"""So many ids are used for something else, too."""
+_SOON_US = (0, 1_000, 5_000, 50_000, 300_000)
+
 _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get", 8), ("append", 8), ("swap", 8),
         ("delete", 2), ("scan", 2))  # fmt: skip
 
@@ -37,7 +51,8 @@ _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get
 class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
     refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
-    the id here is that of the history alone."""
+    the id here is that of the history alone. impatient: asked of two replicas at a time; second: what the other one
+    answered. contested: the id was used for something else, too."""
 
     id: MessageId
     f: str
@@ -49,6 +64,9 @@ class Operated(msgspec.Struct):
     refused: str = ""
     results_omitted: bool = False
     unnamed: int | None = None
+    impatient: bool = False
+    second: Answered | None = None
+    contested: bool = False
 
 
 class History:
@@ -62,7 +80,7 @@ class History:
         """`operation` is about to be sent."""
         self.operations[operation.id] = operation
         txn = operation.transaction
-        asked = audit.asked(txn.compare, txn.success, txn.failure)
+        asked = audit.asked(txn.compare, txn.success, txn.failure) if not operation.contested else None
         self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f, asked=asked))
 
     def end(self, process: int, type_: str, at_us: int, operation: Operated, error: str = "") -> None:
@@ -145,6 +163,17 @@ class Workload:
         """The number-th client."""
         return Client(self, rng)
 
+    def crowd(self, replica: ProcessId, size: int) -> None:
+        """So many clients with one operation each, all of this replica at this instant."""
+
+        def done(operation: Operated) -> None:
+            self.running -= 1
+
+        for _ in range(size):
+            self.running += 1
+            client = Prober(self, random.Random(f"{self._seed}/companion {self._processes}"), replica)
+            client.operate(*client.drawn(), done)
+
     def new_process(self) -> int:
         """A number for a client's sequence of operations in the history."""
         self._processes += 1
@@ -195,10 +224,24 @@ class Client:
         self._world.after(self._rng.randint(0, 30_000), self._choose)
 
     def _choose(self) -> None:
-        f = self._rng.choices([name for name, _ in _MIX], [weight for _, weight in _MIX])[0]
-        self.operate(f, getattr(self, f"_{f}")(), self.go_on)
+        rng = self._rng
+        if rng.random() < CROWDS:
+            self._workload.crowd(rng.choice(self._world.topology.processes), rng.randint(2, COMPANIONS_MAX))
+        self.operate(*self.drawn(), self.go_on, rng.random() < IMPATIENT, rng.random() < CONTESTED)
 
-    def operate(self, f: str, transaction: Transaction, done: Callable[[Operated], None]) -> None:
+    def drawn(self) -> tuple[str, Transaction]:
+        """What to do next, and its name."""
+        f = self._rng.choices([name for name, _ in _MIX], [weight for _, weight in _MIX])[0]
+        return f, getattr(self, f"_{f}")()
+
+    def operate(
+        self,
+        f: str,
+        transaction: Transaction,
+        done: Callable[[Operated], None],
+        impatient: bool = False,
+        contested: bool = False,
+    ) -> None:
         """Get it executed, by repeating it if need be; `done` in any case. Half of the gets are asked once, without an
         id."""
         message_id = self._workload.new_id()
@@ -206,8 +249,34 @@ class Client:
         first = transaction.success[0]
         if f == "get" and isinstance(first, Get) and message_id[-1] & 1:
             operation.unnamed = self._workload.cluster.shard_map.shard_of(first.key)
+        else:
+            operation.impatient, operation.contested = impatient, contested
         self._workload.history.invoke(self._process, self._world.now, operation)
-        self._attempt(operation, 1, False, done)
+        self._attempt(operation, 1, operation.impatient, done)
+        if operation.impatient:
+            self._ask_soon(operation, transaction)
+        if operation.contested:
+            self._ask_soon(operation, self._something_else(transaction))
+
+    def _something_else(self, transaction: Transaction) -> Transaction:
+        """Not this; some shard gets both, or nobody could tell."""
+        shards_of = self._workload.cluster.shard_map.shards_of
+        while True:
+            other = self.drawn()[1]
+            if other != transaction and not set(shards_of(other)).isdisjoint(shards_of(transaction)):
+                return other
+
+    def _ask_soon(self, operation: Operated, transaction: Transaction) -> None:
+        """Ask any replica for this under the operation's id."""
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, Answered) and transaction is operation.transaction:
+                operation.second = answer
+
+        rng, world = self._rng, self._world
+        replica = rng.choice(world.topology.processes)
+        request = Execute(operation.id, transaction)
+        world.after(rng.choice(_SOON_US), lambda: world.request(replica, request, answered))
 
     def entry(self, operation: Operated, attempt: int) -> ProcessId:
         """The replica to ask in the attempt-th attempt."""
@@ -240,8 +309,11 @@ class Client:
             else:
                 operation.result, operation.results_omitted = answer.result, answer.results_omitted
                 history.end(self._process, "ok", now, operation)
-        elif isinstance(answer, Refused) and (answer.code == "expired" or (not uncertain and not answer.retryable)):
+        elif isinstance(answer, Refused) and (
+            answer.code in ("expired", "id_reused") or (not uncertain and not answer.retryable)
+        ):
             operation.failed, operation.refused = answer.outcome == "not_applied", answer.code
+            operation.failed &= not operation.contested  # something has been done under this id, perhaps
             history.end(self._process, "fail" if operation.failed else "info", now, operation, answer.code)
         elif operation.unnamed is None and attempt < (REFUSALS if isinstance(answer, Refused) else ATTEMPTS):
             uncertain = uncertain or not isinstance(answer, Refused) or answer.outcome == "unknown"

@@ -12,7 +12,7 @@ import msgspec
 from kvstore.api.model import Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import Outcome, decode_outcomes
-from kvstore.core.bundles import decode_bundle, decode_transaction, unnamed_id, version_of
+from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, unnamed_id, version_of
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import MemoryBackend
@@ -28,7 +28,7 @@ from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
-from multicast.types import FINAL, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import FINAL, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 DEDUP_WINDOW_US = 20_000_000
 COMMIT_CHANCE = 0.02
@@ -38,8 +38,8 @@ CHECKPOINT_CHANCE = 0.02
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """One transaction in a replica's journal. id: by which its client knows it (`unnamed_id` if it has none). outcome:
-    None while it is not completed."""
+    """One transaction in a replica's journal. id: by which its client knows it (`unnamed_id` if it has none). expired:
+    it came too late for its id. outcome: None while it is not completed."""
 
     position: int
     version: Timestamp
@@ -165,7 +165,7 @@ class SimulatedCluster:
                 delivered.append(record)
             elif type(record) is Completed:
                 records[record.position] = record.record
-        return [_logged(d, records.get(d.position, b"")) for d in delivered]
+        return [_logged(d, records.get(d.position, b""), self.options.dedup_window_us) for d in delivered]
 
     def unfinished(self, dead: Collection[ProcessId] = ()) -> bool:
         """Whether some replica, but for the dead, is down, behind another of its shard, or not readmitted after the
@@ -179,15 +179,14 @@ class SimulatedCluster:
         return False
 
 
-def _logged(d: Delivered, record: bytes) -> Logged:
+def _logged(d: Delivered, record: bytes, window_us: int) -> Logged:
     outcomes = decode_outcomes(record).outcomes if record else None
     found = []
     for index, bundled in enumerate(decode_bundle(d.message)):
         message_id = bundled.id or unnamed_id(d.message.id, index)
         outcome = outcomes[index] if outcomes is not None else None
         version = version_of(d.timestamp, index)
+        expired = d.expired or (bundled.id != NO_ID and 0 < window_us < d.timestamp.time - created_us(bundled.id))
         transaction = decode_transaction(bundled)
-        found.append(
-            Executed(d.position, version, d.expired, message_id, d.message.destinations, transaction, outcome)
-        )
+        found.append(Executed(d.position, version, expired, message_id, d.message.destinations, transaction, outcome))
     return Logged(d.position, d.timestamp, d.message.id, record, found)
