@@ -17,11 +17,13 @@ import kvstore.core.replica
 import kvstore.simulated.cluster
 import multicast.simulation.world
 from kvstore.api.model import Get, Result
+from kvstore.core.bundler import Bundler
+from kvstore.core.bundles import decode_bundle, version_of
 from kvstore.core.clients import Clients
-from kvstore.core.execution import Execution, vote
-from kvstore.core.log import Entry, Log
-from kvstore.core.messages import Answered, Part, decode_shard_result
-from kvstore.core.replica import Fate, Replica
+from kvstore.core.execution import Execution
+from kvstore.core.log import Log
+from kvstore.core.messages import Answered, decode_shard_result
+from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
 from kvstore.core.signals import Signals
 from kvstore.simulated.runner import Outcome, Settings, run_seed
@@ -29,8 +31,9 @@ from kvstore.storage.backend import DATA, META, Changes
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox
 from multicast.records import Delivered
-from multicast.types import AppMessage, MessageId, Timestamp, created_us, new_message_id
+from multicast.types import MessageId, Timestamp
 from tests.planted import FIRST_SEEDS
+from tests.planted.rewriting import rewrite
 
 FAULTS = Settings(protocol="white_box")
 SHORT = Settings(protocol="white_box", seconds=1.0, clients=3)
@@ -44,86 +47,70 @@ _MODULES = (kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluste
 # -- in the replica ---------------------------------------------------------------------------------------------------
 
 
-class VotesReadTooEarly(Replica):
+@rewrite("_blocker", "if self._last_writer:", "if False:")
+class VotesReadTooEarly(Log):
     """A vote is read at delivery, though earlier transactions still write what it depends on."""
 
-    def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
-        self.log = _HastyVotes()
 
-
-class _HastyVotes(Log):
-    def _blocker(self, entry: Entry) -> int:
-        writers, self._last_writer = self._last_writer, {}
-        try:
-            return super()._blocker(entry)
-        finally:
-            self._last_writer = writers
-
-
+@rewrite("_fate", "part = entry.own_part if shard == self.shard else entry.parts.get(shard)", "part = entry.own_part")
 class RemoteVotesIgnored(Replica):
     """A shard goes by its own vote alone: half a transfer happens."""
 
-    def _fate(self, entry: Entry) -> Fate:
-        entry.parts = {shard: Part(part.id, part.digest, vote(entry.plan, self.store)) for shard, part in
-                       entry.parts.items()}  # fmt: skip
-        return super()._fate(entry)
 
-
-class RepetitionUnderAnotherId(Clients):
-    """What is asked again is multicast under a fresh id, so that no protocol can know it for a repetition."""
-
-    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
-        super()._begin(waiting, payload, now, out)
-        if out.submissions and now - created_us(waiting.id) > 500_000:
-            m = out.submissions.pop()
-            fresh = new_message_id(now, int.from_bytes(m.id[8:], "big"))
-            out.submit(AppMessage(fresh, m.destinations, m.payload, m.origin))
+@rewrite(
+    "_multicast",
+    "NO_ID if w.unnamed else w.id, w.body",
+    "NO_ID if w.unnamed else w.id if now - created_us(w.id) < 300_000 else message_id, w.body",
+)
+class RepetitionUnderAnotherId(Bundler):
+    """What is asked again later is multicast under a fresh id, so that nobody can know it for a repetition."""
 
 
 class AnsweredAtDelivery(Replica):
     """The client hears of success before the transaction is complete: of what it would have read if it were."""
 
-    def on_deliver(self, delivery: Delivered, *rest: Any) -> None:
-        message, timestamp = delivery.message, delivery.timestamp
-        waiting = self.clients.requests.by_id.get(message.id)
-        if waiting is not None and len(message.destinations) > 1 and not waiting.transaction.compare:
-            self.clients._finish(waiting, Answered(Result(True, timestamp), results_omitted=True), rest[-1])
-        super().on_deliver(delivery, *rest)
+    def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
+        message, clients = delivery.message, self.clients
+        for index, bundled in enumerate(decode_bundle(message) if len(message.destinations) > 1 else ()):
+            waiting = clients.requests.by_id.get(bundled.id)
+            if waiting is not None and not waiting.transaction.compare:
+                result = Result(True, version_of(delivery.timestamp, index))
+                clients._finish(waiting, Answered(result, results_omitted=True), now, out)
+        super().on_deliver(delivery, outcome, now, out)
 
 
 class AnsweredBeforeOrder(Clients):
     """The client hears of success as soon as its transaction is multicast."""
 
-    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
-        super()._begin(waiting, payload, now, out)
-        if out.submissions and waiting.tokens:
-            self._finish(waiting, Answered(Result(True, Timestamp(now, 0)), results_omitted=True), out)
+    def end_batch(self, now: int, out: ApplicationOutbox) -> None:
+        super().end_batch(now, out)
+        for waiting in [w for w in self.requests.by_id.values() if w.flight is not None and w.tokens]:
+            self._finish(waiting, Answered(Result(True, Timestamp(now, 0)), results_omitted=True), now, out)
 
 
 class SomeResultsAreEnough(Clients):
     """The answer leaves without what some shards have read."""
 
-    def _answer(self, waiting: Waiting, out: ApplicationOutbox) -> bool:
+    def _answer(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> bool:
         for shard in waiting.missing(self._shard_map) if waiting.results else ():
             some = next(iter(waiting.results.values()))
             waiting.results[shard] = msgspec.structs.replace(some, results=[])
-        return super()._answer(waiting, out)
+        return super()._answer(waiting, now, out)
 
 
 class ReadAgainForARepetition(Clients):
     """A repetition is told what the keys hold now instead of what it was told the first time."""
 
-    def _begin(self, waiting: Waiting, payload: bytes, now: int, out: ApplicationOutbox) -> None:
+    def _begin(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
         record, branch = self._store.remembered(waiting.id), waiting.transaction.success
         here = waiting.destinations == (self._peers.shard,)
         if record is None or not here or not all(isinstance(op, Get) for op in branch):
-            return super()._begin(waiting, payload, now, out)
+            return super()._begin(waiting, now, out)
         first = decode_shard_result(record)
         execution = Execution(self._store, first.timestamp)
         execution.run(list(enumerate(branch)))
         results = tuple(result for _, result in execution.results)
-        self._finish(waiting, Answered(Result(True, first.timestamp, results), True), out)
+        self._finish(waiting, Answered(Result(True, first.timestamp, results), True), now, out)
 
 
 class SignalsAtDelivery(Replica):
@@ -147,12 +134,9 @@ class NothingIsPulled(Signals):
         self._last_pull = now
 
 
+@rewrite("_items", "expired = delivery.expired or 0 < window_us <", "expired = len(shards) > 1 and 0 < window_us <")
 class ExpiredIsApplied(Replica):
-    """A delivery that came too late for its id has its effect nevertheless, in shards that wait for nobody."""
-
-    def on_deliver(self, delivery: Delivered, *rest: Any) -> None:
-        expired = delivery.expired and len(delivery.message.destinations) > 1
-        super().on_deliver(msgspec.structs.replace(delivery, expired=expired), *rest)
+    """What came too late for its id has its effect nevertheless, in bundles for one shard."""
 
 
 # -- in the store -----------------------------------------------------------------------------------------------------
@@ -245,7 +229,7 @@ class Planted(NamedTuple):
 
 
 PLANTED_IN_STORE = (
-    Planted("votes_read_too_early", "agreement", VotesReadTooEarly),
+    Planted("votes_read_too_early", "agreement", core=VotesReadTooEarly),
     Planted("remote_votes_ignored", "exactly once", RemoteVotesIgnored),
     Planted("remote_votes_ignored", "conservation", RemoteVotesIgnored),
     Planted("repetition_under_another_id", "exactly once", core=RepetitionUnderAnotherId),
@@ -260,5 +244,5 @@ PLANTED_IN_STORE = (
     Planted("commit_forgets_position", "exception", store=CommitForgetsPosition),
     Planted("reads_the_committed", "reads", store=ReadsTheCommitted),
     Planted("scans_miss_the_buffer", "agreement", store=ScansMissTheBuffer),
-    Planted("forgets_at_once", "liveness", store=ForgetsAtOnce),
+    Planted("forgets_at_once", "exactly once", store=ForgetsAtOnce),
 )

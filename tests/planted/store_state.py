@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from kvstore.core.bundler import Bundler
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Log
@@ -18,6 +19,7 @@ from tests.planted.rewriting import rewrite
 from tests.planted.store import CHASE, SHORT, Planted
 
 CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small", shards=3)
+ALONE = Settings(protocol="skeen", profile="calm", seconds=1.0, clients=12, shards=1)
 WINDOW = Settings(protocol="white_box", seconds=2.0, clients=4, options={"dedup_window_us": "1000000"})
 
 # -- in the replica ---------------------------------------------------------------------------------------------------
@@ -43,9 +45,9 @@ class PartsNotKept(Signals):
     """Parts are not kept after completion: whoever missed one must do with the result."""
 
 
-@rewrite("on_part_request", "self._clients.tell(sender, message_id)", "pass")
-class NoResultForPart(Signals):
-    """Who asks for a part that is gone does not get the result for it."""
+@rewrite("_pull", "if head.pulls % PULLS_BEFORE_FETCH == 0:", "if False:")
+class NothingIsFetched(Signals):
+    """Who asks in vain for a part that is settled, and gone, does not ask the own shard for the outcome."""
 
 
 @rewrite("_remember", "if first is not None:", "if False:")
@@ -53,7 +55,7 @@ class ExpiredRemembered(Clients):
     """A repetition that came too late takes the place of the first result."""
 
 
-@rewrite("_fate", "succeeded = all(v.holds for v in votes)", "succeeded = any(v.holds for v in votes)")
+@rewrite("_fate", "succeeded = all([v.holds for v in votes])", "succeeded = any([v.holds for v in votes])")
 class OneVoteIsEnough(Replica):
     """A transaction succeeds when the conditions of one shard hold."""
 
@@ -63,12 +65,12 @@ class FirstFailureCounts(Replica):
     """Only the first shard's impossible operation fails a transaction."""
 
 
-@rewrite("_fate", "if entry.expired: return Fate(EXPIRED)", "pass")
+@rewrite("_fate", "if item.expired: return Fate(EXPIRED)", "pass")
 class ExpiryIgnored(Replica):
     """What comes too late for its id has its effect."""
 
 
-@rewrite("_execute", "if fate.status == APPLIED: if len(", "if True:\n            if len(")
+@rewrite("_execute", "if fate.status == APPLIED: if known", "if True:\n            if known")
 class FailedIsApplied(Replica):
     """A transaction that failed in another shard has its effect in this one."""
 
@@ -78,26 +80,12 @@ class FailureNotTold(Replica):
     """A transaction of one shard that fails is called applied."""
 
 
-@rewrite("append", "self.by_id.setdefault(entry.message.id, entry)", "self.by_id[entry.message.id] = entry")
-class RepetitionTakesPlace(Log):
-    """A repetition that expired takes the place of the first delivery."""
-
-
-@rewrite(
-    "complete",
-    "if self.by_id.get(entry.message.id) is entry: del self.by_id[entry.message.id]",
-    "self.by_id.pop(entry.message.id, None)",
-)
-class BothForgotten(Log):
-    """When one of two deliveries of an id completes, both are forgotten."""
-
-
 @rewrite("on_outcome", "entries[position - entries[0].position]", "entries[position - entries[0].position - 1]")
 class OutcomeOneOff(Replica):
     """A peer's outcome is taken for that of the transaction before."""
 
 
-@rewrite("delivered", "if shard in entry.needed: entry.parts[shard] = part", "pass")
+@rewrite("delivered", "if shard in entry.needed: self._take(entry, shard, part)", "pass")
 class EarlyPartsLost(Signals):
     """Parts that come before the delivery are forgotten."""
 
@@ -115,15 +103,15 @@ class WriterForgotten(Log):
     """When a writer of a key completes, later writers of it are forgotten, too."""
 
 
-@rewrite("_blocker", "entry.plan.condition_keys()", "(c.key for c in entry.plan.compares)")
+@rewrite("_blocker", "item.plan.condition_keys()", "(c.key for c in item.plan.compares)")
 class FallibleNotWaitedFor(Log):
     """A vote on an addition is read though an earlier transaction still writes the key."""
 
 
 @rewrite(
     "append",
-    "entry.written_keys = entry.plan.written_keys()",
-    "entry.written_keys = {op.key for _, op in entry.plan.success if hasattr(op, 'key')}",
+    "entry.written_keys |= item.plan.written_keys()",
+    "entry.written_keys |= {op.key for _, op in item.plan.success if hasattr(op, 'key')}",
 )
 class FailureBranchWritesNothing(Log):
     """A vote is read though the failure branch of an earlier transaction may write the key."""
@@ -137,6 +125,11 @@ class SignalsPastOverlaps(Log):
 @rewrite("append", "if entry.blocker <= self.completed:", "if entry.blocker <= self.completed + 1:")
 class BlockerOneOff(Log):
     """A part is sent when the last transaction but one in its way is complete."""
+
+
+@rewrite("append", "if self.entries or not entry.ready:", "if self.entries:")
+class FirstWriterUnnoticed(Log):
+    """A vote is read though the head of the log still writes what it depends on."""
 
 
 @rewrite("fail", "self.writes = {}", "pass")
@@ -167,6 +160,84 @@ class ExpiredAnswered(Waiting):
 @rewrite("_expired", "if timestamp.time <= created_us(self.id) + REMEMBERED_WINDOWS * self.window_us:", "if True:")
 class ForgottenWithoutEffect(Waiting):
     """A repetition beyond memory is called without effect."""
+
+
+# -- bundles, and ids in them -----------------------------------------------------------------------------------------
+
+
+@rewrite("_fate", "if item.first is not None:", "if item.first is not None and item.first != item.digest:")
+class SecondTakesEffect(Replica):
+    """A repetition in another bundle takes effect, too."""
+
+
+@rewrite("_items", "if first is None and not expired:", "if False:")
+class UndecidedForgotten(Replica):
+    """What is delivered and not yet complete is not known when its id comes again."""
+
+
+@rewrite("_items", "elif (record := remembered(message_id)) is not None:", "elif (record := None) is not None:")
+class CompleteForgotten(Replica):
+    """What is complete is not known when its id comes again."""
+
+
+@rewrite("_remember", "if result.status in (EXPIRED, MISMATCH, REPEATED):", "if result.status in (EXPIRED, MISMATCH):")
+class SecondRemembered(Clients):
+    """That something was a repetition is remembered in place of the first result."""
+
+
+@rewrite("_remember", "return decode_shard_result(first) if result.status != MISMATCH else result", "return result")
+class SecondAnswered(Clients):
+    """A repetition is answered with what it did, which is nothing, instead of the first result."""
+
+
+@rewrite("_remember", "if result.status in (EXPIRED, MISMATCH, REPEATED):", "if result.status in (EXPIRED, REPEATED):")
+class MismatchRemembered(Clients):
+    """A misuse of an id is remembered in place of the first result."""
+
+
+@rewrite("_items", "at.time - created_us(message_id)", "self._now - created_us(message_id)")
+class ExpiryByLocalClock(Replica):
+    """Each replica goes by its own clock when it decides what came too late."""
+
+
+@rewrite("_items", "version_of(at, index)", "version_of(at, 0)")
+class IndexLost(Replica):
+    """All transactions of a bundle write at one version."""
+
+
+@rewrite("_items", "version_of(at, index)", "version_of(at, 0 if self._replaying else index)")
+class IndexLostAtRecovery(Replica):
+    """The same, where a bundle is delivered again when a life begins."""
+
+
+@rewrite("_take", "if several:", "if False:")
+class ConflictsInOneBundle(Bundler):
+    """Shards vote on a transaction before what stands before it in the bundle has taken effect."""
+
+
+@rewrite("_fate", "part.vote(index)", "part.vote(0)")
+class VotesOfAnother(Replica):
+    """The votes on a bundle's first transaction are taken for those on all."""
+
+
+@rewrite("_fate", "if vote.reused: return Fate(MISMATCH)", "pass")
+class ReusedIgnored(Replica):
+    """A transaction takes effect though another shard knows its id with another body."""
+
+
+@rewrite("_multicast", "NO_ID if w.unnamed else w.id, w.body", "NO_ID if w.unnamed else message_id, w.body")
+class BundlesIdForAll(Bundler):
+    """A bundle's own id stands for those of the clients."""
+
+
+@rewrite("finished", "if not flight.open:", "if False:")
+class FlightsNeverEnd(Bundler):
+    """Bundles are under way for ever, until none may leave any more."""
+
+
+@rewrite("completed", "result.id = unnamed_id(message.id, index)", "result.id = unnamed_id(message.id, 0)")
+class UnnamedIndexLost(Clients):
+    """The reads of a bundle that have no ids are all known by that of the first."""
 
 
 # -- in the store -----------------------------------------------------------------------------------------------------
@@ -265,12 +336,21 @@ PLANTED_IN_STORE = (
     *_replica(
         OneVoteIsEnough, FirstFailureCounts, FailedIsApplied, FailureNotTold, OutcomeOneOff, NoProgressByParts
     ),
-    *_core(ExpiredRemembered, RepetitionTakesPlace, BothForgotten, settings=WINDOW),
+    *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
-        SettledElsewhere, SettledTheWrongWay, PartsNotKept, NoResultForPart, EarlyPartsLost,
-        WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, FailedWrites, OwnWritesUnread,
-        FailureBranchNeedsNothing, LastDueFirst,
+        SettledElsewhere, SettledTheWrongWay, PartsNotKept, NothingIsFetched, EarlyPartsLost,
+        WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, FirstWriterUnnoticed, FailedWrites,
+        OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst,
     ),
+    *_replica(
+        SecondTakesEffect, UndecidedForgotten, CompleteForgotten, IndexLost, IndexLostAtRecovery, VotesOfAnother,
+        ReusedIgnored,
+    ),
+    *_replica(ExpiryByLocalClock, settings=WINDOW),
+    *_core(
+        SecondRemembered, SecondAnswered, MismatchRemembered, ConflictsInOneBundle, BundlesIdForAll, UnnamedIndexLost,
+    ),
+    *_core(FlightsNeverEnd, settings=ALONE),
     *_core(BlockerOneOff, settings=CALM),
     *_core(SignalsPastOverlaps, settings=CHASE),
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
