@@ -37,11 +37,11 @@ def bench_command(
     kinds: Annotated[
         str | None,
         typer.Option(
-            help="Of put, get, txn1, txn (transactions of one, two shards), ycsb-a to ycsb-f (ycsb: all six)."
-            " Default: put,get,txn1,txn; with --protocols txn1,txn."
+            help="Of put, get, txn1, txn (transactions of one, two shards), ycsb-load, ycsb-a to ycsb-f (ycsb: all of"
+            " those). Default: put,get,txn1,txn; with --protocols txn1,txn."
         ),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Per measurement. Default: 4; with --against 1.75.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Per measurement. Default: 4; with --against 1.5.")] = None,
     open_loop: Annotated[
         bool, typer.Option("--open", help="Then also in open loop, at 25, 50 and 75 % of the throughput just measured.")
     ] = False,

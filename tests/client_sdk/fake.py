@@ -129,6 +129,7 @@ class FakeCluster:
         numbers = {
             "process_cpu_seconds_total": len(self.replicas[number].seen) / 1000,
             "kvstore_fdatasync_us_p50": 500,
+            "process_resident_memory_bytes": 2**20,
             "kvstore_journal_bytes": 100 * len(self.replicas[number].seen),
             "kvstore_store_bundles": self.applied,
             "kvstore_store_bundled": 3 * self.applied,

@@ -57,6 +57,7 @@ async def test_costs_are_told_per_request() -> None:
     assert line.costs.follower_us == 0
     assert line.costs.load_us is not None and line.costs.load_us > 0
     assert line.costs.bundle == 3
+    assert line.costs.memory_mib == 4
     assert line.costs.syncs is None
 
 

@@ -138,7 +138,7 @@ def test_uniform_is_even() -> None:
 
 def test_workloads_are_those_of_the_paper() -> None:
     assert {name: mix.shares.get("read", 0) for name, mix in MIXES.items()} == {
-        "a": 0.5, "b": 0.95, "c": 1.0, "d": 0.95, "e": 0, "f": 0.5,
+        "load": 0, "a": 0.5, "b": 0.95, "c": 1.0, "d": 0.95, "e": 0, "f": 0.5,
     }  # fmt: skip
     assert all(sum(mix.shares.values()) == pytest.approx(1) for mix in MIXES.values())
     assert len({key_of(record) for record in range(1000)}) == 1000

@@ -37,8 +37,8 @@ STORES = {ETCD: 1, BY_GRPC: 1, "1 shard": 1, "2 shards": 2}
 REPLICAS = 3
 PROTOCOL = "white_box"
 ROUNDS = 3
-SECONDS = 1.75
-WARMUP_SECONDS = 0.4
+SECONDS = 1.5
+WARMUP_SECONDS = 0.3
 
 
 class Row(msgspec.Struct, kw_only=True):

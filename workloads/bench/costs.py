@@ -12,17 +12,19 @@ import msgspec
 
 _PLAIN = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*) ([-+0-9.eE]+|NaN)$", re.M)
 _SECONDS = 3.0
+_MEMORY = "process_resident_memory_bytes"
 
 Numbers = dict[str, float]
 """A server's metrics without labels: name -> value."""
 
 
 class Costs(msgspec.Struct, kw_only=True):
-    """Per request, of everything between two looks at the servers; None: they do not tell.
+    """Per request (but for memory), of everything between two looks at the servers; None: they do not tell.
 
     leader_us, follower_us: processor time of all leaders that clients asked, and of all other replicas, together,
     microseconds (counted in ticks of 10 ms: short measurements are coarse). load_us: of the load generator.
     syncs, journal_bytes: of the leaders' journals (etcd: of its write-ahead log).
+    memory_mib: of all servers together, afterwards.
     bundle: transactions per bundle that was multicast. batch: requests per batch of a leader's engine.
     """
 
@@ -31,6 +33,7 @@ class Costs(msgspec.Struct, kw_only=True):
     load_us: float | None = None
     syncs: float | None = None
     journal_bytes: float | None = None
+    memory_mib: float | None = None
     bundle: float | None = None
     batch: float | None = None
 
@@ -76,6 +79,7 @@ def between(
     def each(amount: float | None, scale: float = 1.0) -> float | None:
         return None if amount is None else round(amount * scale / requests, 2)
 
+    memory = [numbers[_MEMORY] for numbers in after.values() if _MEMORY in numbers]
     batches = spent(leaders, "kvstore_batches")
     bundles, bundled = spent(list(after), "kvstore_store_bundles"), spent(list(after), "kvstore_store_bundled")
     return Costs(
@@ -84,6 +88,7 @@ def between(
         load_us=round(load_ns / 1000 / requests, 2),
         syncs=each(spent(leaders, "kvstore_syncs", "etcd_disk_wal_fsync_duration_seconds_count")),
         journal_bytes=each(spent(leaders, "kvstore_journal_bytes", "etcd_disk_wal_write_bytes_total")),
+        memory_mib=round(sum(memory) / 2**20, 1) if memory else None,
         bundle=round(bundled / bundles, 2) if bundles and bundled is not None else None,
         batch=round(requests / batches, 2) if batches else None,
     )

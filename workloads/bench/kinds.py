@@ -4,7 +4,7 @@
     get       a linearizable read of a random key
     txn1      two comparisons and two puts, on keys of one shard
     txn       the same, on keys of two shards
-    ycsb-a    ... ycsb-f: see `workloads.bench.ycsb`
+    ycsb-load, ycsb-a ... ycsb-f: see `workloads.bench.ycsb`
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def title(kind: str) -> str:
 
 
 def chosen(text: str) -> tuple[str, ...]:
-    """The kinds of `put,txn`; `ycsb` stands for its six. ValueError names one that is unknown."""
+    """The kinds of `put,txn`; `ycsb` stands for all of its. ValueError names one that is unknown."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     return tuple(dict.fromkeys(kind for name in names for kind in (YCSB if name == "ycsb" else (name,))))
 
@@ -37,7 +37,7 @@ def chosen(text: str) -> tuple[str, ...]:
 def check_kinds(kinds: Sequence[str], value_bytes: int, records: int, distribution: str) -> None:
     """ValueError that names the option and its limits."""
     if unknown := [kind for kind in kinds if kind not in ALL_KINDS]:
-        raise ValueError(f"kinds: {', '.join(ALL_KINDS)} (ycsb: all six), not {unknown[0]!r}")
+        raise ValueError(f"kinds: {', '.join(ALL_KINDS)} (ycsb: all of those), not {unknown[0]!r}")
     if not kinds:
         raise ValueError(f"kinds: at least one of {', '.join(ALL_KINDS)}")
     if not 1 <= value_bytes <= 65536 or not 100 <= records <= 1_000_000:

@@ -11,6 +11,7 @@ One thread, one epoll, plain sockets.
 from __future__ import annotations
 
 import random
+import resource
 import select
 import time
 from collections import Counter, deque
@@ -22,6 +23,7 @@ from workloads.bench.connection import LOST, Connection
 DRAIN_SECONDS = 6.0
 PAUSE_AFTER_ERROR_NS = 20_000_000
 _POLL_SECONDS = 0.1
+_DESCRIPTORS_OF_OTHERS = 128
 
 Request = tuple[int, bytes]
 """(which server, by its place among the store's, and the request as it goes over the wire)"""
@@ -100,6 +102,7 @@ class Load:
 
     def run(self) -> Tally:
         """Connect, warm up, measure, let what is under way finish. OSError if a server cannot be reached."""
+        _allow_descriptors(self._clients_wanted * len(self.urls))
         # The first descriptor of all is a small one, as `select` needs it.
         self._poll = select.epoll()
         try:
@@ -236,3 +239,12 @@ class Load:
                 self._pause(client, now)
             else:
                 self._rest(client, now)
+
+
+def _allow_descriptors(connections: int) -> None:
+    """As far as this process may: shells often start with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _DESCRIPTORS_OF_OTHERS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -311,19 +311,20 @@ def clients_text(line: Line) -> str:
     return str(line.clients) if line.rate is None else f"{line.rate:,.0f}/s"
 
 
-COST_HEADINGS = ("leader µs", "followers µs", "load µs", "bundle", "batch", "syncs", "bytes")
+COST_HEADINGS = ("leader µs", "followers µs", "load µs", "bundle", "batch", "syncs", "bytes", "MiB")
 
 
 def cost_cells(spent: Costs) -> list[str]:
     """The cells under COST_HEADINGS."""
     values = ((spent.leader_us, 0), (spent.follower_us, 0), (spent.load_us, 0), (spent.bundle, 1), (spent.batch, 1),
-              (spent.syncs, 2), (spent.journal_bytes, 0))  # fmt: skip
+              (spent.syncs, 2), (spent.journal_bytes, 0), (spent.memory_mib, 0))  # fmt: skip
     return ["-" if value is None else f"{value:,.{digits}f}" for value, digits in values]
 
 
 COSTS_EXPLAINED = (
     "µs: processor time per request, of all leaders, all followers, and the load generator. bundle: transactions per "
-    "multicast; batch: requests per batch of a leader; syncs, bytes: of the leaders' journals, per request."
+    "multicast; batch: requests per batch of a leader; syncs, bytes: of the leaders' journals, per request; MiB: the "
+    "memory of all servers."
 )
 
 

@@ -1,8 +1,9 @@
 """The same requests sent by wrk (https://github.com/wg/wrk), the load generator that others judge with.
 
-One wrk with one thread per leader. Requests are made before and sent in turn, again from the first after the last, so
-they carry no ids: a repetition would be no second write. wrk has no warm-up, and measures for whole seconds; it
-corrects its latencies for requests that a slow answer has kept from being sent.
+One wrk with one thread per leader; fewer clients than leaders ask the first ones only. Requests are made before and
+sent in turn, again from the first after the last, so they carry no ids: a repetition would be no second write. wrk has
+no warm-up, and measures for whole seconds; it corrects its latencies for requests that a slow answer has kept from
+being sent.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 Systems with YCSB", SoCC 2010): its core workloads A to F (Table 2 there; F as in its published code) and how they
 choose keys. A record is one value here, not ten fields.
 
-    a   update heavy        50 % read, 50 % update               zipfian
-    b   read mostly         95 % read, 5 % update                zipfian
-    c   read only           100 % read                           zipfian
-    d   read latest         95 % read, 5 % insert                latest
-    e   short ranges        95 % scan, 5 % insert                zipfian; 1 to 100 records, uniform
-    f   read-modify-write   50 % read, 50 % read-modify-write    zipfian
+    load                       100 % insert                         in order
+    a      update heavy        50 % read, 50 % update               zipfian
+    b      read mostly         95 % read, 5 % update                zipfian
+    c      read only           100 % read                           zipfian
+    d      read latest         95 % read, 5 % insert                latest
+    e      short ranges        95 % scan, 5 % insert                zipfian; 1 to 100 records, uniform
+    f      read-modify-write   50 % read, 50 % read-modify-write    zipfian
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Mix(NamedTuple):
     distribution: str
 
 
+LOAD = "load"
 MIXES = {
+    LOAD: Mix({"insert": 1.0}, "uniform"),
     "a": Mix({"read": 0.5, "update": 0.5}, "zipfian"),
     "b": Mix({"read": 0.95, "update": 0.05}, "zipfian"),
     "c": Mix({"read": 1.0}, "zipfian"),
@@ -106,14 +109,14 @@ class Ycsb:
     ):
         mix = MIXES[workload]
         self._store, self._rng, self.value = store, rng, value
-        self._records = self._next = records
+        self._records = self._next = 0 if workload == LOAD else records
         self._inserted: set[int] = set()
         self._choose = chooser(distribution or mix.distribution, rng, records)
         self._makers = [getattr(self, f"_{name.replace('-', '_')}") for name in mix.shares]
         self._weights = list(accumulate(mix.shares.values()))
 
     def load_keys(self) -> list[str]:
-        """Of the load phase."""
+        """Of the load phase, unless that is what is measured."""
         return [key_of(record) for record in range(self._records)]
 
     def __call__(self) -> Operation:
