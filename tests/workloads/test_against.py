@@ -21,6 +21,7 @@ from tests import conftest
 from tests.client_sdk.fake import FakeCluster
 from tests.kvstore.live import wait_until
 from workloads.bench import against, etcd, measure, wrk
+from workloads.bench.clusters import uninterrupted
 from workloads.bench.costs import Costs
 from workloads.bench.load import Request
 from workloads.bench.measure import Line, Plan
@@ -178,3 +179,14 @@ async def test_what_wrk_is_refused_is_counted() -> None:
 def test_wrk_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(wrk.NoWrk, match="unable to connect"):
         wrk._count("put", "", "unable to connect to 127.0.0.1:1\n", measure.Tally())
+
+
+def test_an_interruption_waits_until_what_was_started_is_known() -> None:
+    known = False
+    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+        with uninterrupted(), uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            known = True
+    assert known
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -48,22 +48,25 @@ def fresh_cluster(protocol: str, shards: int, replicas: int) -> Iterator[Path]:
 def run_kvstore(limit: float, *arguments: str) -> None:
     """Run `kvstore ...`. In a session of its own: an interruption reaches this process, which then ends the other."""
     command = (sys.executable, "-m", "kvstore", *arguments)
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            _, said = process.communicate(timeout=limit)
-        except BaseException as error:
+    process: subprocess.Popen[str] | None = None
+    try:
+        with uninterrupted():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        _, said = process.communicate(timeout=limit)
+    except BaseException as error:
+        if process is not None:
             process.terminate()  # it stops what it has started
             process.communicate()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise ClusterFailed(f"kvstore {' '.join(arguments[:2])}: not done within {limit:g} s") from None
-            raise
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ClusterFailed(f"kvstore {' '.join(arguments[:2])}: not done within {limit:g} s") from None
+        raise
     if process.returncode != 0:
         lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
         raise ClusterFailed(f"kvstore {' '.join(arguments[:2])}: {lines[-1].removeprefix('error: ')[:300]}")
@@ -71,13 +74,20 @@ def run_kvstore(limit: float, *arguments: str) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Stopping servers is not to be cut short by a second Ctrl-C."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Interruptions wait until the block ends: a process that is being started must be known before it can be stopped,
+    and stopping is not to be cut short by a second Ctrl-C."""
+    waiting: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: waiting.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
 
 
 @contextlib.contextmanager

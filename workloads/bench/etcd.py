@@ -181,9 +181,9 @@ def _start(
         "--initial-cluster", ",".join(f"n{i}={peer}" for i, peer in enumerate(peers)),
         "--initial-cluster-state", "new", "--initial-cluster-token", directory.name,
     ]  # fmt: skip
-    with open(directory / f"log{number}", "wb") as log:
+    with open(directory / f"log{number}", "wb") as log, uninterrupted():
         node = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    stack.callback(_stop, node)
+        stack.callback(_stop, node)
     return node
 
 
