@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.core.audit import EXPIRED, FAILED, MISMATCH, Read, Write, decode_outcomes, encode_outcomes
+from kvstore.core.audit import EXPIRED, FAILED, MISMATCH, REPEATED, Read, Write, decode_outcomes, encode_outcomes
 from multicast.records import (
     HEADER_BYTES,
     BatchEnd,
@@ -226,6 +226,16 @@ FORGERIES = {
         outcome(_set(status=lambda o: MISMATCH), _writes),
         "outcome-disagreement",
         "acknowledged-but-absent unwritten-version",
+    ),
+    "a repetition of nothing": Kind(
+        outcome(_set(status=lambda o: REPEATED), _writes),
+        "outcome-disagreement",
+        "acknowledged-but-absent fate-disagreement repeated-without-first unwritten-version",
+    ),
+    "too late": Kind(
+        outcome(_set(status=lambda o: EXPIRED), _writes),
+        "outcome-disagreement",
+        "acknowledged-but-absent fate-disagreement unwritten-version",
     ),
     "another branch": Kind(
         outcome(_set(succeeded=lambda o: not o.succeeded), _writes),
