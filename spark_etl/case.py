@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import edges, frames, tables
-from spark_etl.checks import positions, sessions, transactions
+from spark_etl.checks import clients, positions, sessions, transactions
 from spark_etl.columns import absent
 from spark_etl.inputs import Inputs, Top, understand
 from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, Course, Property, Violation
@@ -175,10 +175,15 @@ class Case:
 
     def _drop_foreign_histories(self) -> None:
         """A history whose acknowledged operations are one and all unknown to the journals is another run's."""
-        known = self.transactions.select("id").union(self.tables["submitted"].select("id")).distinct()
-        found = self.operations.join(known.withColumn("known", F.lit(1)), "id", "left").groupBy("file")
+        known = self.transactions.select("id", F.lit(1).alias("known"))
+        part = clients.message_part("version")
+        heard = self.messages.where("live").select(part.alias("part"), F.lit(1).alias("heard")).distinct()
+        told = self.operations.withColumn("part", F.when(F.col("type") == "ok", part))
+        found = told.join(known, "id", "left").join(heard, "part", "left").groupBy("file")
         ok = (F.col("type") == "ok") & F.col("shard").isNull()
-        count = found.agg(F.count("known").alias("known"), F.count(F.when(ok, 1)).alias("ok"))
+        count = found.agg(
+            F.count(F.coalesce("known", "heard")).alias("known"), F.count(F.when(ok, 1)).alias("ok")
+        )
         for row in count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect():
             self.inputs.problems.append(
                 f"{row.file}: none of its {row.ok} acknowledged operations is in any journal: a history of another run"

@@ -197,7 +197,7 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
         .withColumn("bit", shard_bit("shard", shards))
         .groupBy(F.col("transaction").alias("transaction"))
         .agg(
-            F.coalesce(F.min_by("id", F.when(taken, F.col("version"))), F.min("id")).alias("message"),
+            F.coalesce(F.min(F.when(taken, F.struct("version", "id")))["id"], F.min("id")).alias("message"),
             least("version"),
             least("destinations"),
             F.coalesce(F.max(F.when(taken, F.col("version"))), F.min("version")).alias("gts_max"),

@@ -60,9 +60,9 @@ def lost(
     ineffective = F.coalesce((F.col("applied") == 0) & F.col("status").isNotNull(), F.lit(False)) | void
     there = acknowledged.where("present")
     columns = ["file", "id", "f", "version", "complete_us", "why", "excused"]
-    carriers = messages.where(F.col("live") & ~F.col("single")).select(_message_part("version").alias("part"), "known")
+    carriers = messages.where(F.col("live") & ~F.col("single")).select(message_part("version").alias("part"), "known")
     nowhere = acknowledged.where(~F.col("present")).withColumn("why", F.lit("is in no journal"))
-    nowhere = nowhere.withColumn("part", _message_part("version")).join(carriers, "part", "left")
+    nowhere = nowhere.withColumn("part", message_part("version")).join(carriers, "part", "left")
     nowhere = nowhere.where(F.coalesce("known", F.lit(True)))
     complete = F.lit(True) if complete_before is None else F.col("version") < F.lit(complete_before)
     complete = F.coalesce(complete, F.lit(False)) | F.col("known").isNotNull()
@@ -76,7 +76,7 @@ def lost(
     )
 
 
-def _message_part(version: str) -> Column:
+def message_part(version: str) -> Column:
     """What the versions of all transactions of a message have in common."""
     return F.substring(version, 1, 14)
 

@@ -198,14 +198,14 @@ def exactly_once(log: DataFrame, transactions: DataFrame, unsure_shards: Sequenc
 def _twice(log: DataFrame) -> DataFrame:
     place = F.struct("position", "index", "outcome_offset")
     twice = (
-        log.where(F.col("status").isin(*TAKEN) & F.coalesce(F.col("live"), F.lit(True)))
+        log.where(F.col("status").isin(*TAKEN))
         .groupBy("replica", F.col("transaction").alias("id"))
         .agg(
             F.min(place).alias("first"), F.max(place).alias("last"),
             F.min(F.when(F.col("effect"), place)).alias("begun"), F.max(F.when(F.col("effect"), place)).alias("again"),
         )
     )  # fmt: skip
-    effects = F.coalesce(F.col("begun.outcome_offset") != F.col("again.outcome_offset"), F.lit(False))
+    effects = F.coalesce(F.col("begun") != F.col("again"), F.lit(False))
     apart = (F.col("first.position") != F.col("last.position")) | (F.col("first.index") != F.col("last.index"))
     return violations(
         twice.where(effects | apart),

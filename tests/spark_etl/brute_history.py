@@ -47,21 +47,23 @@ def history(run: Run) -> History:
     """The transactions that took effect."""
     run = judged(run)
     txns: dict[int, Txn] = {}
-    for _, replica, d in run.everywhere():
-        if run.live(replica, d) and any(a.status == APPLIED for a in run.accounts(replica, d.position)):
-            txn = txns.setdefault(d.id, Txn(d.id, d.time))
-            txn.time = min(txn.time, d.time)
+    rows = run.rows()
+    for a in (row.account for row in rows if row.taken and row.account.status == APPLIED):
+        txn = txns.setdefault(a.id, Txn(a.id, a.version))
+        txn.time = min(txn.time, a.version)
     applied = [a for a in run.all_accounts() if a.status == APPLIED]
     for a in applied:
-        txn = txns.setdefault(a.id, Txn(a.id, a.time))
+        txn = txns.setdefault(a.id, Txn(a.id, a.version))
         # what a transaction wrote itself is no read from outside
-        txn.reads |= {(k, v) for k, v in a.reads.items() if v != a.time}
-        txn.writes |= {(key, a.time) for key in a.writes}
-    pairs = {(a.id, a.time) for a in applied} | {(t.id, t.time) for t in txns.values()}
-    pairs |= {(d.id, d.time) for _, r, d in run.everywhere() if run.live(r, d)}
-    clear = len(pairs) == len({one for one, _ in pairs}) == len({time for _, time in pairs})
-    deleted = {(key, a.time) for a in applied for key, value in a.writes.items() if value is None}
-    kept = {(key, a.time) for a in applied for key, value in a.writes.items() if value is not None}
+        txn.reads |= {(k, v) for k, v in a.reads.items() if v != a.version}
+        txn.writes |= {(key, a.version) for key in a.writes}
+    pairs = {(a.id, a.version) for a in applied} | {(t.id, t.time) for t in txns.values()}
+    pairs |= {(row.account.id, row.account.version) for row in rows if row.taken}
+    messages = {(d.id, d.time) for _, r, d in run.everywhere() if not d.expired}
+    messages |= {(row.delivery.id, row.account.time) for row in rows}
+    clear = all(len(p) == len({one for one, _ in p}) == len({time for _, time in p}) for p in (pairs, messages))
+    deleted = {(key, a.version) for a in applied for key, value in a.writes.items() if value is None}
+    kept = {(key, a.version) for a in applied for key, value in a.writes.items() if value is not None}
     for op in run.ops:
         if txn_ := txns.get(op.id):
             txn_.file, txn_.process, txn_.ok = op.file, op.process, op.type == "ok"

@@ -17,8 +17,8 @@ def judged(run: Run) -> Run:
         for r in members:
             for d in run.deliveries(r):
                 camps["delivery", d.position][str((d.id, d.time, d.destinations, d.expired))].add(r)
-            for a in run.accounts(r):
-                camps["account", a.position][str(a.content)].add(r)
+            for bundle in run.bundles(r):
+                camps["account", bundle[0].position][str([a.content for a in bundle])].add(r)
         for (_, position), said in camps.items():
             half = len(set().union(*said.values())) / 2
             if max(map(len, said.values())) > half:

@@ -1,5 +1,5 @@
-"""A small run: what journals and client histories say, with small numbers for ids, versions (times, from 1; 0: absent)
-and clocks."""
+"""A small run: what journals and client histories say, with small numbers for ids, times of messages (from 1), versions
+(ten times that and the place in the bundle; 0: absent) and clocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-APPLIED, EXPIRED, FAILED, MISMATCH = 1, 2, 3, 4
+APPLIED, EXPIRED, FAILED, MISMATCH, REPEATED = 1, 2, 3, 4, 5
+TAKEN = (APPLIED, FAILED)
 
 
 @dataclass
@@ -41,7 +42,8 @@ class Delivery:
 
 @dataclass
 class Account:
-    """writes: key -> value, None: deleted."""
+    """Of one transaction; the next ones of its bundle follow it. first: of a bundle's account. time: the message's, by
+    this account. writes: key -> value, None: deleted. digest: of the first."""
 
     position: int
     time: int
@@ -51,10 +53,30 @@ class Account:
     reads: dict[str, int] = field(default_factory=dict)
     writes: dict[str, int | None] = field(default_factory=dict)
     digest: int | None = None
+    first: bool = True
+    index: int = 0
+
+    @property
+    def version(self) -> int:
+        return 10 * self.time + self.index
 
     @property
     def content(self) -> Any:
         return self.id, self.time, self.status, self.succeeded, sorted(self.reads.items()), sorted(self.writes.items())
+
+
+@dataclass
+class Row:
+    """What a replica says of a transaction that it delivered."""
+
+    shard: int
+    replica: int
+    delivery: Delivery
+    account: Account
+
+    @property
+    def taken(self) -> bool:
+        return not self.delivery.expired and self.account.status in TAKEN
 
 
 @dataclass
@@ -123,11 +145,40 @@ class Run:
     def stop(self, replica: int) -> Stopped | None:
         return next((r for r in reversed(self.journals[replica]) if isinstance(r, Stopped)), None)
 
-    def live(self, replica: int, d: Delivery) -> bool:
-        """It may have an effect: neither expired nor, as the replica says or else any, of a used id."""
-        mine = self.accounts(replica, d.position)
-        told = mine or [a for r in self.journals for a in self.accounts(r) if (a.id, a.time) == (d.id, d.time)]
-        return not d.expired and all(a.status != MISMATCH for a in told)
+    def bundles(self, replica: int) -> list[list[Account]]:
+        """Its accounts, bundle by bundle."""
+        found: list[list[Account]] = []
+        before: Any = None
+        for r in self.journals[replica]:
+            if isinstance(r, Account):
+                if r.first or not isinstance(before, Account) or before.position != r.position:
+                    found.append([])
+                found[-1].append(r)
+            before = r
+        return found
+
+    def number(self) -> None:
+        """Say of every account where in its bundle it stands."""
+        for replica in self.journals:
+            for bundle in self.bundles(replica):
+                for index, a in enumerate(bundle):
+                    a.index, a.first = index, index == 0
+
+    def told(self) -> list[Op]:
+        """Without histories of whose acknowledged operations no journal has ever heard."""
+        times = {d.time for _, _, d in self.everywhere() if not d.expired}
+        ids = {row.account.id for row in self.rows()}
+        known = {op.file for op in self.ops if op.id in ids or (op.type == "ok" and (op.version or 0) // 10 in times)}
+        heard = known | {op.file for op in self.ops} - {op.file for op in self.ops if op.type == "ok"}
+        return [op for op in self.ops if op.file in heard]
+
+    def rows(self) -> list[Row]:
+        """Of all replicas."""
+        return [
+            Row(shard, replica, d, a)
+            for shard, replica, d in self.everywhere()
+            for a in self.accounts(replica, d.position)
+        ]
 
     def everywhere(self) -> Iterator[tuple[int, int, Delivery]]:
         """shard, replica, final delivery."""
@@ -144,9 +195,10 @@ def _words(r: Any) -> str:
     if isinstance(r, Delivery):
         return f"{r.position}: id {r.id} time {r.time} to {r.destinations}{' expired' * r.expired}"
     if isinstance(r, Account):
-        status = ("", "applied", "expired", "failed", "mismatch")[r.status]
+        status = ("", "applied", "expired", "failed", "mismatch", "repeated")[r.status]
         did = " ".join([f"r {k}={v}" for k, v in r.reads.items()] + [f"w {k}={v}" for k, v in r.writes.items()])
-        return f"({r.position}: id {r.id} time {r.time} {status}{'' if r.succeeded else ' not'} {did})"
+        what = f"{status}{'' if r.succeeded else ' not'} {did}"
+        return f"({r.position}{':' if r.first else '+'} id {r.id} version {r.version} {what})"
     if isinstance(r, Stopped):
         return f"stopped {r.delivered} {r.completed}"
     return f"sent {r.id}" if isinstance(r, Submitted) else "started"

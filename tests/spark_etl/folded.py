@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+from kvstore.core.bundles import version_of
 from multicast.types import FINAL, OPTIMISTIC, Timestamp
 from spark_etl import consistency, frames, schemas, serialization
 from spark_etl.audit import Audit
@@ -31,11 +32,17 @@ IDS, REPLICAS, SHARDS, TIEBREAKS = 10_000, 16, 4, 100
 
 
 def gts(case: int, time: int) -> bytes:
-    return Timestamp(time, case).encode() if time else bytes(16)
+    """Of a message."""
+    return Timestamp(time, case).encode()
+
+
+def version(case: int, number: int) -> bytes:
+    """Of a transaction (`brute_run`)."""
+    return version_of(Timestamp(number // 10, case), number % 10).encode() if number else bytes(16)
 
 
 def case_of_gts(version: bytes) -> int:
-    return Timestamp.decode(version).tiebreak
+    return Timestamp.decode(version).tiebreak >> 16
 
 
 def message_id(case: int, one: int) -> bytes:
@@ -58,6 +65,7 @@ class _Rows:
         self.tables: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.marks: dict[int, int | None] = {}
         self.offset = 0
+        self.first: dict[str, Any] = {}
 
     def add_run(self, case: int, run: brute_run.Run) -> None:
         for shard, members in run.shards.items():
@@ -76,7 +84,7 @@ class _Rows:
                     else:
                         self.tables["damage"].append({**place, "event": "damage", "file": file, "byte": 0})
                 for record in records:
-                    self.offset += 1
+                    self.offset += not isinstance(record, brute_run.Account) or record.first
                     self._add(case, {**place, "offset": self.offset, "at": self.offset}, record, json.dumps(names))
         self._add_history(case, run.ops)
 
@@ -95,14 +103,19 @@ class _Rows:
                 "destinations": [case * SHARDS + s for s in r.destinations], "origin": case * REPLICAS + r.origin,
             })  # fmt: skip
         else:
-            who = {**place, "position": r.position, "gts": gts(case, r.time), "id": message_id(case, r.id)}
+            who = {**place, "position": r.position, "gts": version(case, r.version), "id": message_id(case, r.id)}
             tables["outcomes"].append({
-                **who, "status": r.status, "succeeded": r.succeeded,
-                "effect": r.status == brute_run.APPLIED and bool(r.writes), "content": str(r.content).encode(),
-                "state_digest": None if r.digest is None else b"%d" % r.digest,
+                **who, "index": r.index, "timestamp": gts(case, r.time), "status": r.status, "succeeded": r.succeeded,
+                "effect": r.status == brute_run.APPLIED and bool(r.writes),
             })  # fmt: skip
-            for key, version in r.reads.items():
-                tables["reads"].append({**who, "key": f"{case}:{key}".encode(), "version": gts(case, version)})
+            if r.first:
+                digest = None if r.digest is None else b"%d" % r.digest
+                self.first = tables["outcomes"][-1]
+                self.first |= {"content": b"", "bundle": b"", "state_digest": digest}
+            self.first["content"] += str(r.content).encode()
+            self.first["bundle"] += b"%d " % r.id
+            for key, seen in r.reads.items():
+                tables["reads"].append({**who, "key": f"{case}:{key}".encode(), "version": version(case, seen)})
             for key, value in r.writes.items() if r.status == brute_run.APPLIED else ():
                 tables["writes"].append({
                     **who, "key": f"{case}:{key}".encode(), "value": None if value is None else b"%d" % value,
@@ -117,8 +130,8 @@ class _Rows:
             events[file].append((op.invoke, 0, n, {**base, "type": "invoke", "at_us": op.invoke}))
             if op.type:
                 end = {**base, "type": op.type, "at_us": op.complete, "succeeded": op.succeeded}
-                end["version"] = None if op.version is None else gts(case, op.version)
-                end["reads"] = [(f"{case}:{key}", gts(case, version)) for key, version in op.reads.items()]
+                end["version"] = None if op.version is None else version(case, op.version)
+                end["reads"] = [(f"{case}:{key}", version(case, seen)) for key, seen in op.reads.items()]
                 events[file].append((op.complete, 1, n, end))
         for found in events.values():
             for line, (_, _, _, event) in enumerate(sorted(found, key=lambda e: e[:3]), 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -12,6 +13,8 @@ from tests.spark_etl.brute_run import (
     EXPIRED,
     FAILED,
     MISMATCH,
+    REPEATED,
+    TAKEN,
     Account,
     Delivery,
     Op,
@@ -25,9 +28,14 @@ CLOCK = 20
 """Microseconds between two transactions of a run without jitter."""
 
 
+MESSAGES = 500
+"""From here on numbers are ids of messages."""
+
+
 def correct_run(rng: Random) -> Run:
-    """Up to three shards of up to three replicas and seven transactions on up to four keys, in the order of versions:
-    expired, failed and repeated ones, deletions, unknown outcomes, early deliveries, replicas that lag or crash."""
+    """Up to three shards of up to three replicas and seven transactions on up to four keys, in the order of versions,
+    some in one message with others: expired, failed and repeated ones, deletions, unknown outcomes, early deliveries,
+    replicas that lag or crash."""
     shards: dict[int, list[int]] = {}
     for shard in range(rng.choice((1, 2, 2, 3))):
         start = sum(map(len, shards.values()))
@@ -37,57 +45,66 @@ def correct_run(rng: Random) -> Run:
     state: dict[str, tuple[int, Any]] = dict.fromkeys(places, (0, None))
     position = dict.fromkeys(shards, 0)
     count = rng.randint(3, 7)
-    deletes, empty = rng.choice((0.0, 0.0, 0.3)), rng.random() < 0.3
+    deletes, empty, company = rng.choice((0.0, 0.0, 0.3)), rng.random() < 0.3, rng.choice((0.0, 0.4, 0.7))
     ids = rng.sample(range(1, count + 1), count)
-    used: list[tuple[int, tuple[int, ...], int]] = []
-    for time, one in enumerate(ids, 1):
+    used: list[tuple[int, tuple[int, ...]]] = []
+    time = index = 0
+    last: tuple[int, ...] = ()
+    for one in ids:
         names = rng.sample(sorted(places), rng.randint(1, min(3, len(places))))
+        kind = rng.choices((APPLIED, EXPIRED, FAILED, MISMATCH, REPEATED), (14, 1, 1, 1, 2))[0]
+        destinations = tuple(sorted({places[k] for k in names}))
+        if kind in (MISMATCH, REPEATED) and used:
+            one, destinations = rng.choice(used)
+        elif kind in (MISMATCH, REPEATED):
+            kind = APPLIED
+        used += [(one, destinations)] if kind in TAKEN else []
+        first = destinations != last or rng.random() >= company
+        time, index = (time + 1, 0) if first else (time, index + 1)
+        late = first and kind == EXPIRED and rng.random() < 0.5
+        last = () if late else destinations
         reads = [k for k in names if rng.random() < 0.6]
         writes = [k for k in names if k not in reads or rng.random() < 0.4]
-        kind = rng.choices((APPLIED, EXPIRED, FAILED, MISMATCH), (14, 1, 1, 1))[0]
-        destinations = tuple(sorted({places[k] for k in names}))
-        origin = rng.choice(sorted(run.journals))
-        if kind == MISMATCH and used:
-            one, destinations, origin = rng.choice(used)
-        elif kind == MISMATCH:
-            kind = APPLIED
-        used += [(one, destinations, origin)] if kind != MISMATCH else []
-        values = {k: None if rng.random() < deletes else 10 * time for k in writes} if kind == APPLIED else {}
-        seen = {k: 0 if state[k][1] is None else state[k][0] for k in reads} if kind in (APPLIED, FAILED) else {}
-        if kind != MISMATCH:
-            run.journals[origin].append(Submitted(one, destinations))
+        version, message, origin = 10 * time + index, MESSAGES + time, rng.choice(sorted(run.journals))
+        values = {k: None if rng.random() < deletes else version for k in writes} if kind == APPLIED else {}
+        seen = {k: 0 if state[k][1] is None else state[k][0] for k in reads} if kind in TAKEN else {}
+        if first:
+            run.journals[origin].append(Submitted(message, destinations))
         succeeded = rng.random() < 0.8 and kind == APPLIED
         for shard in destinations:
-            position[shard] += 1
+            position[shard] += first
             for replica in shards[shard]:
                 at = position[shard]
-                if rng.random() < 0.1:
-                    run.journals[replica].append(Delivery(0, time, one, destinations, origin))
-                run.journals[replica] += [
-                    Delivery(at, time, one, destinations, origin, kind == EXPIRED),
+                if first and rng.random() < 0.1:
+                    run.journals[replica].append(Delivery(0, time, message, destinations, origin))
+                if first:
+                    run.journals[replica].append(Delivery(at, time, message, destinations, origin, late))
+                run.journals[replica].append(
                     Account(at, time, one, kind, succeeded, {k: v for k, v in seen.items() if places[k] == shard},
-                            {k: v for k, v in values.items() if places[k] == shard}, at if at % 2 == 0 else None),
-                ]  # fmt: skip
+                            {k: v for k, v in values.items() if places[k] == shard},
+                            at if first and at % 2 == 0 else None, first, index)
+                )  # fmt: skip
         for k, v in values.items():
-            state[k] = (time, v)
-        if kind != MISMATCH:
+            state[k] = (version, v)
+        if kind not in (MISMATCH, REPEATED):
             answer = "ok" if kind == APPLIED else "fail"
-            run.ops.append(_op(rng, one, time, answer, seen if not empty else {}, succeeded))
+            run.ops.append(_op(rng, one, version, answer, seen if not empty else {}, succeeded))
     if rng.random() < 0.2:
-        run.ops.append(_op(rng, 50, rng.randint(1, count), rng.choice(("fail", "info", "")), {}, True))
+        run.ops.append(_op(rng, 50, 10 * rng.randint(1, time), rng.choice(("fail", "info", "")), {}, True))
     _processes(rng, run)
     _ends(rng, run)
+    run.number()
     return run
 
 
-def _op(rng: Random, one: int, time: int, answer: str, seen: dict[str, int], succeeded: bool) -> Op:
-    middle = 1000 + CLOCK * time
+def _op(rng: Random, one: int, version: int, answer: str, seen: dict[str, int], succeeded: bool) -> Op:
+    middle = 1000 + CLOCK * version // 10
     invoke, complete = middle - rng.randint(1, 12), middle + rng.randint(1, 12)
     if answer == "ok" and rng.random() < 0.1:
         answer = rng.choice(("info", ""))
     if answer != "ok":
         return Op("", 0, one, "txn", invoke, answer, complete)
-    return Op("", 0, one, "txn", invoke, answer, complete, time, succeeded, dict(seen))
+    return Op("", 0, one, "txn", invoke, answer, complete, version, succeeded, dict(seen))
 
 
 def _processes(rng: Random, run: Run) -> None:
@@ -115,15 +132,22 @@ def _ends(rng: Random, run: Run) -> None:
             records = run.journals[replica]
             crashed = rng.random() < crashes
             if rng.random() < lag and (replica != keeper or crashed) and len(records) > 1:
-                _cut(records, rng.randint(1, len(records)))
+                _cut(records, _whole(records, rng.randint(1, len(records))))
             if crashed and rng.random() < 0.5:
-                records.insert(rng.randint(1, len(records)), Started())
+                records.insert(_whole(records, rng.randint(1, len(records))), Started())
                 crashed = False
             elif rng.random() < 0.2:
-                at = rng.randint(1, len(records))
+                at = _whole(records, rng.randint(1, len(records)))
                 records[at:at] = [_stopped(records[:at]), Started()]
             if not crashed:
                 records.append(_stopped(records))
+
+
+def _whole(records: list[Any], at: int) -> int:
+    """This place, or the next one that is not within the account of a bundle."""
+    while at < len(records) and isinstance(records[at], Account) and not records[at].first:
+        at += 1
+    return at
 
 
 def _cut(records: list[Any], at: int) -> None:
@@ -140,26 +164,42 @@ def _stopped(records: list[Any]) -> Stopped:
 
 def tiny(text: str, *mutations: Callable[[Run], None]) -> Run:
     """A run of one replica, transactions in the order of their versions and of real time: "wa | ra=1 db | failed ra=0",
-    then changed. wa: writes a; db: deletes b; ra=1: reads a at version 1."""
+    then changed. wa: writes a; db: deletes b; ra=1: reads a as the first one wrote it. "+" for "|": in one message with
+    the one before; "again 1": the first one's id once more."""
     records: list[Any] = [Started()]
     ops = []
-    for time, words in enumerate(text.split("|"), 1):
-        account = Account(time, time, time)
-        for word in words.split():
+    versions = [0]
+    time = index = 0
+    for number, words in enumerate(re.split(r"(?=[|+])", text), 1):
+        first = words[0] != "+"
+        time, index = (time + 1, 0) if first else (time, index + 1)
+        account = Account(time, time, number, first=first, index=index)
+        versions.append(account.version)
+        for word in words.strip("|+ ").split():
             if word == "failed":
                 account.status = FAILED
+            elif word == "again":
+                account.status = REPEATED
+            elif word.isdecimal():
+                account.id = int(word)
             elif word[0] == "r":
                 account.reads[word[1]] = int(word.partition("=")[2])
             else:
-                account.writes[word[1]] = time if word[0] == "w" else None
-        records += [Submitted(time, (0,)), Delivery(time, time, time, (0,), 0), account]
+                account.writes[word[1]] = account.version if word[0] == "w" else None
+        message = MESSAGES + time
+        records += [Submitted(message, (0,)), Delivery(time, time, message, (0,), 0)] if first else []
+        records.append(account)
         answer = "ok" if account.status == APPLIED else "fail"
-        version = time if answer == "ok" else None
-        ops.append(Op("h", 0, time, "txn", 1000 + 10 * time, answer, 1005 + 10 * time, version))
+        version = account.version if answer == "ok" else None
+        if account.status != REPEATED:
+            ops.append(Op("h", 0, number, "txn", 1000 + 10 * number, answer, 1005 + 10 * number, version))
+    for account in (r for r in records if isinstance(r, Account)):
+        account.reads = {key: versions[seen] for key, seen in account.reads.items()}
     records.append(_stopped(records))
     run = Run({0: [0]}, {0: records}, ops)
     for mutation in mutations:
         mutation(run)
+    run.number()
     return run
 
 
@@ -175,13 +215,14 @@ def twice(kind: type) -> Callable[[Run], None]:
 
 
 def second(**changes: Any) -> Callable[[Run], None]:
-    """The second delivery, and its account, are changed."""
+    """The second delivery, and its account, are changed. id: of the transaction; its message is the same, too."""
 
     def mutate(run: Run) -> None:
         for record in (run.deliveries(0)[1], run.accounts(0)[1]):
             for name, value in changes.items():
                 if hasattr(record, name):
-                    setattr(record, name, value)
+                    message = name == "id" and isinstance(record, Delivery)
+                    setattr(record, name, MESSAGES + value if message else value)
 
     return mutate
 
@@ -230,7 +271,7 @@ def another_status(run: Run) -> None:
 
 def unsent(run: Run) -> None:
     """Nobody multicast the second message."""
-    run.journals[0] = [r for r in run.journals[0] if not (isinstance(r, Submitted) and r.id == 2)]
+    run.journals[0] = [r for r in run.journals[0] if not (isinstance(r, Submitted) and r.id == MESSAGES + 2)]
     run.ops.pop()
 
 
@@ -244,6 +285,22 @@ def another_state(run: Run) -> None:
     run.shards[0], run.journals[1] = [0, 1], copy.deepcopy(run.journals[0])
     for replica in run.journals:
         run.accounts(replica)[0].digest = replica
+
+
+def one_fewer(run: Run) -> None:
+    """The second replica's account of the first message lacks the second transaction."""
+    run.journals[1].remove(run.accounts(1)[1])
+
+
+def another_fate(run: Run) -> None:
+    """The last one's id was used before, it says."""
+    run.accounts(0)[-1].status = MISMATCH
+
+
+def unaccounted(run: Run) -> None:
+    """The replica was killed before it wrote what became of the last message, and stopped when it was back."""
+    run.journals[0].remove(run.accounts(0)[-1])
+    run.journals[0][-1:] = [Started(), Stopped(2, 1)]
 
 
 KNOWN = {
@@ -275,6 +332,17 @@ KNOWN = {
     "a lost update": tiny("wa | wa | ra=1 wa"),
     "a read of a deletion as if it were a value": tiny("wa | da | ra=2"),
     "write skew": tiny("wa wb | ra=1 wb | rb=1 wa"),
+    "a bundle": tiny("wa + ra=1 wa | ra=2 wb + ra=2 rb=3"),
+    "a read of what the next one of its bundle writes": tiny("ra=2 + wa"),
+    "a bundle without one, at another replica": tiny("wa + wb | wa", another_state, one_fewer),
+    "a repetition": tiny("wa | again 1 + ra=1"),
+    "a repetition in the same bundle": tiny("wa + again 1"),
+    "a repetition of nothing": tiny("wa | again 7"),
+    "a repetition before the first": tiny("again 2 | 2 wa"),
+    "taken as new twice": tiny("ra=0 | 1 ra=0"),
+    "applied twice in one bundle": tiny("wa + 1 wa"),
+    "a used id that nobody used": tiny("wa | again 7", another_fate),
+    "a transaction of an unaccounted message": tiny("wa | wb", unaccounted),
 }
 """Runs that once were judged wrongly, and such as show that they are judged at all."""
 
@@ -289,6 +357,7 @@ def _some(rng: Random, run: Run, kind: type, everywhere: bool) -> list[tuple[lis
     if not places:
         return []
     one = records[rng.choice(places)]
+    index = getattr(one, "index", 0)
     if not everywhere or kind not in (Delivery, Account):
         return [(records, next(i for i, r in enumerate(records) if r is one))]
     members = run.shards[run.shard_of(replica)]
@@ -296,7 +365,7 @@ def _some(rng: Random, run: Run, kind: type, everywhere: bool) -> list[tuple[lis
         (run.journals[m], i)
         for m in members
         for i, r in enumerate(run.journals[m])
-        if isinstance(r, kind) and r.position == one.position
+        if isinstance(r, kind) and r.position == one.position and getattr(r, "index", 0) == index
     ]
 
 
@@ -312,16 +381,16 @@ def _change(
 
 
 def _forge_read(rng: Random, run: Run, account: Account) -> None:
-    times = sorted({a.time for r in run.journals for a in run.accounts(r)})
+    times = sorted({a.version for r in run.journals for a in run.accounts(r)})
     if account.reads:
-        account.reads[rng.choice(sorted(account.reads))] = rng.choice([0, *times, *times, 99])
+        account.reads[rng.choice(sorted(account.reads))] = rng.choice([0, *times, *times, 990])
 
 
 def _stale_read(rng: Random, run: Run, account: Account) -> None:
     """An older version of the key, or one yet to come; the client was told the same."""
     if account.reads:
         key = rng.choice(sorted(account.reads))
-        times = [a.time for r in run.journals for a in run.accounts(r) if key in a.writes]
+        times = [a.version for r in run.journals for a in run.accounts(r) if key in a.writes]
         account.reads[key] = rng.choice([0, *times])
         for op in run.ops:
             if op.id == account.id and key in op.reads:
@@ -340,11 +409,11 @@ def _forge_write(rng: Random, run: Run, account: Account) -> None:
 def _forge_account(rng: Random, run: Run, account: Account) -> None:
     what = rng.choice(("status", "succeeded", "digest", "time", "id"))
     if what == "status":
-        account.status = rng.choice((APPLIED, EXPIRED, FAILED, MISMATCH))
+        account.status = rng.choice((APPLIED, EXPIRED, FAILED, MISMATCH, REPEATED, REPEATED))
     elif what == "succeeded":
         account.succeeded = not account.succeeded
     elif what == "digest":
-        account.digest = 77
+        account.digest = 77 if account.first else None
     elif what == "time":
         account.time = rng.randint(1, 9)
     else:
@@ -356,7 +425,7 @@ def _forge_delivery(rng: Random, run: Run, d: Delivery) -> None:
     if what == "time":
         d.time = rng.randint(1, 9)
     elif what == "id":
-        d.id = rng.randint(1, 9)
+        d.id = MESSAGES + rng.randint(1, 9)
     elif what == "destinations":
         d.destinations = tuple(sorted(rng.sample(sorted(run.shards), rng.randint(1, len(run.shards)))))
     else:
@@ -428,11 +497,11 @@ def _client(rng: Random, run: Run) -> None:
         if op.type != "ok":
             op.version, op.succeeded, op.reads = None, None, {}
     elif what == "version" and op.type == "ok":
-        op.version = rng.randint(1, 9)
+        op.version = 10 * rng.randint(1, 9) + rng.choice((0, 0, 1))
     elif what == "succeeded" and op.succeeded is not None:
         op.succeeded = not op.succeeded
     elif what == "reads" and op.type == "ok":
-        op.reads[rng.choice(sorted(op.reads) or ["a1"])] = rng.randint(0, 9)
+        op.reads[rng.choice(sorted(op.reads) or ["a1"])] = 10 * rng.randint(0, 9)
     elif what == "shift":
         by = rng.randint(-100, 100)
         op.invoke, op.complete = op.invoke + by, op.complete + by
@@ -450,15 +519,30 @@ def lose(rng: Random, run: Run) -> Run:
     """Of one journal or two a part is missing, or everything; of one at least something is left."""
     for replica in rng.sample(sorted(run.journals), min(rng.choice((1, 1, 2)), len(run.journals) - 1)):
         size = len(run.journals[replica])
-        start = rng.randint(1, size)
-        run.lost[replica] = rng.choice((None, (start, size), (start, rng.randint(start, size))))
+        records = run.journals[replica]
+        start = _whole(records, rng.randint(1, size))
+        end = _whole(records, rng.randint(start, size))
+        run.lost[replica] = rng.choice((None, (start, size), (start, end)))
     return run
+
+
+def _reorder(rng: Random, run: Run) -> None:
+    """Two transactions of a bundle change places, at one replica or at all of its shard."""
+    seed, everywhere = rng.random(), rng.random() < 0.6
+    replica = rng.choice(sorted(run.journals))
+    for member in run.shards[run.shard_of(replica)] if everywhere else [replica]:
+        bundles = [bundle for bundle in run.bundles(member) if len(bundle) > 1]
+        if bundles:
+            one, other, *_ = Random(seed).choice(bundles)
+            for name in ("id", "status", "succeeded", "reads", "writes"):
+                mine, others = getattr(one, name), getattr(other, name)
+                setattr(one, name, others), setattr(other, name, mine)
 
 
 MUTATIONS: tuple[Callable[[Random, Run], None], ...] = (
     _swap, _drop, _repeat, _stop, _client, _client, _change(Account, _forge_read), _change(Account, _stale_read),
     _change(Account, _stale_read), _change(Account, _forge_write), _change(Account, _forge_account),
-    _change(Delivery, _forge_delivery),
+    _change(Delivery, _forge_delivery), _reorder,
 )  # fmt: skip
 
 TRANSACTIONAL = (_change(Account, _stale_read), _change(Account, _stale_read), _client)
@@ -473,4 +557,5 @@ def random_run(rng: Random) -> tuple[Run, int]:
     times = rng.choice((0, 1, 2, 4))
     for _ in range(times):
         rng.choice(kinds)(rng, run)
+        run.number()
     return run, times
