@@ -201,6 +201,16 @@ def _told(operation: Operation, result: OperationResult) -> Any:
 
 
 encode_outcomes = msgspec.msgpack.Encoder().encode
+
+
+def encode_single(message_id: MessageId, timestamp: Timestamp, o: Outcome, state_digest: bytes | None) -> bytes:
+    """Of a message of format 1, ordered before an upgrade: its version is its timestamp."""
+    reads, writes = o.reads, o.writes
+    return encode_outcomes(
+        _Single(1, message_id, timestamp, o.status, o.succeeded, reads, writes, state_digest, o.reason, o.reason_key)
+    )
+
+
 _decode_outcomes = msgspec.msgpack.Decoder(Outcomes).decode
 _decode_single = msgspec.msgpack.Decoder(_Single).decode
 

@@ -32,6 +32,7 @@ from kvstore.core.audit import (
     Write,
     decode_outcomes,
     encode_outcomes,
+    encode_single,
 )
 from kvstore.core.bundles import decode_bundle, decode_transaction, is_single, request_digest, version_of
 from kvstore.core.clients import Clients, forgotten_before
@@ -234,8 +235,7 @@ class Replica(Application):
             raise AssertionError(
                 f"the state after delivery {entry.position} is not the one that its journal record names"
             )
-        record = entry.outcome or encode_outcomes(Outcomes(AUDIT_VERSION, entry.timestamp, outcomes, digest))
-        out.complete(entry.position, record)
+        out.complete(entry.position, entry.outcome or _account(entry, outcomes, digest))
         self.signals.completed(entry)
         self.clients.completed(entry, results, self._replaying, now, out)
         self._forget(entry.timestamp)
@@ -322,6 +322,14 @@ class Replica(Application):
         self._now = now
         results, parts = self.clients.on_tick(now, out), self.signals.on_tick(now, out)
         return parts if results is None or (parts is not None and parts < results) else results
+
+
+def _account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:
+    """For the journal."""
+    message = entry.message
+    if is_single(message.payload):
+        return encode_single(message.id, entry.timestamp, outcomes[0], state_digest)
+    return encode_outcomes(Outcomes(AUDIT_VERSION, entry.timestamp, outcomes, state_digest))
 
 
 def _outcome(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:

@@ -92,6 +92,8 @@ def test_a_single_transaction_is_a_bundle_of_one_whose_id_is_the_messages_and_it
     assert bench.store.get(key(0)) == (b"v", delivery.timestamp)
     bench.deliver(put, message_id)
     assert [outcome.id for outcome in bench.outcomes()] == [message_id, message_id]
+    versions = [decode_outcomes(record).version_at(0) for _, record in bench.out.completions]
+    assert versions[0] == delivery.timestamp < versions[1]
     bench.request(put, message_id)
     (answer,) = bench.answers()
     assert isinstance(answer, Answered) and answer.repeated and answer.result.version == delivery.timestamp
