@@ -192,7 +192,7 @@ def exactly_once(log: DataFrame, transactions: DataFrame, unsure_shards: Sequenc
 
     log: `frames.replica_log`. transactions: `frames.transactions`. unsure_shards: a first delivery may be missing.
     """
-    return union([_twice(log), _without_first(transactions, unsure_shards), _too_early(transactions)])
+    return union([_twice(log), _without_first(transactions, unsure_shards), too_early(transactions)])
 
 
 def _twice(log: DataFrame) -> DataFrame:
@@ -241,8 +241,9 @@ def _without_first(transactions: DataFrame, unsure_shards: Sequence[int]) -> Dat
     )  # fmt: skip
 
 
-def _too_early(transactions: DataFrame) -> DataFrame:
-    """Ids without a time of their creation are left out."""
+def too_early(transactions: DataFrame) -> DataFrame:
+    """Transactions that were called too late at an age at which another one was not: there is one window for all. Ids
+    that do not say when they were made are left out. Name: expired-early."""
     dated = transactions.where(F.substring(F.hex("id"), 13, 1) == "7")
     created = F.conv(F.hex(F.substring("id", 1, 6)), 16, 10).cast("double") * 1000
 

@@ -135,9 +135,17 @@ class Run:
         self.numbers += 1
         self._deliver(one, {shard: Outcome(self.id(number), status, True) for shard in shards})
 
-    def read(self, key: str, shard: int, position: int, at: tuple[int, int], process: int = 99, value: int = 0) -> None:
+    def read(
+        self,
+        key: str,
+        shard: int,
+        position: int,
+        at: tuple[int, int],
+        process: int = 99,
+        version: Timestamp | None = None,
+    ) -> None:
         """Somebody was answered by a leader, from a position of its shard's log: key at this version, or as it is."""
-        version = Timestamp(value, 0) if value else self.state.get(key, (0, ZERO))[1]
+        version = version or self.state.get(key, (0, ZERO))[1]
         base = {"process": process, "id": str(uuid.UUID(bytes=transaction_id(500 + len(self.events)))), "f": "get"}
         asked = {"success": [["get", key]]}
         told = {"version": str(gts(0)), "succeeded": True, "reads": {key: str(version)}}

@@ -475,7 +475,7 @@ def _a_read_at_an_old_position(single: bool) -> Run:
 @damaged("stale-position future-read", [BUNDLES])
 def _a_read_at_an_old_position_of_what_was_written_behind_it(single: bool) -> Run:
     run = read_at_positions()
-    run.read("a2", 0, 1, (1050, 1060), process=98)
+    run.read("a2", 0, 1, (1050, 1060), 98)
     return run
 
 
@@ -489,7 +489,7 @@ def _a_read_of_another_value_than_its_positions(single: bool) -> Run:
 @damaged("unwritten-version", [BUNDLES])
 def _a_read_of_what_nobody_wrote_at_a_position(single: bool) -> Run:
     run = read_at_positions()
-    run.read("a1", 0, 3, (1050, 1060), value=5)
+    run.read("a1", 0, 3, (1050, 1060), version=Timestamp(5, 0))
     return run
 
 
@@ -637,6 +637,24 @@ def test_it_does_not_where_a_session_runs_within_one_microsecond(audit: AuditRun
     assert prop(report, "strict").verdict == "valid"
     assert {p.name for p in report.properties if p.verdict == "violated"} == {"read your writes"}
     assert {m.verdict for m in report.models if m.name.startswith("strong-session-")} == {"violated", "holds"}
+
+
+def test_reads_at_positions_are_as_late_in_the_order_as_real_time_asks(audit: AuditRun):
+    """The one of the quiet shard was invoked after a later version of the other one was acknowledged."""
+    report = audit(read_at_positions())
+    assert prop(report, "strict").note == "the order of versions never runs against real time"
+    assert prop(report, "leader reads").rows == 5
+    assert report.exit_code == 0 and report.strongest == ["strong-serializable"]
+
+
+def test_a_read_at_an_old_position_is_a_cycle_with_real_time(audit: AuditRun):
+    """It saw what was overwritten, although the client of that had its answer."""
+    run = read_at_positions()
+    run.read("a1", 0, 2, (1050, 1060), 98, version=run.version(0))
+    report = audit(run)
+    assert prop(report, "serializability").verdict == "valid"
+    assert [edge.kind for edge in prop(report, "strict").examples[0].edges] in (["rw", "rt"], ["rt", "rw"])
+    assert names(report) >= {"stale-position", "key-went-back", "G-single-realtime"}
 
 
 # -- damaged files ----------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ as transaction 1 (counted from 1) wrote it, `rx0` reads that it is absent: "wx |
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from multicast.types import Timestamp
+from multicast.types import Timestamp, new_message_id
 from spark_etl import edges, serialization
 from spark_etl.checks import transactions
 
@@ -65,6 +66,21 @@ def test_reads(spark: Any, history: str, expected: set[str]):
 def test_reads_of_a_shard_with_missing_writes_are_not_judged(spark: Any):
     reads, writes = frames(spark, "wx | rx7")
     assert transactions.reads(reads, writes, [0]).count() == 0
+
+
+def test_what_is_called_too_late_is_older_than_all_that_is_not(spark: Any):
+    """Not so where the id does not say how old it is."""
+    made = 1_700_000_000_000_000
+    rows = [
+        (new_message_id(made, 1), None, gts(made + 100)),
+        (new_message_id(made + 5000, 2), None, gts(made + 5100)),
+        (new_message_id(made, 3), gts(made + 101), None),
+        (new_message_id(made, 4), gts(made + 100), None),
+        (bytes(16), gts(made), None),
+    ]
+    frame = spark.createDataFrame(rows, "id binary, lapsed binary, kept binary")
+    (found,) = transactions.too_early(frame).collect()
+    assert found.name == "expired-early" and found.transactions[0] == str(UUID(bytes=rows[3][0]))
 
 
 @pytest.mark.parametrize(
