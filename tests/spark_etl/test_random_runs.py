@@ -201,7 +201,7 @@ def wrong_counts(fold: folded.Folded) -> list[str]:
     for cases, complete_before in ((calm, None), (stormy, bytes(16))):
         theirs = [sum(counts) for counts in zip(*(brute.unknown(fold.runs[c]) for c in cases), strict=True)]
         mine = fold.operations.where(folded.case_of_file().isin(cases))
-        row = clients.unknown(mine, fold.messages, complete_before).first()
+        row = clients.unknown(mine, fold.transactions, complete_before).first()
         if row is None or [row.n, row.applied, row.not_applied, row.open] != theirs:
             bad.append(f"unknown outcomes: audit {row}, brute force {theirs}")
     return bad
