@@ -64,7 +64,8 @@ class Case:
             self.tables = {table: frame.where(ours) for table, frame in self.tables.items()}
         self.has_history = self.counts["history"] > 0
         self.span = opened.span("deliveries", "at")
-        self.has_positions = opened.span("history", "shard") is not None
+        positions_, versions = opened.span("history", "position"), opened.span("history", "version")
+        self.has_positions = bool(positions_ and positions_[1]) or bool(versions and versions[0] == bytes(16))
         self.course = Course()
 
     def _prepare(self) -> None:

@@ -434,9 +434,9 @@ class Tables:
         """A table of `schemas.TABLES`, "history" or "frames"."""
         return self.spark.read.schema(_TABLES[table]).parquet(str((self.out / place(table)).absolute()))
 
-    def span(self, table: str, column: str) -> tuple[int, int] | None:
-        """Least and greatest value of a column of numbers, from the files' statistics; None: no rows."""
-        values: list[int] = []
+    def span(self, table: str, column: str) -> tuple[Any, Any] | None:
+        """Least and greatest value of a column, from the files' statistics; None: no rows, or all null."""
+        values: list[Any] = []
         for path in (self.out / place(table)).glob("*.parquet"):
             metadata = pq.ParquetFile(path).metadata
             at = metadata.schema.names.index(column) if metadata.num_row_groups else 0

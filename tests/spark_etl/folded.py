@@ -174,7 +174,8 @@ class Folded(Audit):
         ]
         self.inputs = understand(self.small, {row["replica"] for row in rows["segments"]}, self.marks)
         self.has_history = True
-        self.has_positions = any(row.get("shard") is not None for row in rows.get("history", ()))
+        told = rows.get("history", ())
+        self.has_positions = any(row.get("position") or row.get("version") == bytes(16) for row in told)
         self.course = Course()
 
     def blind_shards(self, case: int) -> list[int]:
