@@ -52,7 +52,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("workloads.cli", ("client_sdk", "kvstore", "workloads")),
     ("workloads.__main__", ("kvstore.extras", "workloads")),
     ("workloads", ("client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.types", "multicast.registry")),
-    ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit")),
+    ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit", "kvstore.core.bundles")),
     ("tests", PACKAGES),
 )
 

@@ -5,6 +5,7 @@
     transactions   what replicas say their transactions did: complete, alike, and as the order says
     clients        what clients were told, and real time
     values         what clients asked and were told, value by value
+    positions      reads that a leader answered from a position of its log
     sessions       session guarantees
     bank           the bank's total
     workloads      ring, long fork, set, counter
