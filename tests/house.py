@@ -354,7 +354,7 @@ _FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)+[\w-]+\.(?:py|md)\b")
 
 ROOMS = (
     "multicast", "multicast.parts", "multicast.runtime", "multicast.simulation", "multicast.simulation.experiments",
-    "multicast.simulation.latency", "kvstore.core", "spark_etl.checks",
+    "multicast.simulation.latency", "kvstore.core", "spark_etl.checks", "workloads.bench",
 )  # fmt: skip
 """Packages whose docstring has a line for everything that is in them: `    name   what it is`."""
 

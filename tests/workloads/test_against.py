@@ -24,7 +24,8 @@ from workloads.bench import against, etcd, measure, wrk
 from workloads.bench.clusters import uninterrupted
 from workloads.bench.costs import Costs
 from workloads.bench.load import Request
-from workloads.bench.measure import Line, Plan
+from workloads.bench.measure import Plan
+from workloads.bench.results import Line
 from workloads.cli import main
 
 pytestmark = pytest.mark.timeout(120)

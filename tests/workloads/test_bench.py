@@ -14,7 +14,7 @@ from client_sdk import AsyncClient
 from client_sdk.routing import ClusterView
 from kvstore.api.shard_map import ShardMap
 from tests.client_sdk.fake import FakeCluster
-from workloads.bench import costs, kinds, measure
+from workloads.bench import costs, kinds, measure, results
 from workloads.bench.load import Operation
 from workloads.bench.measure import Plan
 from workloads.bench.store import KvStore
@@ -22,7 +22,7 @@ from workloads.bench.store import KvStore
 pytestmark = pytest.mark.timeout(60)
 
 
-async def measured(change: Callable[[FakeCluster], None] = lambda _: None, **options: Any) -> measure.Report:
+async def measured(change: Callable[[FakeCluster], None] = lambda _: None, **options: Any) -> results.Report:
     async with FakeCluster() as cluster:
         change(cluster)
         return await measure.measure(cluster.urls, Plan(seconds=0.3, warmup=0.05, records=200, **options))
@@ -37,11 +37,11 @@ async def test_every_kind_is_measured_at_every_number_of_clients() -> None:
         assert 0 < line.p50_ms <= line.p95_ms <= line.p99_ms <= line.max_ms
         assert line.fdatasync_ms == 0.5
     assert report.cluster["durability"] == "none"
-    told = json.loads(measure.to_json(report))
+    told = json.loads(results.to_json(report))
     assert told["machine"]["cores"] >= 1
     assert told["versions"]["python"].startswith("3.")
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    measure.show(report, console)
+    results.show(report, console)
     text = console.export_text()
     console.file.close()
     for word in ("durability none", "fdatasync", "p99 ms", "in all", "two comparisons and two puts: txn1 on one shard"):

@@ -13,6 +13,7 @@ from tests.client_sdk.fake import FakeCluster
 from tests.workloads.test_against import line
 from workloads.bench import against, compare, measure, page
 from workloads.bench.measure import Plan
+from workloads.bench.results import to_json
 from workloads.cli import main
 
 pytestmark = pytest.mark.timeout(60)
@@ -28,7 +29,7 @@ def beside_etcd(**settings: Any) -> str:
         versions={"etcd": "3"},
         settings={**told, "rounds": 1, "protocol": "white_box", "replicas": 3, **settings}, began="now",
     )  # fmt: skip
-    return measure.to_json(run)
+    return to_json(run)
 
 
 def protocols() -> str:
@@ -42,13 +43,13 @@ def protocols() -> str:
         baseline="skeen", rows=[row], failed={"toto": "no"}, load_before={"skeen": 0.1}, machine=facts, versions={},
         settings=settings, began="now",
     )  # fmt: skip
-    return measure.to_json(made)
+    return to_json(made)
 
 
 async def cluster() -> str:
     async with FakeCluster() as fake:
         plan = Plan(seconds=0.1, warmup=0.0, records=100, clients=(1,), kinds=("get",))
-        return measure.to_json(await measure.measure(fake.urls, plan))
+        return to_json(await measure.measure(fake.urls, plan))
 
 
 async def test_every_result_finds_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

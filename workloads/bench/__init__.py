@@ -6,7 +6,8 @@
     kinds        what is asked for: puts, gets, transactions, YCSB's workloads
     ycsb         key distributions and mixes of the Yahoo! Cloud Serving Benchmark
     costs        what servers spent meanwhile: processor time, syncs, journal bytes, bundles
-    measure      one line per kind and number of clients; the report on one running cluster
+    results      what measurements say: their shape, what they were made on, and their tables
+    measure      one line per kind and number of clients, of one running cluster
     wrk          the same requests sent by wrk
     grpc         unary calls of gRPC, as plainly as `connection` does HTTP/1.1
     clusters     clusters that are started for a while

@@ -24,11 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from client_sdk import KvError
-from workloads.bench import etcd, measure
+from workloads.bench import etcd, measure, results
 from workloads.bench.clusters import START_SECONDS, ClusterFailed, fresh_cluster, terminable
 from workloads.bench.costs import Costs
 from workloads.bench.kinds import title
-from workloads.bench.measure import Line, Plan
+from workloads.bench.measure import Plan
+from workloads.bench.results import Line
 from workloads.ports import NoFreePorts
 
 ETCD, BY_GRPC = "etcd", "etcd gRPC"
@@ -86,8 +87,8 @@ def against_etcd(plan: Plan, stores: Sequence[str], rounds: int, say: Callable[[
         rounds=[],
         failed=[],
         load_before=[],
-        machine=measure.machine() | {"disk": disk_of(tempfile.gettempdir())},
-        versions={"etcd": etcd.version(), **measure.versions()},
+        machine=results.machine() | {"disk": disk_of(tempfile.gettempdir())},
+        versions={"etcd": etcd.version(), **results.versions()},
         settings=msgspec.to_builtins(plan) | {"rounds": rounds, "protocol": PROTOCOL, "replicas": REPLICAS},
         began=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
@@ -190,7 +191,7 @@ def heading(result: Against) -> list[str]:
     sent = "wrk" if settings["load"] == "wrk" else "the same load generator"
     loads = ", ".join(map(str, result.load_before))
     lines = [
-        f"{measure.machine_line(facts)}, {facts['disk']}; load average before each round: {loads}",
+        f"{results.machine_line(facts)}, {facts['disk']}; load average before each round: {loads}",
         ", ".join(f"{name} {version}" for name, version in result.versions.items()),
         f"Three nodes of etcd, our store with 1 and 2 shards of {settings['replicas']} replicas "
         f"({settings['protocol']}), one at a time, every write synced.",
@@ -203,10 +204,10 @@ def heading(result: Against) -> list[str]:
     return lines
 
 
-HEADINGS = ("kind", "clients", "store", "per s", "×", "p50 ms", "p50 ×", "p99 ms", *measure.COST_HEADINGS, "errors")
+HEADINGS = ("kind", "clients", "store", "per s", "×", "p50 ms", "p50 ×", "p99 ms", *results.COST_HEADINGS, "errors")
 EXPLAINED = (
     "×: throughput over etcd's; p50 ×: etcd's median latency over ours (above 1: better than etcd). "
-    + measure.COSTS_EXPLAINED
+    + results.COSTS_EXPLAINED
 )
 
 
@@ -225,8 +226,8 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
             f"{row.p50_ms:.2f}",
             "-" if row.p50_ratio is None else f"{row.p50_ratio:.2f}",
             f"{row.p99_ms:.2f}",
-            *measure.cost_cells(row.costs),
-            measure.errors_text(row.errors),
+            *results.cost_cells(row.costs),
+            results.errors_text(row.errors),
         ]
         for row in in_order
     ]
@@ -267,7 +268,7 @@ def run(plan: Plan, rounds: int, grpc: bool = False, json: bool = False) -> int:
     with terminable():
         result = against_etcd(plan, stores, rounds, lambda text: errors.print(text, markup=False))
     if json:
-        print(measure.to_json(result))
+        print(results.to_json(result))
     else:
         console = Console()
         show(result, console if console.is_terminal else Console(width=170))

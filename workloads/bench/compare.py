@@ -19,8 +19,9 @@ from rich.table import Table
 
 from client_sdk import KvError
 from multicast import registry
-from workloads.bench import kinds, measure
+from workloads.bench import kinds, measure, results
 from workloads.bench.clusters import START_SECONDS, ClusterFailed, fresh_cluster, terminable
+from workloads.bench.costs import Costs
 from workloads.ports import NoFreePorts
 
 CLIENTS = (1, 64)
@@ -31,7 +32,7 @@ BASELINE = "white_box"
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One measurement, as in `measure.Line`. ratio: its throughput over the baseline's; None if there is none."""
+    """One measurement, as in `results.Line`. ratio: its throughput over the baseline's; None if there is none."""
 
     protocol: str
     replicas: int
@@ -44,6 +45,7 @@ class Row(msgspec.Struct, kw_only=True):
     errors: dict[str, int]
     generator_cpu: float
     fdatasync_ms: float | None
+    costs: Costs = msgspec.field(default_factory=Costs)
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -85,8 +87,8 @@ def compare(protocols: Sequence[str], plan: measure.Plan, say: Callable[[str], N
         rows=[],
         failed={},
         load_before={},
-        machine=measure.machine(),
-        versions=measure.versions(),
+        machine=results.machine(),
+        versions=results.versions(),
         settings={"seconds": plan.seconds, "warmup_seconds": plan.warmup, "shards": SHARDS, "durability": "fsync"},
         began=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
@@ -94,7 +96,7 @@ def compare(protocols: Sequence[str], plan: measure.Plan, say: Callable[[str], N
         say(f"{protocol} ({number} of {len(protocols)})")
         result.load_before[protocol] = round(os.getloadavg()[0], 1)
 
-        def on_line(line: measure.Line, done: int, of: int) -> None:
+        def on_line(line: results.Line, done: int, of: int) -> None:
             told = f"{line.per_second:,.0f}/s, p50 {line.p50_ms:.2f} ms"
             say(f"  {kinds.title(line.kind)}, {_clients(line.clients)}: {told}")
 
@@ -111,7 +113,7 @@ def compare(protocols: Sequence[str], plan: measure.Plan, say: Callable[[str], N
     return result
 
 
-def _row(protocol: str, line: measure.Line) -> Row:
+def _row(protocol: str, line: results.Line) -> Row:
     return Row(
         protocol=protocol,
         replicas=replicas_of(protocol),
@@ -123,6 +125,7 @@ def _row(protocol: str, line: measure.Line) -> Row:
         errors=line.errors,
         generator_cpu=line.generator_cpu,
         fdatasync_ms=line.fdatasync_ms,
+        costs=line.costs,
     )
 
 
@@ -141,7 +144,7 @@ def heading(result: Comparison) -> list[str]:
     settings = result.settings
     loads = ", ".join(f"{protocol} {load}" for protocol, load in result.load_before.items())
     lines = [
-        f"{measure.machine_line(result.machine)}; load average before each: {loads}",
+        f"{results.machine_line(result.machine)}; load average before each: {loads}",
         f"{settings['shards']} shards, durability {settings['durability']}, closed loop, {settings['seconds']:g} s each"
         f" after {settings['warmup_seconds']:g} s of warm-up; transactions: two comparisons and two puts of 100 bytes",
         f"×: throughput over that of {result.baseline}; latencies in ms",
@@ -210,7 +213,7 @@ def run(protocols: str, plan: measure.Plan, json: bool = False) -> int:
     with terminable():
         result = compare(names, plan, lambda text: errors.print(text, markup=False))
     if json:
-        print(measure.to_json(result))
+        print(results.to_json(result))
     else:
         console = Console()
         show(result, console if console.is_terminal else Console(width=140))

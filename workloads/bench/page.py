@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from workloads.bench import against, compare, kinds, measure
+from workloads.bench import against, compare, kinds, results
 
 PAGE = Path(__file__).resolve().parents[1] / "BENCHMARKS.md"
 
@@ -22,11 +22,11 @@ class BadPage(ValueError):
     """A page without the mark that it should have, or a result that is none; one line."""
 
 
-def update(page: Path, results: Iterable[Path]) -> list[str]:
-    """Write these results into the page; the names of its parts that were written. BadPage or OSError if it cannot be.
-    """
+def update(page: Path, files: Iterable[Path]) -> list[str]:
+    """Write the results in these files into the page; the names of its parts that were written. BadPage or OSError if
+    it cannot be."""
     text, written = page.read_text(encoding="utf-8"), []
-    for file in results:
+    for file in files:
         try:
             name, body = section(msgspec.json.decode(file.read_bytes()))
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
@@ -62,9 +62,9 @@ def section(result: dict[str, Any]) -> tuple[str, str]:
         told = [*compare.heading(comparison), *(f"{p} was not measured: {w}" for p, w in comparison.failed.items())]
         return "protocols", _part([*told, _when(result)], headings, rows)
     if "lines" in result:
-        report = msgspec.convert(result, measure.Report)
-        told = [*measure.heading(report), _when(result)]
-        return "cluster", _part(told, measure.HEADINGS, measure.cells(report.lines), measure.COSTS_EXPLAINED)
+        report = msgspec.convert(result, results.Report)
+        told = [*results.heading(report), _when(result)]
+        return "cluster", _part(told, results.HEADINGS, results.cells(report.lines), results.COSTS_EXPLAINED)
     return "multicast", _part(result["explained"], result["headings"], result["rows"])
 
 
