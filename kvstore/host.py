@@ -59,7 +59,7 @@ class LiveReplica:
     def __init__(self, directory: Path, config: ClusterConfig, replica_id: ProcessId):
         self.config = config
         self.me = config.replica(replica_id)
-        self._random = random.SystemRandom()
+        self._random = random.Random(random.SystemRandom().getrandbits(256))
         home = self._home = claim(directory, config, replica_id)
         topology = config.topology()
         protocol_class = registry.load(config.protocol)

@@ -39,6 +39,9 @@ class Backend(Protocol):
     def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         """Rising from the first key not less than `start`. To be consumed or closed before any other call."""
 
+    def last(self, table: str) -> bytes | None:
+        """The greatest key, None if there is none."""
+
     def apply(self, changes: Changes) -> None:
         """All of it durably, or StorageError and nothing of it. Reads may see it from `refresh` on only."""
 
@@ -65,6 +68,9 @@ class MemoryBackend:
         keys = self._keys.get(table) or sorted(rows)
         for i in range(bisect_left(keys, start), len(keys)):
             yield keys[i], rows[keys[i]]
+
+    def last(self, table: str) -> bytes | None:
+        return max(self._rows[table], default=None)
 
     def apply(self, changes: Changes) -> None:
         for table, items in changes.tables.items():

@@ -61,6 +61,10 @@ class LmdbBackend:
             if cursor.set_range(start):
                 yield from cursor
 
+    def last(self, table: str) -> bytes | None:
+        with self._map_lock, self._reader.cursor(self._tables[table]) as cursor:
+            return bytes(cursor.key()) if cursor.last() else None
+
     def apply(self, changes: Changes) -> None:
         while True:
             try:

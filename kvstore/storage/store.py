@@ -94,6 +94,8 @@ class Store:
         self._frozen_meta: dict[bytes, bytes] = {}
         self._digest = int.from_bytes(backend.get(META, _DIGEST) or b"", "big")
         self._forgotten = backend.get(META, _FORGOTTEN) or b""
+        self._newest_id = self._newest_frozen = backend.last(IDS) or b""
+        """No id in the backend is greater: nearly all that are asked for are not there, and greater."""
 
     @classmethod
     def open(cls, backend: Backend, cluster: bytes = bytes(16), replica: int = 0) -> Store:
@@ -153,6 +155,7 @@ class Store:
         if layer is None:
             return
         forgotten = meta[_FORGOTTEN]
+        self._newest_frozen = max(layer.ids, default=b"")
         tables: dict[str, dict[bytes, bytes | None]] = {
             DATA: {key: row or None for key, row in layer.data.items()},
             IDS: {id_: record for id_, record in layer.ids.items() if id_ >= forgotten},
@@ -165,6 +168,7 @@ class Store:
         """On the loop, after `commit` returned: the backend has it, the frozen layer goes."""
         self._backend.refresh()
         self._frozen = None
+        self._newest_id = max(self._newest_id, self._newest_frozen)
 
     def close(self) -> None:
         """Release the backend. Does not commit."""
@@ -241,7 +245,9 @@ class Store:
         found = self._active.ids.get(message_id)
         if found is None and self._frozen is not None:
             found = self._frozen.ids.get(message_id)
-        return found if found is not None else self._backend.get(IDS, message_id)
+        if found is None and message_id <= self._newest_id:
+            found = self._backend.get(IDS, message_id)
+        return found
 
     def remember(self, message_id: MessageId, record: bytes) -> None:
         """Keep the result of a completed transaction."""
