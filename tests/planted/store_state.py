@@ -272,6 +272,11 @@ class ResultsNotCommitted(Store):
     """Results are only in memory."""
 
 
+@rewrite("thawed", "self._newest_id = max(self._newest_id, self._newest_frozen)", "pass")
+class CommittedIdsUnseen(Store):
+    """Results that were committed in this life are not found."""
+
+
 @rewrite("commit", "PARTS: layer.parts", "PARTS: {}")
 class PartsNotCommitted(Store):
     """Parts are only in memory."""
@@ -356,7 +361,7 @@ PLANTED_IN_STORE = (
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
     *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
     *_store(
-        FrozenIdsUnseen, FrozenPartsFirst, FrozenRowsUnseen, DropsLost, ResultsNotCommitted,
+        FrozenIdsUnseen, FrozenPartsFirst, FrozenRowsUnseen, DropsLost, ResultsNotCommitted, CommittedIdsUnseen,
         PartsNotCommitted, PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen,
     ),
 )  # fmt: skip
