@@ -83,6 +83,7 @@ class LiveReplica:
             dedup_window_us=options.dedup_window_us,
             leader_of=self._protocol.leader_of,
             real_clock=self._protocol.real_clock,
+            leader_reads=protocol_class.specification.leader_reads,
             rng=random.Random(self._random.getrandbits(64)),
         )
         self._addresses = {r.id: (r.host, r.peer_port) for r in config.replicas}

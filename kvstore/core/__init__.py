@@ -3,6 +3,7 @@
     replica     one replica of a shard: executes what is delivered, in that order
     clients     requests of clients, and the results that they and other replicas ask for
     requests    the clients of this replica that wait for results
+    reads       reads at the leader of a shard, without an order
     signals     what the shards of a transaction tell one another: signals and votes
     bundler     which requests leave together as one bundle, and when
     log         what is delivered and not yet complete, and when a shard may signal it

@@ -45,6 +45,7 @@ from kvstore.core.messages import (
     encode_shard_result,
 )
 from kvstore.core.peers import Peers
+from kvstore.core.reads import Reads
 from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
@@ -71,8 +72,10 @@ class Clients:
         clock_ahead_us_max: int,
         real_clock: Callable[[int], int],
         rng: random.Random,
+        reads: Reads,
     ):
         self.requests = Requests()
+        self.reads = reads
         self.bundler = Bundler(peers.self_id, self.requests, rng, self._clock)
         self._peers = peers
         self._shard_map = shard_map
@@ -92,6 +95,13 @@ class Clients:
         if refusal is not None:
             out.answer(token, refusal)
             return
+        if not request.message_id and self.reads.takes(request.transaction):
+            self.reads.add(token, request)
+        else:
+            self.order(token, request, now, out)
+
+    def order(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
+        """Get the result of a transaction, in its place in the order."""
         message_id, transaction = request.message_id, request.transaction
         waiting = self.requests.by_id.get(message_id)
         body = encode_transaction(transaction)
@@ -136,7 +146,7 @@ class Clients:
             return Refused("invalid", str(error), False, "not_applied")
         if not message_id and not only_reads(request.transaction):
             return Refused("invalid", "message_id: only reads may do without", False, "not_applied")
-        if len(self.requests) >= REQUESTS_MAX:
+        if len(self.requests) + len(self.reads) >= REQUESTS_MAX:
             return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
         if not self._window_us or not message_id:
             return None

@@ -13,7 +13,7 @@ from collections import deque
 
 from kvstore.core.execution import LocalPlan
 from kvstore.core.messages import Part
-from multicast.types import AppMessage, GroupId, MessageId, Timestamp
+from multicast.types import ZERO, AppMessage, GroupId, MessageId, Timestamp
 
 
 class Item:
@@ -97,14 +97,16 @@ class Entry:
 
 
 class Log:
-    """Entries in delivery order; by_id: by their messages' ids. items: their transactions by their clients' ids, the
+    """Entries in delivery order; by_id: by their messages' ids. completed: the last position that is; version: of its
+    last transaction, ZERO if nothing completed in this life. items: their transactions by their clients' ids, the
     first of each that did not expire. signal_at_delivery: leave out rule (1)."""
 
-    def __init__(self, signal_at_delivery: bool = False):
+    def __init__(self, completed: int = 0, signal_at_delivery: bool = False):
         self.entries: deque[Entry] = deque()
         self.by_id: dict[MessageId, Entry] = {}
         self.items: dict[MessageId, Item] = {}
-        self.completed = 0
+        self.completed = completed
+        self.version = ZERO
         self._signal_at_delivery = signal_at_delivery
         self._last_of_shards: dict[tuple[GroupId, ...], int] = {}
         self._last_writer: dict[bytes, int] = {}
@@ -138,6 +140,7 @@ class Log:
         """The head is complete and leaves. Returns the entries whose parts may be sent now, in order."""
         entry = self.entries.popleft()
         position = self.completed = entry.position
+        self.version = entry.items[-1].version
         if self.by_id.get(entry.message.id) is entry:
             del self.by_id[entry.message.id]
         for item in entry.items:

@@ -19,15 +19,20 @@ class Execute(msgspec.Struct, gc=False):
 
 
 class Answered(msgspec.Struct):
-    """The transaction was ordered and executed; `result.failure` says if it was impossible and had no effect.
+    """The transaction was executed; `result.failure` says if it was impossible and had no effect.
 
     repeated: this is the remembered result of an earlier request with the id. results_omitted: what it read was too
     large to be remembered and `result.results` is empty; ask again under a new id if it is needed.
+    shard, position: of a read of one shard that had no id: it saw the first `position` deliveries of that shard, and
+    `result.version` is that of the last transaction among them (ZERO: not known). 0: it was ordered; the version is its
+    own.
     """
 
     result: Result
     repeated: bool = False
     results_omitted: bool = False
+    shard: GroupId = -1
+    position: int = 0
 
 
 class Refused(msgspec.Struct):

@@ -5,6 +5,8 @@ of its keys (`clients`, `bundler`). Deliveries enter the log. A bundle completes
 of the other shards that it concerns are there (`signals`): its transactions take effect one after the other, their
 outcomes go to the journal, their results are remembered beside their ids and answer the clients.
 
+Reads without an id need no order where the replica leads its shard (`reads`).
+
 So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the protocol, `on_deliver`, `_advance`,
 `_complete`, `Clients.completed`.
 """
@@ -40,6 +42,7 @@ from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import MESSAGES, PartRequest, Parts, ShardResult, ShardResults, Vote, decode_shard_result
 from kvstore.core.peers import Peers
+from kvstore.core.reads import Reads
 from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
 from multicast.protocol import Application, ApplicationOutbox
@@ -83,7 +86,7 @@ class Replica(Application):
         a multiple of this; 0: of none.
     part_retry_us: how long to wait for parts before pulling them. clock_ahead_us_max: how far ahead of this replica's
         clock the creation of an id may be. real_clock: the protocol's; what ids are compared with, and `now` where it
-        knows nothing. rng: for the ids of messages.
+        knows nothing. rng: for the ids of messages. leader_reads: the protocol's `Specification.leader_reads`.
     """
 
     messages = MESSAGES
@@ -104,6 +107,7 @@ class Replica(Application):
         clock_ahead_us_max: int = CLOCK_AHEAD_US_MAX,
         real_clock: Callable[[int], int] = int,
         rng: random.Random,
+        leader_reads: bool = False,
     ):
         self.peers = Peers(self_id, topology, leader_of)
         self.shard = self.peers.shard
@@ -112,9 +116,10 @@ class Replica(Application):
         self.position = store.position
         self.window_us = dedup_window_us
         self.digest_every = digest_every
-        self.log = Log(signal_at_delivery=signals != "rule")
+        self.log = Log(store.position, signal_at_delivery=signals != "rule")
+        self.reads = Reads(self.peers, shard_map, store, self.log, leader_reads and signals == "rule")
         self.clients = Clients(
-            self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng
+            self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads
         )
         self.signals = Signals(self.peers, shard_map, store, self.log, signals, part_retry_us)
         self._replaying = True
@@ -133,6 +138,7 @@ class Replica(Application):
             "requests_waiting": len(self.clients.requests),
             "bundles": self.clients.bundler.bundles,
             "bundled": self.clients.bundler.bundled,
+            "reads_at_leader": self.reads.at_leader,
             "parts_pushed": self.signals.pushed,
             "parts_pulled": self.signals.pulled,
             "transactions": dict(self.transactions),
@@ -151,6 +157,10 @@ class Replica(Application):
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
         self.clients.on_refused(message.id, reason, now, out)
+
+    def on_readable(self, token: int, position: int | None, now: int, out: ApplicationOutbox) -> None:
+        for client, request in self.reads.on_readable(token, position, out):
+            self.clients.order(client, request, now, out)
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
@@ -213,6 +223,7 @@ class Replica(Application):
             self._complete(log.entries[0], now, out)
             for unblocked in log.complete():
                 self.signals.ready(unblocked, self._replaying)
+        self.reads.advance(out)
 
     def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
         """The head takes effect."""
@@ -316,6 +327,7 @@ class Replica(Application):
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
         self.signals.end_batch(out)
+        self.reads.end_batch(out)
         self.clients.end_batch(now, out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:

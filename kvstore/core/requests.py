@@ -99,7 +99,9 @@ class Waiting:
         pieces = [r.results for r in self.results.values() if r.results is not None]
         if len(pieces) < len(self.results):
             return Answered(Result(result.succeeded, result.timestamp), self.repeated, results_omitted=True)
-        return Answered(Result(result.succeeded, result.timestamp, merge_results(branch, pieces)), self.repeated)
+        whole = Result(result.succeeded, result.timestamp, merge_results(branch, pieces))
+        shard = self.destinations[0] if self.unnamed and len(self.destinations) == 1 else -1
+        return Answered(whole, self.repeated, shard=shard)
 
     def _expired(self, timestamp: Timestamp) -> Refused:
         """It was ordered too late. Of an earlier copy the result would be known, unless this one is later still."""

@@ -7,12 +7,12 @@ for every one of them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
 from kvstore.api.model import Range, Transaction
-from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read
 from kvstore.core.messages import Answered
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, SimulatedCluster
@@ -26,6 +26,7 @@ STRICTNESS = "strict serializability"
 def check(cluster: SimulatedCluster, history: History) -> list[str]:
     """Everything below."""
     logs, disagreements = agreement(cluster)
+    _insert_reads(logs, history)
     found = {
         "agreement": disagreements,
         "exactly once": exactly_once(logs, history),
@@ -61,6 +62,18 @@ def agreement(cluster: SimulatedCluster) -> tuple[Logs, list[str]]:
     return logs, violations
 
 
+def _insert_reads(logs: Logs, history: History) -> None:
+    """What was read at a leader, where it says that it was: so it is checked as if it had been ordered there."""
+    for message_id, operation in history.operations.items():
+        if operation.unnamed is None or not operation.read_at_leader:
+            continue
+        seen = tuple(Read(key, version) for key, version in reads_of(operation).items())
+        outcome = Outcome(message_id, APPLIED, True, seen)
+        position, shards, log = operation.position, (operation.unnamed,), logs[operation.unnamed]
+        read = Executed(position, ZERO, False, message_id, shards, operation.transaction, outcome)
+        log.insert(bisect_right(log, position, key=lambda executed: executed.position), read)
+
+
 def exactly_once(logs: Logs, history: History) -> list[str]:
     """Applied at most once, everywhere or nowhere, and according to what the client was told."""
     violations: list[str] = []
@@ -90,10 +103,9 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
             violations.append(f"{message_id.hex()} ended differently in different shards")
         if any([e.transaction != some.transaction for e in places.values()]):
             violations.append(f"{message_id.hex()} was applied in different shards as different transactions")
-    versions = {executed.version for places in applied.values() for executed in places.values()}
+    known_as = applied.keys() | {executed.version for places in applied.values() for executed in places.values()}
     for message_id, operation in history.operations.items():
-        known_here = message_id in applied if operation.unnamed is None else _version(operation) in versions
-        if operation.result is not None and not known_here:
+        if operation.result is not None and _name(operation) not in known_as:
             violations.append(f"{message_id.hex()} ({operation.f}) was acknowledged and is in no journal")
         if operation.failed and message_id in applied:
             violations.append(f"{message_id.hex()} ({operation.f}) was called without effect and was applied")
@@ -147,10 +159,10 @@ def answers(logs: Logs, history: History) -> list[str]:
                 journaled[executed.version] = entry
     for message_id, operation in history.operations.items():
         result = operation.result
-        known = journaled.get(message_id if operation.unnamed is None else _version(operation))
+        known = journaled.get(_name(operation))
         if result is None or known is None:
             continue
-        if (result.version, result.succeeded) != known[:2]:
+        if not operation.read_at_leader and (result.version, result.succeeded) != known[:2]:
             violations.append(f"{message_id.hex()} was answered {result.version}, the journals say {known[0]}")
         second = operation.second
         if second is not None and not same_answer(operation, second):
@@ -171,8 +183,10 @@ def same_answer(operation: Operated, second: Answered) -> bool:
     return told == second.result
 
 
-def _version(operation: Operated) -> Timestamp:
-    """By which the journals know what has no id."""
+def _name(operation: Operated) -> MessageId | Timestamp:
+    """By which the logs know it: what was ordered without an id by its version."""
+    if operation.unnamed is None or operation.read_at_leader:
+        return operation.id
     return operation.result.version if operation.result is not None else ZERO
 
 
@@ -243,9 +257,10 @@ def _add_real_time_edges(graph: dict[object, set[object]], logs: Logs, history: 
     ends = sorted({op.completed_us for op in history.operations.values() if op.completed_us is not None})
     for earlier, later in pairwise(ends):
         graph.setdefault(earlier, set()).add(later)
-    unnamed = {executed.version: executed.id for log in logs.values() for executed in log}
-    for message_id, operation in history.operations.items():
-        node = message_id if operation.unnamed is None else unnamed.get(_version(operation))
+    unnamed = {executed.version: executed.id for log in logs.values() for executed in log if executed.version != ZERO}
+    for operation in history.operations.values():
+        name = _name(operation)
+        node = unnamed.get(name) if isinstance(name, Timestamp) else name
         if node not in graph:
             continue
         if operation.completed_us is not None:

@@ -19,6 +19,7 @@ from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, Put,
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
 from kvstore.core.bundles import NO_ID
+from kvstore.core.clients import only_reads
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.types import ZERO, MessageId, ProcessId, Timestamp, new_message_id
@@ -44,15 +45,16 @@ CONTESTED = 0.05
 """So many ids are used for something else, too."""
 _SOON_US = (0, 1_000, 5_000, 50_000, 300_000)
 
-_MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get", 8), ("append", 8), ("swap", 8),
+_MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get", 16), ("append", 8), ("swap", 8),
         ("delete", 2), ("scan", 2))  # fmt: skip
 
 
 class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
     refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
-    the id here is that of the history alone. impatient: asked of two replicas at a time; second: what the other one
-    answered. contested: the id was used for something else, too."""
+    the id here is that of the history alone. position: with which of the shard's deliveries it was read at the leader;
+    0: it was ordered. impatient: asked of two replicas at a time; second: what the other one answered. contested: the
+    id was used for something else, too."""
 
     id: MessageId
     f: str
@@ -67,6 +69,14 @@ class Operated(msgspec.Struct):
     impatient: bool = False
     second: Answered | None = None
     contested: bool = False
+    position: int = 0
+
+    @property
+    def read_at_leader(self) -> bool:
+        """Whether it was answered without being ordered: in an empty shard there is no position either."""
+        if self.unnamed is None or self.result is None:
+            return False
+        return self.position > 0 or self.result.version == ZERO
 
 
 class History:
@@ -92,6 +102,7 @@ class History:
             event.version = str(result.version)
             event.succeeded = result.succeeded
             event.shard = -1 if operation.unnamed is None else operation.unnamed
+            event.position = operation.position
             if not operation.results_omitted:
                 txn = operation.transaction
                 event.told = audit.told(txn.success if result.succeeded else txn.failure, result.results)
@@ -241,14 +252,15 @@ class Client:
         done: Callable[[Operated], None],
         impatient: bool = False,
         contested: bool = False,
+        unnamed: bool = False,
     ) -> None:
-        """Get it executed, by repeating it if need be; `done` in any case. Half of the gets are asked once, without an
-        id."""
+        """Get it executed, by repeating it if need be; `done` in any case. unnamed: it is a read of one shard, and is
+        asked once, without an id; so are half of these anyhow."""
         message_id = self._workload.new_id()
         operation = Operated(message_id, f, transaction, self._world.now)
-        first = transaction.success[0]
-        if f == "get" and isinstance(first, Get) and message_id[-1] & 1:
-            operation.unnamed = self._workload.cluster.shard_map.shard_of(first.key)
+        shards = self._workload.cluster.shard_map.shards_of(transaction)
+        if unnamed or (only_reads(transaction) and len(shards) == 1 and message_id[-1] & 1):
+            operation.unnamed = shards[0]
         else:
             operation.impatient, operation.contested = impatient, contested
         self._workload.history.invoke(self._process, self._world.now, operation)
@@ -279,7 +291,13 @@ class Client:
         world.after(rng.choice(_SOON_US), lambda: world.request(replica, request, answered))
 
     def entry(self, operation: Operated, attempt: int) -> ProcessId:
-        """The replica to ask in the attempt-th attempt."""
+        """The replica to ask in the attempt-th attempt: any; for a read without an id mostly one that believes that it
+        leads."""
+        if operation.unnamed is not None and operation.id[-1] & 6:
+            nodes = [self._world.node(pid) for pid in self._world.topology.groups[operation.unnamed]]
+            leaders = [node.pid for node in nodes if node.up and node.protocol.role() == "leader"]
+            if leaders:
+                return self._rng.choice(leaders)
         return self._rng.choice(self._world.topology.processes)
 
     def _attempt(self, operation: Operated, attempt: int, uncertain: bool, done: Callable[[Operated], None]) -> None:
@@ -308,6 +326,7 @@ class Client:
                 history.end(self._process, "fail", now, operation, answer.result.failure)
             else:
                 operation.result, operation.results_omitted = answer.result, answer.results_omitted
+                operation.position = answer.position
                 history.end(self._process, "ok", now, operation)
         elif isinstance(answer, Refused) and (
             answer.code in ("expired", "id_reused") or (not uncertain and not answer.retryable)

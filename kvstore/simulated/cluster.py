@@ -38,8 +38,8 @@ CHECKPOINT_CHANCE = 0.02
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """One transaction in a replica's journal. id: by which its client knows it (`unnamed_id` if it has none). expired:
-    it came too late for its id. outcome: None while it is not completed."""
+    """One transaction in a replica's journal, or a read at a leader as if it stood there. id: by which its client knows
+    it (`unnamed_id` if it has none). expired: it came too late for its id. outcome: None while it is not completed."""
 
     position: int
     version: Timestamp
@@ -127,6 +127,7 @@ class SimulatedCluster:
             dedup_window_us=self.options.dedup_window_us,
             leader_of=protocol.leader_of,
             real_clock=protocol.real_clock,
+            leader_reads=protocol.specification.leader_reads,
             digest_every=1,
             rng=random.Random(rng.getrandbits(64)),
         )

@@ -51,7 +51,7 @@ def may_signal(earlier: list[Entry], m: Entry, signal_at_delivery: bool) -> bool
 @settings(max_examples=200, deadline=None)
 @given(deliveries, st.booleans())
 def test_a_part_is_sent_exactly_when_the_rule_allows_it(plan, signal_at_delivery):
-    log = Log(signal_at_delivery)
+    log = Log(signal_at_delivery=signal_at_delivery)
     signalled: set[int] = set()
 
     def complete_what_is_ready() -> None:
