@@ -28,6 +28,8 @@ ACCOUNTS = 12
 MINIMUM = 1_000_000
 START = MINIMUM + 100
 KEYS = 6
+READERS, READERS_SHARE = 3, 0.3
+"""So many clients that only read are added in this share of the runs, where a protocol has leader reads."""
 TIMEOUT_US = 1_500_000
 """After this long without an answer the same id goes to another replica."""
 ATTEMPTS = 5
@@ -169,6 +171,11 @@ class Workload:
             client = self.make_client(number, random.Random(f"{self._seed}/client {number}"))
             self.running += 1
             client.go_on(None)
+        own = random.Random(f"{self._seed}/readers")
+        if self.cluster.protocol.specification.leader_reads and own.random() < READERS_SHARE:
+            for _ in range(READERS):
+                self.running += 1
+                Reader(self, own).go_on(None)
 
     def make_client(self, number: int, rng: random.Random) -> Client:
         """The number-th client."""
@@ -382,6 +389,13 @@ class Client:
 
     def _scan(self) -> Transaction:
         return Transaction(success=(Range(b"key/", 4), Put(self._rng.choice(self._workload.keys), b"scanned")))
+
+
+class Reader(Client):
+    """A client that reads without a pause and without ids, at whoever believes that it leads."""
+
+    def _choose(self) -> None:
+        self.operate("get", self._get(), self.go_on, unnamed=True)
 
 
 class Prober(Client):
