@@ -22,7 +22,7 @@ from kvstore.core.requests import Flight, Requests, Waiting
 from multicast.protocol import ApplicationOutbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
 
-UNDER_WAY = 2
+UNDER_WAY = 4
 """Bundles of one lane that may be on their way before further requests wait for company."""
 
 UNDER_WAY_MAX = 64
