@@ -79,9 +79,10 @@ class Checkpoints:
         JournalError: the one before still counts."""
         before, offset = self.latest(), self._journal.synced
         values = before.values
-        for number, (_, kind, body) in enumerate(self._journal.walk(before.offset, offset)):
-            if kind in (records.PUT, records.DELETE):
-                self._apply(values, records.decode_body(kind, body))
+        reader = Reader(self._journal)
+        for number, (end, kind, body) in enumerate(self._journal.walk(before.offset, offset)):
+            if kind in records.CHANGES:
+                self._apply(values, reader.decode(end, kind, body))
             if number % _STEP == 0:
                 self._pause()
         name = _FILES[before.file == _FILES[0]]

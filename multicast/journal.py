@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from multicast import records
-from multicast.records import FRAME_BYTES, HEADER_BYTES, Delivered, DeliveredReference, JournalError, SegmentHeader
+from multicast.records import FRAME_BYTES, HEADER_BYTES, Delivered, JournalError, SegmentHeader
 from multicast.types import GroupId, ProcessId
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
@@ -371,21 +371,23 @@ class Reader:
         self._pieces: deque[tuple[int, bytes]] = deque(maxlen=_PIECES)
 
     def decode(self, end: int, kind: int, body: memoryview) -> Any:
-        """The record of this kind that ends at journal offset `end`; for a reference the delivery that it stands for.
-        JournalError if it is malformed, or if what it refers to does not stand there."""
+        """The record of this kind that ends at journal offset `end`; for a reference what it stands for. JournalError
+        if it is malformed, or if what it refers to does not stand there."""
         record = records.decode_body(kind, body)
-        if kind != records.DELIVERED_REFERENCE:
+        if kind not in records.REFERENCES:
             return record
-        try:
-            return record.filled_in(self._payload(record, end))
-        except ValueError as error:
-            raise JournalError(
-                f"journal offset {record.offset}, which the record before offset {end} refers to: {error}; {REMEDY}"
-            ) from None
+        payloads = []
+        for place in record.places:
+            payload = self._read(place.offset, place.length, end)
+            if len(payload) != place.length or zlib.crc32(payload) != place.crc:
+                raise JournalError(
+                    f"journal offset {place.offset}: other bytes than the record that ends at {end} refers to; {REMEDY}"
+                )
+            payloads.append(payload)
+        return record.filled_in(*payloads)
 
-    def _payload(self, place: DeliveredReference, end: int) -> bytes:
-        """What stands there; nothing if that is not before the record."""
-        offset, length = place.offset, place.length
+    def _read(self, offset: int, length: int, end: int) -> bytes:
+        """What stands there; nothing if that is not before offset `end`."""
         if not 0 <= offset <= offset + length <= end:
             return b""
         for start, data in self._pieces:

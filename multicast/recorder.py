@@ -1,7 +1,7 @@
 """What a process writes into its journal in one life: records, batch by batch, every payload once. Pure.
 
 Theory of operation. What a process accepts it puts, payload and all, before it vouches for it. So when the message is
-delivered its payload stands in the journal already, and the record of the delivery says where instead of repeating it.
+put again, or delivered, its payload stands in the journal already, and the record says where instead of repeating it.
 Such a reference leads backwards, to a batch that is on disk if its own is, and never to before this life: a journal is
 cut only at its end, between two lives. A payload whose place is not known is written where it is needed.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from multicast import records
 from multicast.protocol import Change
-from multicast.records import encode_record
+from multicast.records import Place, encode_record
 from multicast.types import FINAL, AppMessage, MessageId
 
 PLACES_MAX = 16_384
@@ -30,59 +30,86 @@ class Recorder:
         self.offset = 0
         self._batch: list[bytes] = []
         self._places_max = places_max
-        self._places: dict[MessageId, tuple[int, int]] = {}
+        self._places: dict[MessageId, Place] = {}
 
     @property
     def empty(self) -> bool:
         """Whether the batch has no record yet."""
         return not self._batch
 
-    def record(self, record: Any) -> None:
-        """Add this record to the batch."""
+    def record(self, record: Any) -> bytes:
+        """Add this record to the batch. Returns it as it stands at the batch's end."""
         data = encode_record(record)
         self._batch.append(data)
         self.offset += len(data)
+        return data
 
     def change(self, changes: Iterable[Change]) -> None:
-        """Add what was put and deleted. Deliveries that are recorded later can refer to it. AssertionError for a put
-        that does not carry what it says."""
+        """Add what was put and deleted. What is recorded later can refer to it. AssertionError for a put that does not
+        carry what it says."""
         for key, value, carries in changes:
             if value is None:
                 self.record(records.Delete(key))
+            elif carries:
+                self._put(key, value, carries)
             else:
                 self.record(records.Put(key, value))
-                if carries:
-                    self._remember(value, carries)
 
-    def _remember(self, value: bytes, carries: Sequence[AppMessage]) -> None:
-        """The value stands at the end of the last record."""
-        start, at, places = self.offset - len(value), 0, self._places
+    def _put(self, key: bytes, value: bytes, carries: Sequence[AppMessage]) -> None:
+        """Leave out the payloads whose places are known, and remember the others'."""
+        pieces: list[bytes] = []
+        places: list[Place] = []
+        new: list[AppMessage] = []
+        begin = at = 0
         for message in carries:
-            payload = message.payload
-            at = value.find(payload, at)
+            at = value.find(message.payload, at)
             if at < 0:
                 raise AssertionError(f"what was put does not contain the payload of {message.id.hex()}")
-            if len(payload) >= PAYLOAD_BYTES_MIN:
-                places.pop(message.id, None)
-                places[message.id] = (start + at, zlib.crc32(payload))
-            at += len(payload)
-        while len(places) > self._places_max:
-            del places[next(iter(places))]
+            end = at + len(message.payload)
+            place = self._place(message)
+            if place is not None:
+                pieces.append(value[begin:at])
+                places.append(place)
+                begin = end
+            elif end - at >= PAYLOAD_BYTES_MIN:
+                new.append(message)
+            at = end
+        start = self.offset
+        put = records.PutReference(key, [*pieces, value[begin:]], places) if places else records.Put(key, value)
+        self._remember(start, self.record(put), new)
+
+    def _remember(self, start: int, data: bytes, carries: list[AppMessage]) -> None:
+        """These payloads stand in the record that begins at offset `start`, in this order."""
+        at, known = 0, self._places
+        for message in carries:
+            at = data.find(message.payload, at)
+            length = len(message.payload)
+            known.pop(message.id, None)
+            known[message.id] = Place(start + at, length, zlib.crc32(message.payload))
+            at += length
+        while len(known) > self._places_max:
+            del known[next(iter(known))]
+
+    def _place(self, message: AppMessage) -> Place | None:
+        """Where its payload stands, if that is known; there may be another one under its id."""
+        place = self._places.get(message.id)
+        if place is None or len(message.payload) != place.length or zlib.crc32(message.payload) != place.crc:
+            return None
+        return place
 
     def deliver(self, delivery: records.Delivered) -> None:
         """Add a delivery."""
         message = delivery.message
-        offset, crc = self._places.get(message.id, (0, 0))
+        place = self._place(message)
         if delivery.stage == FINAL:
             self._places.pop(message.id, None)
-        if not offset or zlib.crc32(message.payload) != crc:  # another payload was put under this id
+        if place is None:
             self.record(delivery)
             return
         self.record(
             records.DeliveredReference(
                 delivery.position, delivery.timestamp, delivery.stage, delivery.expired, message.id,
-                message.destinations, message.origin, offset, len(message.payload), crc, delivery.at,
-                delivery.installed_from, delivery.note,
+                message.destinations, message.origin, *place, delivery.at, delivery.installed_from, delivery.note,
             )
         )  # fmt: skip
 

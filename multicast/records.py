@@ -14,14 +14,14 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp
 
 FORMAT_VERSION = 2
-"""1 had no `DeliveredReference`."""
+"""1 had no references."""
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 
 _MAGIC = b"AMCJRNL\n"
@@ -39,8 +39,12 @@ DELIVERED = 6
 COMPLETED = 7
 BATCH_END = 8
 DELIVERED_REFERENCE = 9
+PUT_REFERENCE = 10
 
 DELIVERIES = (DELIVERED, DELIVERED_REFERENCE)
+CHANGES = (PUT, DELETE, PUT_REFERENCE)
+REFERENCES = (DELIVERED_REFERENCE, PUT_REFERENCE)
+"""Kinds of records from which a payload is left out that stands before them in the same journal."""
 
 
 class JournalError(Exception):
@@ -130,9 +134,16 @@ class Delivered(msgspec.Struct, array_like=True, gc=False):
     note: bytes = b""
 
 
+class Place(NamedTuple):
+    """Where a payload stands in a journal: `length` bytes from journal offset `offset` on, whose CRC-32 is `crc`."""
+
+    offset: int
+    length: int
+    crc: int
+
+
 class DeliveredReference(msgspec.Struct, array_like=True, gc=False):
-    """A `Delivered` whose message's payload stands before it in the same journal, in the `Put` with which this process
-    accepted it: `length` bytes from journal offset `offset` on, whose CRC-32 is `crc`. The other fields are those of
+    """A `Delivered` without its message's payload; offset, length, crc: its `Place`. The other fields are those of
     `Delivered` and of its message."""
 
     position: int
@@ -149,14 +160,29 @@ class DeliveredReference(msgspec.Struct, array_like=True, gc=False):
     installed_from: ProcessId | None = None
     note: bytes = b""
 
+    @property
+    def places(self) -> list[Place]:
+        return [Place(self.offset, self.length, self.crc)]
+
     def filled_in(self, payload: bytes) -> Delivered:
-        """What it stands for. ValueError if this is not the payload."""
-        if len(payload) != self.length or zlib.crc32(payload) != self.crc:
-            raise ValueError(f"not the payload of delivery {self.position}")
+        """What it stands for, given what stands in its place."""
         message = AppMessage(self.id, self.destinations, payload, self.origin)
         return Delivered(
             self.position, self.timestamp, self.stage, self.expired, message, self.at, self.installed_from, self.note
         )
+
+
+class PutReference(msgspec.Struct, array_like=True, gc=False):
+    """A `Put` without payloads that its value contains: one between each two of these pieces, from these places."""
+
+    key: bytes
+    pieces: list[bytes]
+    places: list[Place]
+
+    def filled_in(self, *payloads: bytes) -> Put:
+        """What it stands for, given what stands in its places."""
+        rest = [part for pair in zip(payloads, self.pieces[1:], strict=True) for part in pair]
+        return Put(self.key, b"".join([self.pieces[0], *rest]))
 
 
 class Completed(msgspec.Struct, array_like=True, gc=False):
@@ -184,6 +210,7 @@ _TYPES: dict[int, type] = {
     COMPLETED: Completed,
     BATCH_END: BatchEnd,
     DELIVERED_REFERENCE: DeliveredReference,
+    PUT_REFERENCE: PutReference,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {

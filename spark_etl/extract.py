@@ -311,7 +311,7 @@ class _Lives:
 
 
 _WANTED = (records.STARTED, records.STOPPED, records.SUBMITTED, *records.DELIVERIES, records.COMPLETED)
-_IGNORED = (records.PUT, records.DELETE)
+_IGNORED = records.CHANGES
 
 
 def _scan(data: bytes) -> Iterator[tuple[int, int, memoryview] | records.Damage]:

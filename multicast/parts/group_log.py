@@ -139,6 +139,11 @@ _decode_entry = msgspec.msgpack.Decoder(SavedEntry).decode
 _decode_base = msgspec.msgpack.Decoder(tuple[int, int, Ballot]).decode
 
 
+def carried(values: list[bytes]) -> list[AppMessage]:
+    """The messages in commands that are decided together."""
+    return [command.message for command in map(_decode_command, values) if type(command) is Assign]
+
+
 class GroupLog:
     """The log as applied by one member.
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import random
 from typing import Any, Protocol
 
-from multicast.parts import paxos, reminders
+from multicast.parts import group_log, paxos, reminders
 from multicast.parts.ballots import FIRST_NUMBER
 from multicast.parts.behind import Behind
 from multicast.parts.deadlines import Deadlines, earliest
@@ -124,6 +124,7 @@ class GroupMember:
         self.others = tuple(p for p in self.members if p != self_id)
         self.deliveries = deliveries
         self.paxos = Paxos(self_id, self.members, o, rng, o.instances_max, o.values_max)
+        self.paxos.instances.carried = group_log.carried
         self.log = GroupLog(deliveries, o.early_clock, o.dedup_window_us)
         self.reign = Reign(o.clock, topology.quorum(self.group), o.election_timeout_us)
         self._owner = owner

@@ -11,12 +11,12 @@ Not every decision is durable where it was learned: what is lost is learned agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from multicast.protocol import Outbox
-from multicast.types import Ballot, ProcessId
+from multicast.types import AppMessage, Ballot, ProcessId
 
 PREFIX = b"x"
 _MARKS_KEY = b"xd"
@@ -35,9 +35,11 @@ def _key(instance: int) -> bytes:
 
 class Instances:
     """quorum: of the group. decided: all instances up to here are. low: the lowest one that is kept.
-    accepted: instance -> the ballot in which its batch was accepted here, and the batch."""
+    accepted: instance -> the ballot in which its batch was accepted here, and the batch.
+    carried(values): the messages in a batch, in its order; for whoever puts messages into it to replace."""
 
     def __init__(self, quorum: int):
+        self.carried: Callable[[Values], Sequence[AppMessage]] = lambda values: ()
         self.decided = 0
         self.low = 1
         self.accepted: dict[int, tuple[Ballot, Values]] = {}
@@ -68,7 +70,7 @@ class Instances:
 
     def _keep(self, instance: int, ballot: Ballot, values: Values, out: Outbox) -> None:
         entry = self.accepted[instance] = (ballot, values)
-        out.put(_key(instance), _encode(entry))
+        out.put(_key(instance), _encode(entry), carries=self.carried(values))
 
     def count(self, instance: int, ballot: Ballot, sender: ProcessId) -> bool:
         """A member has accepted it. Whether it is chosen; then `decide_next`."""

@@ -67,6 +67,11 @@ _decode_value = msgspec.msgpack.Decoder(Cast | Null).decode
 _decode_base = msgspec.msgpack.Decoder(Base).decode
 
 
+def carried(values: list[bytes]) -> list[AppMessage]:
+    """The messages in what is decided together."""
+    return [value.message for value in map(_decode_value, values) if type(value) is Cast]
+
+
 class Stream:
     """One member's side.
 

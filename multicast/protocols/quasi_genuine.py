@@ -108,7 +108,7 @@ from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Accepted, Paxos
 from multicast.parts.portions import portions
 from multicast.parts.reminders import Forgot, Reminder, Reminders
-from multicast.parts.stream import Base, Cast, Sent, Stream
+from multicast.parts.stream import Base, Cast, Sent, Stream, carried
 from multicast.parts.transfer import StateAsk, StateTransfer
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Ballot, GroupId, ProcessId, Timestamp, Topology
@@ -217,9 +217,7 @@ class QuasiGenuine(MulticastProtocol):
             Cast, Early, Ordered, Proposed, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable,
             *reminders.MESSAGES, *paxos.MESSAGES,
         ),
-        housekeeping=(
-            Ask, Repair, Ack, StateAsk, State, Ready, Stable, *reminders.MESSAGES, *paxos.HOUSEKEEPING,
-        ),
+        housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *reminders.MESSAGES, *paxos.HOUSEKEEPING),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=False,
@@ -238,6 +236,7 @@ class QuasiGenuine(MulticastProtocol):
         self.log = CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
         parallel = max(_PARALLEL_MAX, o.instances_max) if o.parallel_consensus else o.instances_max
         self.paxos = Paxos(self_id, members, o, rng, parallel)
+        self.paxos.instances.carried = carried
         self.learners: dict[GroupId, RemoteLearner[Ordered]] = {}
         if o.direct_learners:
             self.paxos.learners = topology.members(self._receivers)

@@ -40,9 +40,10 @@ class Life:
         self.recorder.offset = self.journal.end
         self.batches = 0
 
-    def put(self, *carries: AppMessage, around: bytes = b"|") -> None:
+    def put(self, *carries: AppMessage, around: bytes = b"|") -> records.Put:
         value = around + around.join(m.payload for m in carries) + around
         self.recorder.change([(b"key", value, carries)])
+        return records.Put(b"key", value)
 
     def write(self) -> bytes:
         """End the batch; returns it."""
@@ -80,6 +81,33 @@ def test_in_one_batch_too_and_optimistically_before() -> None:
     life.recorder.deliver(delivery(1, message(1)))
     assert life.write().count(PAYLOAD) == 1
     assert life.found() == [delivery(0, message(1), OPTIMISTIC), delivery(1, message(1))]
+
+
+def test_what_is_put_again_is_not_written_again() -> None:
+    life = Life()
+    life.put(message(1), message(2, PAYLOAD[::-1]))
+    first = life.write()
+    life.put(message(2, PAYLOAD[::-1]), message(3, PAYLOAD + b"3"), message(1), around=b"--")
+    second = life.write()
+    assert kinds(second)[0] == records.PUT_REFERENCE
+    assert len(second) < len(first)
+    life.recorder.deliver(delivery(1, message(3, PAYLOAD + b"3")))
+    assert PAYLOAD not in life.write(), "what is new in a put with references is found, too"
+    puts = [record for _, record in life.journal.tail(0) if isinstance(record, records.Put)]
+    assert [put.value for put in puts] == [
+        b"|" + PAYLOAD + b"|" + PAYLOAD[::-1] + b"|",
+        b"--" + PAYLOAD[::-1] + b"--" + PAYLOAD + b"3--" + PAYLOAD + b"--",
+    ]
+    assert life.found() == [delivery(1, message(3, PAYLOAD + b"3"))]
+
+
+def test_a_checkpoint_has_whole_values() -> None:
+    life = Life()
+    life.put(message(1))
+    life.put(message(1), around=b"+")
+    life.write()
+    Checkpoints(life.journal).advance()
+    assert Checkpoints(life.journal).latest().values == {b"key": b"+" + PAYLOAD + b"+"}
 
 
 def test_many_in_one_value_are_found_each() -> None:
@@ -137,11 +165,11 @@ def test_a_reference_to_other_bytes_is_refused_and_named() -> None:
         life = Life()
         life.put(message(1))
         life.write()
-        offset, crc = life.recorder._places[message(1).id]
-        life.recorder._places[message(1).id] = (offset + wrong, crc)
+        offset, length, crc = life.recorder._places[message(1).id]
+        life.recorder._places[message(1).id] = records.Place(offset + wrong, length, crc)
         life.recorder.deliver(delivery(1, message(1)))
         life.write()
-        expected = f"journal offset {offset + wrong}, which the record before offset .* not the payload of delivery 1"
+        expected = f"journal offset {offset + wrong}: other bytes than the record that ends at .* refers to"
         with pytest.raises(JournalError, match=expected):
             life.found()
         with pytest.raises(JournalError, match=expected):
@@ -157,7 +185,7 @@ def test_what_is_referred_to_and_later_damaged_is_noticed() -> None:
     begin = len(data)
     life.write()
     data[data.find(PAYLOAD) + 3] ^= 1
-    with pytest.raises(JournalError, match="not the payload of delivery 1"):
+    with pytest.raises(JournalError, match="other bytes than the record"):
         list(life.journal.tail(begin - HEADER_BYTES))
 
 
@@ -208,22 +236,26 @@ def test_whatever_was_delivered_comes_back_whole(taken: list[Step], seed: int) -
 def _check_life(taken: list[Step], rng: random.Random) -> None:
     messages = [message(n, rng.randbytes(rng.choice((3, 30, 3000)))) for n in range(10)]
     life = Life(segment_bytes_max=500, places_max=5)
-    durable: list[records.Delivered] = []
-    waiting: list[records.Delivered] = []
+    durable: list[Any] = []
+    waiting: list[Any] = []
+    position = 0
     for step, what in taken:
         if step == "put":
-            life.put(*[messages[n] for n in what])
+            waiting.append(life.put(*[messages[n] for n in what]))
         elif step == "deliver":
-            waiting.append(delivery(len(durable) + len(waiting) + 1, messages[what]))
+            position += 1
+            waiting.append(delivery(position, messages[what]))
             life.recorder.deliver(waiting[-1])
         elif step == "write":
             life.write()
             durable += waiting
             waiting = []
         else:
+            position -= sum(isinstance(one, records.Delivered) for one in waiting)
             waiting = []
             life.disk.crash(rng, power=what)
             life = Life(life.disk, 500, 5)
-    assert life.found() == durable
-    for position in range(1, len(durable) + 1):
-        assert [d for d, _ in life.journal.read_deliveries(position)[0]] == durable[position - 1 :]
+    assert [r for _, r in life.journal.tail(0) if not isinstance(r, records.BatchEnd)] == durable
+    deliveries = life.found()
+    for first in range(1, len(deliveries) + 1):
+        assert [d for d, _ in life.journal.read_deliveries(first)[0]] == deliveries[first - 1 :]

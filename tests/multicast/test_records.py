@@ -26,6 +26,9 @@ EXAMPLES: list[Any] = [
     records.Completed(9, b"outcome", 16),
     records.BatchEnd(2**40),
     records.DeliveredReference(9, Timestamp(2**64 - 1, 3), 2, True, b"i" * 16, (0, 3), 2, 2**40, 7, CRC, 15, 4, b"n"),
+    records.PutReference(
+        b"key", [b"before ", b" between ", b""], [records.Place(2**40, 7, CRC), records.Place(9, 4, 0)]
+    ),
 ]
 HEADER = SegmentHeader(b"c" * 16, 3, 2**31 - 1, 7, 2**50)
 
@@ -40,13 +43,12 @@ def test_every_kind_of_record_comes_back() -> None:
     assert {type(e) for e in EXAMPLES} == set(records._TYPES.values())
 
 
-def test_a_reference_is_filled_in_with_its_payload_and_no_other() -> None:
-    reference = EXAMPLES[-1]
+def test_references_are_filled_in_with_their_payloads() -> None:
+    delivered, put = EXAMPLES[-2:]
     expected = records.Delivered(9, Timestamp(2**64 - 1, 3), 2, True, MESSAGE, 15, 4, b"n")
-    assert reference.filled_in(b"payload") == expected
-    for other in (b"", b"payloaf", b"payload+"):
-        with pytest.raises(ValueError, match="not the payload of delivery 9"):
-            reference.filled_in(other)
+    assert delivered.filled_in(b"payload") == expected
+    assert delivered.places == [records.Place(2**40, 7, CRC)]
+    assert put.filled_in(b"payload", b"more") == records.Put(b"key", b"before payload between more")
 
 
 def test_positions_and_kinds_are_told() -> None:
