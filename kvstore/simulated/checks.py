@@ -16,6 +16,7 @@ from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Re
 from kvstore.core.messages import Answered
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, SimulatedCluster
+from kvstore.simulated.serial import serial_execution
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 Logs = dict[GroupId, list[Executed]]
@@ -32,6 +33,7 @@ def check(cluster: SimulatedCluster, history: History) -> list[str]:
         "exactly once": exactly_once(logs, history),
         "reads": reads(logs),
         "answers": answers(logs, history),
+        "serial execution": serial_execution(logs.values()),
         STRICTNESS: strict_serializability(logs, history),
         "conservation": conservation(history),
     }

@@ -48,7 +48,7 @@ CONTESTED = 0.05
 _SOON_US = (0, 1_000, 5_000, 50_000, 300_000)
 
 _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get", 16), ("append", 8), ("swap", 8),
-        ("delete", 2), ("scan", 2))  # fmt: skip
+        ("count", 12), ("delete", 2), ("scan", 2))  # fmt: skip
 
 
 class Operated(msgspec.Struct):
@@ -382,6 +382,13 @@ class Client:
         impossible: tuple[Operation, ...] = (Add(b, 1),) if self._rng.random() < 0.3 else ()
         return Transaction(
             (Compare(a, "value", "<", b"5"),), (Put(b, b"low"), Delete(a), *impossible), (Put(a, b"1"), Get(b))
+        )
+
+    def _count(self) -> Transaction:
+        """An Add in either branch, impossible where the value is no number."""
+        a, b = self._rng.sample(self._workload.keys, 2)
+        return Transaction(
+            (Compare(a, "value", "<", b"5"),), (Add(b, 1), Put(a, b"many")), (Add(a, 1), Put(b, b"7"), Get(a))
         )
 
     def _delete(self) -> Transaction:

@@ -17,6 +17,7 @@ from kvstore.simulated.__main__ import app
 from kvstore.simulated.clients import History, Operated
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.serial import serial_execution
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.simulation import runner as simulation
@@ -194,6 +195,15 @@ def test_the_checks_find_a_stale_read():
     swapped = {0: logs[0], 1: [logs[1][1], logs[1][0]]}
     swapped[1][0].outcome.reads[0].version = Timestamp(0, 0)
     assert "a cycle: " in checks.strict_serializability(swapped, history)[0]
+
+
+def test_the_checks_find_a_transaction_that_did_something_else_than_it_says():
+    _, logs, _ = finished_run()
+    assert serial_execution(logs.values()) == []
+    logs[0][0].outcome.writes[0].value = b"2"
+    assert "wrote something else" in serial_execution(logs.values())[0]
+    logs[0][0].outcome.succeeded = False
+    assert "took the other branch" in serial_execution(logs.values())[0]
 
 
 def test_the_checks_find_replicas_that_differ(monkeypatch):

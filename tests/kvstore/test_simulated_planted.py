@@ -13,6 +13,7 @@ CHECKS = {
     "exactly once",
     "reads",
     "answers",
+    "serial execution",
     "strict serializability",
     "conservation",
     "liveness",

@@ -57,6 +57,11 @@ class RemoteVotesIgnored(Replica):
     """A shard goes by its own vote alone: half a transfer happens."""
 
 
+@rewrite("_fate", "succeeded = all([v.holds for v in votes])", "succeeded = any([v.holds for v in votes])")
+class OneVoteIsEnough(Replica):
+    """A transaction succeeds when the conditions of one shard hold."""
+
+
 @rewrite(
     "_multicast",
     "NO_ID if w.unnamed else w.id, w.body",
@@ -232,6 +237,7 @@ PLANTED_IN_STORE = (
     Planted("votes_read_too_early", "agreement", core=VotesReadTooEarly),
     Planted("remote_votes_ignored", "exactly once", RemoteVotesIgnored),
     Planted("remote_votes_ignored", "conservation", RemoteVotesIgnored),
+    Planted("one_vote_is_enough", "serial execution", OneVoteIsEnough, settings=SHORT),
     Planted("repetition_under_another_id", "exactly once", core=RepetitionUnderAnotherId),
     Planted("answered_at_delivery", "strict serializability", AnsweredAtDelivery, settings=CHASE),
     Planted("answered_before_order", "answers", core=AnsweredBeforeOrder, settings=SHORT),

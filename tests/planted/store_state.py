@@ -19,6 +19,7 @@ from tests.planted.rewriting import rewrite
 from tests.planted.store import CHASE, SHORT, Planted
 
 CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small", shards=3)
+CROWDED = Settings(protocol="white_box", profile="calm", seconds=1.0, clients=8, size="small", shards=2)
 ALONE = Settings(protocol="skeen", profile="calm", seconds=1.0, clients=12, shards=1)
 WINDOW = Settings(protocol="white_box", seconds=2.0, clients=4, options={"dedup_window_us": "1000000"})
 
@@ -53,11 +54,6 @@ class NothingIsFetched(Signals):
 @rewrite("_remember", "if first is not None:", "if False:")
 class ExpiredRemembered(Clients):
     """A repetition that came too late takes the place of the first result."""
-
-
-@rewrite("_fate", "succeeded = all([v.holds for v in votes])", "succeeded = any([v.holds for v in votes])")
-class OneVoteIsEnough(Replica):
-    """A transaction succeeds when the conditions of one shard hold."""
 
 
 @rewrite("_fate", "if failure:", "if failure and v is votes[0]:")
@@ -339,7 +335,7 @@ def _store(*kinds: type[Store], settings: Settings = SHORT) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_replica(ForgottenEarly, ExpiryIgnored, settings=WINDOW),
     *_replica(
-        OneVoteIsEnough, FirstFailureCounts, FailedIsApplied, FailureNotTold, OutcomeOneOff, NoProgressByParts
+        FirstFailureCounts, FailedIsApplied, FailureNotTold, OutcomeOneOff, NoProgressByParts
     ),
     *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
@@ -353,10 +349,11 @@ PLANTED_IN_STORE = (
     ),
     *_replica(ExpiryByLocalClock, settings=WINDOW),
     *_core(
-        SecondRemembered, SecondAnswered, MismatchRemembered, ConflictsInOneBundle, BundlesIdForAll, UnnamedIndexLost,
+        SecondRemembered, SecondAnswered, MismatchRemembered, BundlesIdForAll, UnnamedIndexLost,
     ),
     *_core(FlightsNeverEnd, settings=ALONE),
     *_core(BlockerOneOff, settings=CALM),
+    *_core(ConflictsInOneBundle, settings=CROWDED),
     *_core(SignalsPastOverlaps, settings=CHASE),
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
     *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
