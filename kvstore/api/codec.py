@@ -35,6 +35,7 @@ from kvstore.api.model import (
     Range,
     Result,
     Transaction,
+    each,
 )
 from kvstore.fields import find_unknown, nearest
 from multicast.types import MessageId, Timestamp
@@ -55,18 +56,18 @@ def text_or_b64(name: str, data: bytes) -> dict[str, str]:
         return {f"{name}_b64": base64.b64encode(data).decode()}
 
 
-def _bytes(field: str, name: str, text: str | None, b64: str | None) -> bytes:
+def _bytes(name: str, text: str | None, b64: str | None) -> bytes:
     """What stands in `name` or `name_b64`, of which there is one."""
     if b64 is None:
         if text is None:
-            raise InvalidTransaction(f"{field}.{name}", f"missing; give {name} or {name}_b64")
+            raise InvalidTransaction(name, f"missing; give {name} or {name}_b64")
         return text.encode()
     if text is not None:
-        raise InvalidTransaction(f"{field}.{name}", f"give {name} or {name}_b64, not both")
+        raise InvalidTransaction(name, f"give {name} or {name}_b64, not both")
     try:
         return base64.b64decode(b64, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidTransaction(f"{field}.{name}_b64", "not base64 (RFC 4648, with padding)") from None
+        raise InvalidTransaction(f"{name}_b64", "not base64 (RFC 4648, with padding)") from None
 
 
 def id_text(message_id: MessageId) -> str:
@@ -143,9 +144,9 @@ def parse_transaction(body: bytes) -> Transaction:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _explained(body, error) from None
     return Transaction(
-        tuple([_compare(f"compare[{i}]", c) for i, c in enumerate(parsed.compare)]),
-        tuple([_operation(f"success[{i}]", o) for i, o in enumerate(parsed.success)]),
-        tuple([_operation(f"failure[{i}]", o) for i, o in enumerate(parsed.failure)]),
+        each("compare", _compare, parsed.compare),
+        each("success", _operation, parsed.success),
+        each("failure", _operation, parsed.failure),
     )
 
 
@@ -172,45 +173,45 @@ def _explained(body: bytes, error: Exception) -> InvalidTransaction:
     return InvalidTransaction(place.strip("`").lstrip(".") or "body", text)
 
 
-def _compare(field: str, compare: CompareJson) -> Compare:
-    key = _bytes(field, "key", compare.key, compare.key_b64)
+def _compare(compare: CompareJson) -> Compare:
+    key = _bytes("key", compare.key, compare.key_b64)
     value = compare.value
     operand: bytes | bool | Timestamp
     if compare.target == "exists":
         if type(value) is not bool or compare.value_b64 is not None:
-            raise InvalidTransaction(f"{field}.value", "true or false")
+            raise InvalidTransaction("value", "true or false")
         operand = value
     elif type(value) is bool:
-        raise InvalidTransaction(f"{field}.value", f"a string, for target {compare.target!r}")
+        raise InvalidTransaction("value", f"a string, for target {compare.target!r}")
     elif compare.target == "version":
         try:
             operand = Timestamp.parse(value or "")
         except ValueError:
-            raise InvalidTransaction(f"{field}.value", "a version, as answers have it") from None
+            raise InvalidTransaction("value", "a version, as answers have it") from None
     else:
-        operand = _bytes(field, "value", value, compare.value_b64)
+        operand = _bytes("value", value, compare.value_b64)
     return Compare(key, compare.target, compare.op, operand)
 
 
-def _operation(field: str, operation: OperationJson) -> Operation:
+def _operation(operation: OperationJson) -> Operation:
     if isinstance(operation, RangeJson):
         prefix, after = b"", b""
         if operation.prefix is not None or operation.prefix_b64 is not None:
-            prefix = _bytes(field, "prefix", operation.prefix, operation.prefix_b64)
+            prefix = _bytes("prefix", operation.prefix, operation.prefix_b64)
         if operation.after is not None or operation.after_b64 is not None:
-            after = _bytes(field, "after", operation.after, operation.after_b64)
+            after = _bytes("after", operation.after, operation.after_b64)
         return Range(prefix, operation.limit, after)
-    key = _bytes(field, "key", operation.key, operation.key_b64)
+    key = _bytes("key", operation.key, operation.key_b64)
     if isinstance(operation, GetJson):
         return Get(key)
     if isinstance(operation, PutJson):
-        return Put(key, _bytes(field, "value", operation.value, operation.value_b64))
+        return Put(key, _bytes("value", operation.value, operation.value_b64))
     if isinstance(operation, AddJson):
         if not INT64_MIN <= operation.delta <= INT64_MAX:
-            raise InvalidTransaction(f"{field}.delta", "a signed 64-bit integer")
+            raise InvalidTransaction("delta", "a signed 64-bit integer")
         return Add(key, operation.delta)
     if isinstance(operation, AppendJson):
-        return Append(key, _bytes(field, "value", operation.value, operation.value_b64))
+        return Append(key, _bytes("value", operation.value, operation.value_b64))
     return Delete(key)
 
 
@@ -239,7 +240,7 @@ def _operation_json(operation: Operation) -> dict[str, Any]:
         body |= {**text_or_b64("prefix", operation.prefix), "limit": operation.limit}
         return body | text_or_b64("after", operation.after) if operation.after else body
     body |= text_or_b64("key", operation.key)
-    if isinstance(operation, Put | Append):
+    if isinstance(operation, (Put, Append)):
         body |= text_or_b64("value", operation.value)
     elif isinstance(operation, Add):
         body["delta"] = operation.delta
@@ -336,8 +337,8 @@ def entry_json(found: KeyValue) -> dict[str, Any]:
 
 
 def _entry(answer: _EntryAnswer) -> KeyValue:
-    key = _bytes("entry", "key", answer.key, answer.key_b64)
-    return KeyValue(key, _bytes("entry", "value", answer.value, answer.value_b64), Timestamp.parse(answer.version))
+    key = _bytes("key", answer.key, answer.key_b64)
+    return KeyValue(key, _bytes("value", answer.value, answer.value_b64), Timestamp.parse(answer.version))
 
 
 def page_answer(page: Page) -> bytes:
@@ -378,7 +379,7 @@ def _result(operation: Operation, answer: _ResultAnswer) -> OperationResult:
             raise MalformedAnswer("a get answered with an integer")
         if answer.value is None and answer.value_b64 is None:
             return OperationResult()
-        value = _bytes("result", "value", answer.value, answer.value_b64)
+        value = _bytes("value", answer.value, answer.value_b64)
         return OperationResult(found=KeyValue(operation.key, value, Timestamp.parse(answer.version)))
     if isinstance(operation, Add):
         if not isinstance(answer.value, int):

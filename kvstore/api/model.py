@@ -6,11 +6,15 @@ A transaction is one-shot, as in etcd: if every comparison holds, the operations
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
 from multicast.types import Timestamp
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 1024 * 1024
@@ -131,28 +135,60 @@ class InvalidTransaction(ValueError):
         self.problem = problem
 
 
-def _check_key(field: str, key: bytes) -> None:
+def each(name: str, treat: Callable[[T], R], items: Iterable[T]) -> tuple[R, ...]:
+    """`treat` of all; what it raises about a field of one is raised with that one's place, e.g. `success[3].key`."""
+    treated: list[R] = []
+    for item in items:
+        try:
+            treated.append(treat(item))
+        except InvalidTransaction as error:
+            raise InvalidTransaction(f"{name}[{len(treated)}].{error.field}", error.problem) from None
+    return tuple(treated)
+
+
+def _check_key(key: bytes) -> None:
     if not 1 <= len(key) <= KEY_BYTES_MAX:
-        raise InvalidTransaction(field, f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
+        raise InvalidTransaction("key", f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
 
 
-def _check_value(field: str, value: bytes) -> None:
+def _check_value(value: bytes) -> None:
     if len(value) > VALUE_BYTES_MAX:
-        raise InvalidTransaction(field, f"a value has at most {VALUE_BYTES_MAX} bytes, this one {len(value)}")
+        raise InvalidTransaction("value", f"a value has at most {VALUE_BYTES_MAX} bytes, this one {len(value)}")
 
 
-def _check_operation(field: str, operation: Operation) -> None:
+def _check_operation(operation: Operation) -> None:
     if isinstance(operation, Range):
         if len(operation.prefix) > KEY_BYTES_MAX or len(operation.after) > KEY_BYTES_MAX:
-            raise InvalidTransaction(f"{field}.prefix", f"at most {KEY_BYTES_MAX} bytes")
+            raise InvalidTransaction("prefix", f"at most {KEY_BYTES_MAX} bytes")
         if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
-            raise InvalidTransaction(f"{field}.limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
+            raise InvalidTransaction("limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
         return
-    _check_key(f"{field}.key", operation.key)
+    _check_key(operation.key)
     if type(operation) is Put or type(operation) is Append:
-        _check_value(f"{field}.value", operation.value)
+        _check_value(operation.value)
     elif type(operation) is Add and not INT64_MIN <= operation.delta <= INT64_MAX:
-        raise InvalidTransaction(f"{field}.delta", "not a signed 64-bit integer")
+        raise InvalidTransaction("delta", "not a signed 64-bit integer")
+
+
+def _check_compare(compare: Compare) -> None:
+    _check_key(compare.key)
+    if compare.target not in TARGETS:
+        raise InvalidTransaction("target", f"one of {', '.join(TARGETS)}, not {compare.target!r}")
+    if compare.op not in OPERATORS:
+        raise InvalidTransaction("op", f"one of {' '.join(OPERATORS)}, not {compare.op!r}")
+    operand: Any = compare.operand
+    if compare.target == "exists":
+        if type(operand) is not bool:
+            raise InvalidTransaction("value", "true or false")
+        if compare.op not in ("==", "!="):
+            raise InvalidTransaction("op", "existence is compared with == or !=")
+    elif compare.target == "version":
+        if not isinstance(operand, Timestamp):
+            raise InvalidTransaction("value", "a version")
+    else:
+        if type(operand) is not bytes:
+            raise InvalidTransaction("value", "a value")
+        _check_value(operand)
 
 
 def validate(transaction: Transaction) -> None:
@@ -162,26 +198,6 @@ def validate(transaction: Transaction) -> None:
         raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
     if count == 0:
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
-    for i, compare in enumerate(transaction.compare):
-        field = f"compare[{i}]"
-        _check_key(f"{field}.key", compare.key)
-        if compare.target not in TARGETS:
-            raise InvalidTransaction(f"{field}.target", f"one of {', '.join(TARGETS)}, not {compare.target!r}")
-        if compare.op not in OPERATORS:
-            raise InvalidTransaction(f"{field}.op", f"one of {' '.join(OPERATORS)}, not {compare.op!r}")
-        operand: Any = compare.operand
-        if compare.target == "exists":
-            if type(operand) is not bool:
-                raise InvalidTransaction(f"{field}.value", "true or false")
-            if compare.op not in ("==", "!="):
-                raise InvalidTransaction(f"{field}.op", "existence is compared with == or !=")
-        elif compare.target == "version":
-            if not isinstance(operand, Timestamp):
-                raise InvalidTransaction(f"{field}.value", "a version")
-        else:
-            if type(operand) is not bytes:
-                raise InvalidTransaction(f"{field}.value", "a value")
-            _check_value(f"{field}.value", operand)
-    for name, branch in (("success", transaction.success), ("failure", transaction.failure)):
-        for i, operation in enumerate(branch):
-            _check_operation(f"{name}[{i}]", operation)
+    each("compare", _check_compare, transaction.compare)
+    each("success", _check_operation, transaction.success)
+    each("failure", _check_operation, transaction.failure)
