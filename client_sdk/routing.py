@@ -58,6 +58,8 @@ class Router:
         self.view: ClusterView | None = None
         self._rng = rng
         self._suspect_until: dict[str, float] = {}
+        self._usual: dict[GroupId, list[str]] = {}
+        """Candidates for one shard, by the present view, while nobody is suspect."""
 
     def shards_of(self, keys: Iterable[bytes], everything: bool = False) -> tuple[GroupId, ...]:
         """The shards that own `keys`, or all of them; none while no view is known."""
@@ -70,6 +72,9 @@ class Router:
 
     def candidates(self, shards: Sequence[GroupId], now: float) -> list[str]:
         """Every known replica, best first: leaders of `shards`, their other replicas, the rest; suspects after all."""
+        usual = len(shards) == 1 and not self._suspect_until
+        if usual and shards[0] in self._usual:
+            return self._usual[shards[0]]
         urls: dict[str, None] = {}
         if self.view is not None:
             involved = list(shards)
@@ -84,7 +89,10 @@ class Router:
             for others in self.view.urls.values():
                 urls.update(dict.fromkeys(others))
         urls.update(dict.fromkeys(self.seeds))
-        return sorted(urls, key=lambda url: self._suspect_until.get(url, 0.0) > now)
+        found = sorted(urls, key=lambda url: self._suspect_until.get(url, 0.0) > now)
+        if usual:
+            self._usual[shards[0]] = found
+        return found
 
     def suspect(self, url: str, now: float) -> None:
         """`url` did not answer, or is not ready."""
@@ -102,6 +110,7 @@ class Router:
             if view.shard_map.version < self.view.shard_map.version:
                 return
         self.view = view
+        self._usual.clear()
 
 
 class _Replica(msgspec.Struct):

@@ -1,0 +1,11 @@
+"""The HTTP interface of a replica.
+
+    connection  the connections of clients: bytes to requests, answers to bytes, in order
+    calls       requests from head to answer: their time, the room for their bodies, the end of all
+    app         routes: what each request asks of the replica, and how its outcome is rendered
+    request     what paths, queries and header fields say
+    answers     answers as bytes
+    errors      answers other than success
+    budget      how many bytes of requests may be under way
+    metrics     what `/metrics` tells
+"""
