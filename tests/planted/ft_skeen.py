@@ -54,7 +54,12 @@ class BeginsAtOnce(FtSkeen):
     """A new leader stamps and delivers before it knows the log."""
 
 
-@rewrite("_save", "out.put(_ENTRY_PREFIX + entry.local.encode(), _encode(entry.saved()))", "pass", part=GroupLog)
+@rewrite(
+    "_save",
+    "out.put(_ENTRY_PREFIX + entry.local.encode(), _encode(entry.saved()), carries=(entry.message,))",
+    "pass",
+    part=GroupLog,
+)
 class EntriesNotSaved(FtSkeen):
     """Assigned messages are only in memory, though the log before them may be dropped."""
 

@@ -17,7 +17,7 @@ class PromiseNotSaved(QuasiGenuine):
     """A promise is given, and forgotten at a crash."""
 
 
-@rewrite("_keep", "out.put(_key(instance), _encode(entry))", "pass", part=Instances)
+@rewrite("_keep", "out.put(_key(instance), _encode(entry), carries=self.carried(values))", "pass", part=Instances)
 class AcceptedNotSaved(QuasiGenuine):
     """Acceptances are only in memory."""
 

@@ -146,7 +146,12 @@ class PromisesNotSaved(PrimCast):
     """A promise is given, and forgotten at a crash."""
 
 
-@rewrite("_save", "out.put(_ENTRY_PREFIX + entry.id, _encode(entry.state()))", "pass", part="t")
+@rewrite(
+    "_save",
+    "out.put(_ENTRY_PREFIX + entry.id, _encode(state := entry.state()), carries=(state.message,))",
+    "pass",
+    part="t",
+)
 class EntriesNotSaved(PrimCast):
     """T is only in memory."""
 

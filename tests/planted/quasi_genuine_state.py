@@ -29,7 +29,7 @@ class ReceiptBeforeSync(QuasiGenuine):
 
 @rewrite(
     "_save",
-    "out.put(_item_key(group, number), _encode(Item(stamp_of(timestamp), pending.message)))",
+    "out.put(_item_key(group, number), item, carries=(pending.message,))",
     "pass",
     part="channels",
 )

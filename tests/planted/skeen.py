@@ -29,7 +29,7 @@ class Impatient(Skeen):
         self._queue.commit(message_id, entry.stamps[self.group])
 
 
-@rewrite("_save", "out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry))", "pass")
+@rewrite("_save", "out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry), carries=(entry.message,))", "pass")
 class ForgetsStamps(Skeen):
     """Stamps are only in memory."""
 

@@ -25,7 +25,7 @@ class GoesOnAfterFlush(Toto):
     """Having answered a flush, a member still takes and sends."""
 
 
-@rewrite("_save_cast", "out.put(_cast_key(cast), _encode(cast))", "pass")
+@rewrite("_save_cast", "out.put(_cast_key(cast), _encode(cast), carries=cast.messages)", "pass")
 class CastsNotSaved(Toto):
     """Casts are only in memory."""
 
