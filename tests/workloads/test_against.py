@@ -97,6 +97,22 @@ def test_without_etcd_one_line_says_how_to_get_it(
     assert "apt-get install wrk" in capsys.readouterr().err
 
 
+def test_a_turn_in_which_the_machine_stood_still_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [[line("put", 1, 1.0), line("get", 1, 1.0, still_ms=700)], [line("put", 2, 1.0)]]
+    monkeypatch.setattr(against, "_turn", lambda name, plan, say: turns.pop(0))
+    said: list[str] = []
+    (one,) = against._undisturbed("etcd", Plan(), said.append)
+    assert (one.per_second, len(said), turns) == (2, 1, [])
+
+
+def test_a_machine_that_never_stops_standing_still_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [[line("put", n, 1.0, still_ms=600)] for n in range(against.TURNS_MAX)]
+    monkeypatch.setattr(against, "_turn", lambda name, plan, say: turns.pop(0))
+    lines = against._undisturbed("etcd", Plan(), lambda text: None)
+    (row,) = against.rows_of([{"etcd": lines}])
+    assert (row.per_second, row.errors, turns) == (against.TURNS_MAX - 1, {"ms stood still": 600}, [])
+
+
 @needs_etcd
 @pytest.mark.parametrize("api", [etcd.EtcdStore, etcd.GrpcEtcdStore])
 def test_etcd_answers_what_it_is_asked(api: type[etcd.EtcdStore], temporary: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +61,21 @@ async def test_costs_are_told_per_request() -> None:
     assert line.costs.bundle == 3
     assert line.costs.memory_mib == 4
     assert line.costs.syncs is None
+
+
+async def test_a_machine_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's event loop stands for the machine: it does nothing for a while."""
+    monkeypatch.setattr(measure, "STILL_SECONDS", 0.2)
+
+    def stand_still() -> None:
+        threading.Event().wait(0.5)
+
+    async with FakeCluster() as cluster:
+        asyncio.get_running_loop().call_later(1.0, stand_still)
+        plan = Plan(seconds=2.0, warmup=0.0, records=100, clients=(1,), kinds=("get",))
+        (line,) = (await measure.measure(cluster.urls, plan)).lines
+    assert line.still_ms >= 300
+    assert "ms stood still" in results.cells([line])[0][-1]
 
 
 async def test_open_loop_asks_at_shares_of_what_was_reached() -> None:

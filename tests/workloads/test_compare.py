@@ -96,6 +96,20 @@ def test_one_that_does_not_start_costs_only_its_own_rows(temporary: Path, monkey
     assert (clusters(), list(temporary.iterdir())) == ([], [])
 
 
+def test_a_cluster_that_does_not_stop_is_told_once_more(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def fail_once(limit: float, *arguments: str) -> None:
+        asked.append(arguments[1])
+        if asked == ["init", "up", "down"]:
+            raise fresh.ClusterFailed("not done within 60 s")
+
+    monkeypatch.setattr(fresh, "run_kvstore", fail_once)
+    with fresh.fresh_cluster("skeen", 1, 1):
+        pass
+    assert asked == ["init", "up", "down", "down"]
+
+
 def test_a_bad_option_is_refused_before_anything_is_started() -> None:
     with pytest.raises(ValueError, match="clients: each from 1"):
         compare.run("all", Plan(clients=(0,)))

@@ -38,6 +38,9 @@ SHARES = (0.25, 0.5, 0.75)
 LOADS = ("own", "wrk")
 LATENCY_US_MAX = 60_000_000
 LIBRARIES = ("lmdb", "msgpack", "msgspec", "tenacity")
+STILL_SECONDS = 0.5
+"""A process that is woken so much too late was not merely waiting for its turn."""
+_WATCH_SECONDS = 0.05
 _OVERHEAD_SECONDS = 0.4
 
 
@@ -128,6 +131,23 @@ async def lines_of(store: Store, plan: Plan, on_line: OnLine | None = None) -> l
     return lines
 
 
+class _Watch:
+    """Whether the machine stands still, as a suspended one does: every process loses that time, and elections follow.
+    still_ms: for how long in all."""
+
+    def __init__(self) -> None:
+        self.still_ms = 0
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(_WATCH_SECONDS)
+            late = time.monotonic() - before - _WATCH_SECONDS
+            if late > STILL_SECONDS:
+                self.still_ms += int(late * 1000)
+
+
 async def _line(store: Store, plan: Plan, kind: str, make: Workload, clients: int, rate: float) -> Line:
     load: Load | WrkLoad
     if plan.load == "wrk":
@@ -135,11 +155,15 @@ async def _line(store: Store, plan: Plan, kind: str, make: Workload, clients: in
     else:
         load = Load(store.servers, clients, make, plan.seconds, plan.warmup, rate, plan.seed, store.connect)
     before = await look(store.all_servers)
+    watch = _Watch()
+    watching = asyncio.ensure_future(watch.run())
     try:
         tally = await asyncio.to_thread(load.run)
     except asyncio.CancelledError:
         load.stop()
         raise
+    finally:
+        watching.cancel()
     after = await look(store.all_servers)
     whole = _latency([one for latencies in tally.latencies.values() for one in latencies])
     return Line(
@@ -151,6 +175,7 @@ async def _line(store: Store, plan: Plan, kind: str, make: Workload, clients: in
         fdatasync_ms=sync_ms(after),
         generator_cpu=round(tally.cpu_ns / max(tally.ran_ns, 1), 2),
         costs=between(before, after, store.servers, tally.succeeded, tally.cpu_ns),
+        still_ms=watch.still_ms,
         errors=dict(tally.errors),
         operations=_operations(tally),
     )

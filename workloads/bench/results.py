@@ -33,8 +33,8 @@ class Line(Latency, kw_only=True):
 
     rate: what was asked for per second, in open loop; None in closed loop. share: of saturation. fdatasync_ms: the
     median of the replicas' own medians, asked for right afterwards. generator_cpu: the share of one core that the load
-    took. errors: status -> count ("lost": the connection broke; "unanswered": at the end). operations: the latency of
-    each, where a kind has several.
+    took. still_ms: so long the whole machine stood still meanwhile, and the line tells nothing. errors: status -> count
+    ("lost": the connection broke; "unanswered": at the end). operations: the latency of each, where a kind has several.
     """
 
     kind: str
@@ -45,6 +45,7 @@ class Line(Latency, kw_only=True):
     fdatasync_ms: float | None = None
     generator_cpu: float
     costs: Costs = msgspec.field(default_factory=Costs)
+    still_ms: int = 0
     errors: dict[str, int]
     operations: dict[str, Latency] = {}
 
@@ -131,6 +132,11 @@ COSTS_EXPLAINED = (
 )
 
 
+def troubles(line: Line) -> dict[str, int]:
+    """What went wrong, and for how many milliseconds the machine stood still."""
+    return line.errors | ({"ms stood still": line.still_ms} if line.still_ms else {})
+
+
 def errors_text(errors: dict[str, int]) -> str:
     """`503: 4, lost: 1`, or a dash."""
     return ", ".join(f"{status}: {n}" for status, n in sorted(errors.items())) or "-"
@@ -167,7 +173,7 @@ def cells(lines: Sequence[Line]) -> list[list[str]]:
                 *_latency_cells(line),
                 *cost_cells(line.costs),
                 "-" if line.fdatasync_ms is None else f"{line.fdatasync_ms:.2f}",
-                errors_text(line.errors),
+                errors_text(troubles(line)),
             ]
         )
         blanks = [""] * (len(COST_HEADINGS) + 2)
