@@ -27,7 +27,7 @@ from kvstore.http.app import HttpApi
 from kvstore.http.calls import OWN_BYTES, Call
 from kvstore.http.errors import Problem, too_large
 
-CONCURRENT_MAX = 256
+CONCURRENT_MAX = 64
 """Requests of one connection that are under way at once, where it allows that at all."""
 IDLE_SECONDS = 75.0
 SWEEP_SECONDS = 5.0

@@ -29,6 +29,16 @@ async def test_what_fits_does_not_wait_and_the_rest_waits_in_line() -> None:
     await asyncio.gather(*tasks)
 
 
+async def test_nobody_overtakes_those_who_wait() -> None:
+    budget = ByteBudget(10)
+    assert budget.take_now(8) and not budget.take_now(3)
+    waiting = asyncio.create_task(budget.take(5))
+    await settle()
+    assert not budget.take_now(1) and budget.free == 2
+    budget.give(8)
+    assert await waiting == 5 and budget.take_now(5) and budget.free == 0
+
+
 async def test_more_than_everything_is_everything() -> None:
     budget = ByteBudget(10)
     assert await budget.take(50) == 10 and budget.free == 0
