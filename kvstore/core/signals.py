@@ -222,7 +222,7 @@ class Signals:
         head = self._log.entries[0]
         head.pulls += 1
         if head.pulls % PULLS_BEFORE_FETCH == 0:
-            peer = self._peers.to_ask(self._peers.shard, self._pulls)
+            peer = self._peers.to_ask(self._peers.shard, head.pulls // PULLS_BEFORE_FETCH)
             if peer is not None:
                 out.fetch_outcomes(peer)
         wanted: dict[GroupId, list[MessageId]] = {}

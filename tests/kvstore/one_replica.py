@@ -47,10 +47,11 @@ def result_of(
 class Bench:
     """Replica 0, leader of shard 0 of three."""
 
-    def __init__(self, self_id: int = 0, **options: Any):
+    def __init__(self, self_id: int = 0, topology: Topology = TOPOLOGY, **options: Any):
         self.store = Store.open(MemoryBackend())
         self.options = {"dedup_window_us": WINDOW, "digest_every": 1, **options}
         self.self_id = self_id
+        self.topology = topology
         self.now = NOW
         self.ids = 0
         self.tokens = 0
@@ -64,10 +65,10 @@ class Bench:
         self.completed += len(self.out.completions)
         self.replica = Replica(
             self.self_id,
-            TOPOLOGY,
+            self.topology,
             SHARDS,
             self.store,
-            leader_of=lambda g: TOPOLOGY.groups[g][0],
+            leader_of=lambda g: self.topology.groups[g][0],
             rng=random.Random(self.completed),
             **self.options,
         )
@@ -126,7 +127,7 @@ class Bench:
 
     def part(self, shard: int, of: Delivered, *votes: Vote | None) -> None:
         """The part of another shard comes, from its leader."""
-        self.hear(TOPOLOGY.groups[shard][0], Parts(shard, [Part(of.message.id, of.timestamp, list(votes))]))
+        self.hear(self.topology.groups[shard][0], Parts(shard, [Part(of.message.id, of.timestamp, list(votes))]))
 
     def tick(self, us: int = 0) -> int | None:
         self.now += us

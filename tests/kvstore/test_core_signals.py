@@ -8,6 +8,7 @@ from kvstore.api.model import Add, Transaction
 from kvstore.core.messages import PartRequest, Parts, ShardResults, Vote
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
+from multicast.types import Topology
 from tests.kvstore.one_replica import NOW, Bench, key, write
 
 BOTH = write(key(0), key(1))
@@ -97,6 +98,16 @@ def test_outcomes_that_others_forgot_are_fetched_in_the_own_shard():
     ((_, record),) = other.out.completions
     bench.replica.on_outcome(1, record, bench.now, bench.out)
     assert bench.out.completions == [(1, record)] and bench.store.get(key(0)) is not None
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4, 5, 7])
+def test_all_peers_of_the_own_shard_are_asked_in_turn(replicas):
+    """Some of them may never come back."""
+    bench = Bench(topology=Topology.grid(3, replicas), part_retry_us=1000)
+    bench.deliver(BOTH)
+    for _ in range(PULLS_BEFORE_FETCH * (replicas - 1)):
+        bench.tick(1000)
+    assert sorted(bench.out.fetches) == list(range(1, replicas))
 
 
 # -- kept -------------------------------------------------------------------------------------------------------------
