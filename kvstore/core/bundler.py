@@ -38,12 +38,14 @@ assert FULL_TRANSACTIONS <= BUNDLE_TRANSACTIONS_MAX
 
 
 class Lane:
-    """What goes to the same destinations. took_us: how long a bundle has lately taken. bytes: of what waits."""
+    """What goes to the same destinations. at_once: see UNDER_WAY. took_us: how long a bundle has lately taken.
+    bytes: of what waits."""
 
-    __slots__ = ("bytes", "destinations", "left_at", "queue", "took_us", "under_way")
+    __slots__ = ("at_once", "bytes", "destinations", "left_at", "queue", "took_us", "under_way")
 
-    def __init__(self, destinations: tuple[GroupId, ...]):
+    def __init__(self, destinations: tuple[GroupId, ...], at_once: int):
         self.destinations = destinations
+        self.at_once = at_once
         self.queue: deque[Waiting] = deque()
         self.bytes = 0
         self.under_way = 0
@@ -57,7 +59,7 @@ class Lane:
 
     def leaves_at(self, now: int) -> int | None:
         """When its next bundle may leave; None: when another one has come back."""
-        if self.under_way < UNDER_WAY:
+        if self.under_way < self.at_once:
             return now
         if self.under_way >= UNDER_WAY_MAX:
             return None
@@ -66,10 +68,12 @@ class Lane:
 
 class Bundler:
     """Of replica `self_id`. requests: where those wait whose bundles are under way. clock: of `now`, the time that ids
-    carry. bundles, bundled: how many left, and how many transactions in them."""
+    carry. at_once: see UNDER_WAY; the simulation draws it. bundles, bundled: how many left, and how many
+    transactions in them."""
 
     def __init__(self, self_id: ProcessId, requests: Requests, rng: random.Random, clock: Callable[[int], int]):
         self.bundles = self.bundled = 0
+        self.at_once = UNDER_WAY
         self._self_id = self_id
         self._requests = requests
         self._rng = rng
@@ -82,7 +86,7 @@ class Bundler:
         """It is to be multicast."""
         lane = self._lanes.get(waiting.destinations)
         if lane is None:
-            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations)
+            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations, self.at_once)
         lane.queue.append(waiting)
         lane.bytes += len(waiting.body)
         self._ready.add(waiting.destinations)

@@ -12,6 +12,7 @@ import msgspec
 from kvstore.api.model import Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import Outcome, decode_outcomes
+from kvstore.core.bundler import UNDER_WAY
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, unnamed_id, version_of
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule, signals_for
@@ -33,6 +34,8 @@ from multicast.types import FINAL, GroupId, MessageId, ProcessId, Timestamp, Top
 DEDUP_WINDOW_US = 20_000_000
 COMMIT_CHANCE = 0.02
 """A batch is followed by the commit of everything completed so far with this chance."""
+BUNDLES_AT_ONCE = (2, 2, 2, 1, UNDER_WAY)
+"""Of one lane: the fewer, the larger they are."""
 CHECKPOINT_CHANCE = 0.02
 """A batch is followed by a checkpoint of the protocol's state with this chance."""
 
@@ -98,6 +101,7 @@ class SimulatedCluster:
         self.commits = 0
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
+        self._bundles_at_once = random.Random(f"{seed}/bundles").choice(BUNDLES_AT_ONCE)
         self._checkpoint_rng = random.Random(f"{seed}/checkpoints")
         self.world = World(
             self.topology,
@@ -131,6 +135,7 @@ class SimulatedCluster:
             digest_every=1,
             rng=random.Random(rng.getrandbits(64)),
         )
+        replica.clients.bundler.at_once = self._bundles_at_once
         return protocol, replica
 
     def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
