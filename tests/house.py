@@ -13,9 +13,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("multicast", "kvstore", "client_sdk", "workloads", "spark_etl", "tests")
-FILE_LINES_MAX = 740
-PROTOCOL_LINES_MAX = 1350
-"""A protocol is one file, messages, options, leader change and all."""
+FILE_LINES_MAX = 500
+PROTOCOL_LINES_MAX = 800
+"""A protocol is one file, and the parts that it owns."""
+TESTS_LINES_MAX = 700
+"""Tests of one subject may be many."""
+OUTGROWN = {"spark_etl/extract.py": 540}
+"""Whose second subject has no file of its own yet."""
 
 LIBRARY_PURE = (
     "types", "protocol", "wire", "session", "discipline", "catch_up", "engine", "lanes", "recorder", "records",
@@ -257,7 +261,11 @@ def too_long(modules: Modules) -> list[str]:
     """Files that have outgrown one subject."""
     found = []
     for module in modules.values():
-        limit = PROTOCOL_LINES_MAX if within(module.name, "multicast.protocols") else FILE_LINES_MAX
+        limit = OUTGROWN.get(module.path, FILE_LINES_MAX)
+        if within(module.name, "multicast.protocols"):
+            limit = PROTOCOL_LINES_MAX
+        elif within(module.name, "tests"):
+            limit = TESTS_LINES_MAX
         if (lines := len(module.text.splitlines())) > limit:
             found.append(f"{module.path}: {lines} lines, at most {limit}")
     return found
