@@ -391,9 +391,12 @@ def _result(operation: Operation, answer: _ResultAnswer) -> OperationResult:
 
 
 def transaction_answer(transaction: Transaction, result: Result, omitted: bool, message_id: str) -> bytes:
-    """The body that answers `POST /v1/txn`. omitted: the results of the operations are no longer known."""
+    """The body that answers `POST /v1/txn`. omitted: the results of the operations are no longer known. message_id:
+    empty for a read that has none."""
     branch: Sequence[Operation] = transaction.success if result.succeeded else transaction.failure
-    answer: dict[str, Any] = {"succeeded": result.succeeded, "version": str(result.version), "id": message_id}
+    answer: dict[str, Any] = {"succeeded": result.succeeded, "version": str(result.version)}
+    if message_id:
+        answer["id"] = message_id
     if omitted:
         answer["results_omitted"] = True
     answer["results"] = [] if omitted else [result_json(o, r) for o, r in zip(branch, result.results, strict=True)]

@@ -126,6 +126,13 @@ class Result(msgspec.Struct, array_like=True, gc=False):
     failure_key: bytes = b""
 
 
+def only_reads(transaction: Transaction) -> bool:
+    """Whether it may be asked for without an id."""
+    if transaction.compare or transaction.failure:
+        return False
+    return all([type(op) in (Get, Range) for op in transaction.success])
+
+
 class InvalidTransaction(ValueError):
     """It is no transaction, or it breaks a limit. `field` names the offending part, e.g. `success[3].key`."""
 

@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvstore.api.model import RESULT_BYTES_MAX, Get, InvalidTransaction, Range, Transaction, validate
+from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, only_reads, validate
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import EXPIRED, MISMATCH, REPEATED
 from kvstore.core.bundler import Bundler
@@ -287,13 +287,6 @@ class Clients:
     def _clock(self, now: int) -> int:
         """The time, as far as it is known."""
         return self._real_clock(now) or now
-
-
-def only_reads(transaction: Transaction) -> bool:
-    """Whether it may be asked for without an id."""
-    if transaction.compare or transaction.failure:
-        return False
-    return all([type(op) in (Get, Range) for op in transaction.success])
 
 
 def forgotten_before(timestamp: Timestamp, window_us: int) -> MessageId:

@@ -30,6 +30,7 @@ from kvstore.api.model import (
     Put,
     Range,
     Transaction,
+    only_reads,
     validate,
 )
 from kvstore.api.problem import UNKNOWN
@@ -126,13 +127,14 @@ class HttpApi:
 
     def _got(self, call: Call, answered: Answered) -> None:
         found, fields = answered.result.results[0].found, call.head.fields.values
+        read_at = _read_at(answered)
         if found is None:
-            raise Problem(404, "not_found", "no such key")
+            raise Problem(404, "not_found", "no such key", headers={"Kv-Read-At": read_at} if read_at else None)
         etag = f'"{found.version}"'
         match, none_match = fields.get("if-match"), fields.get("if-none-match")
         if match is not None and not request.names_etag(match, etag):
             raise Problem(412, "precondition_failed", "If-Match: the key has another version", headers={"ETag": etag})
-        line = b"ETag: %b\r\n" % etag.encode()
+        line = b"ETag: %b\r\n%b" % (etag.encode(), _read_at_line(read_at))
         if none_match is not None and request.names_etag(none_match, etag):
             call.answer(Response(304, line))
         else:
@@ -198,7 +200,8 @@ class HttpApi:
     def _scanned(self, call: Call, answered: Answered) -> None:
         entries, more = answered.result.results[0].entries, answered.result.results[0].more
         token = request.page_token(entries[-1].key) if more and entries else None
-        call.answer(Response(200, JSON, codec.page_answer(codec.Page(answered.result.version, entries, token))))
+        headers = JSON + _read_at_line(_read_at(answered))
+        call.answer(Response(200, headers, codec.page_answer(codec.Page(answered.result.version, entries, token))))
 
     def _txn(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -217,11 +220,15 @@ class HttpApi:
             validate(transaction)
         except InvalidTransaction as error:
             raise errors.invalid(error.field, error.problem) from None
-        self._write(call, transaction, self._did_txn)
+        if not call.message_id and only_reads(transaction):
+            self._execute(call, transaction, self._did_txn)
+        else:
+            self._write(call, transaction, self._did_txn)
 
     def _did_txn(self, call: Call, answered: Answered) -> None:
         body = codec.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
-        call.answer(Response(200, _json_headers(call.text_id), body))
+        headers = _json_headers(call.text_id) if call.text_id else JSON + _read_at_line(_read_at(answered))
+        call.answer(Response(200, headers, body))
 
     # -- ordering -----------------------------------------------------------------------------------------------------
 
@@ -258,8 +265,8 @@ class HttpApi:
         if failure:
             [(name, text)] = codec.text_or_b64("key", answer.result.failure_key).items()
             raise Problem(422, "failed", f"{failure} ({name} {text!r})")
-        if answer.results_omitted and call.message_id == NO_ID:
-            # A read, and what another shard read for it was lost on its way: it is read again.
+        if answer.results_omitted and call.message_id == NO_ID and len(call.transaction.success) == 1:
+            # A read of a size that fits, and what another shard read for it was lost on its way: it is read again.
             self._execute(call, call.transaction, render)
         else:
             render(call, answer)
@@ -284,6 +291,17 @@ class HttpApi:
     def _metrics(self, call: Call) -> None:
         body, content_type = self.metrics.render()
         call.answer(Response(200, b"Content-Type: %b\r\n" % content_type.encode(), body))
+
+
+def _read_at(answered: Answered) -> str:
+    """SHARD/POSITION/VERSION: where a read of one shard that had no id saw the shard, see `Answered`; else empty."""
+    if answered.shard < 0:
+        return ""
+    return f"{answered.shard}/{answered.position}/{answered.result.version}"
+
+
+def _read_at_line(read_at: str) -> bytes:
+    return b"Kv-Read-At: %b\r\n" % read_at.encode() if read_at else b""
 
 
 def _json_headers(text_id: str) -> bytes:

@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction
+from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction, only_reads
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
 from kvstore.core.bundles import NO_ID
-from kvstore.core.clients import only_reads
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.types import ZERO, MessageId, ProcessId, Timestamp, new_message_id

@@ -13,6 +13,7 @@ import pytest
 from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import KeyValue, OperationResult, Result, Transaction
 from kvstore.config import Limits
+from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
@@ -238,3 +239,27 @@ async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> 
 def test_numbers_of_a_status_become_flat_names() -> None:
     status = {"a": {"b-c": 1, 2: {"d": 0.5}}, "up": True, "role": "leader"}
     assert flat_numbers(status) == {"a_b_c": 1.0, "a_2_d": 0.5, "up": 1.0}
+
+
+async def test_a_read_of_one_shard_says_where_it_was_read_and_needs_no_id() -> None:
+    ids = []
+
+    async def read(message_id: MessageId, transaction: Transaction) -> Answered:
+        ids.append(message_id)
+        found = KeyValue(b"a", b"v", VERSION)
+        return Answered(Result(True, VERSION, (OperationResult(found=found),)), shard=3, position=17)
+
+    async with serving(FakeNode(read)) as client:
+        body = json.dumps({"success": [{"op": "get", "key": "a"}]}).encode()
+        line = f"Kv-Read-At: 3/17/{VERSION}\r\n"
+        status, head, content = await client("GET", "/v1/kv/a")
+        assert (status, content) == (200, b"v") and line in head
+        status, head, content = await client("POST", "/v1/txn", body, Content_Type="application/json")
+        assert status == 200 and line in head and "Idempotency-Key" not in head and "id" not in json.loads(content)
+        assert ids == [NO_ID, NO_ID]
+
+
+async def test_an_ordered_transaction_says_no_place() -> None:
+    async with serving(FakeNode(done)) as client:
+        status, head, _ = await client("PUT", "/v1/kv/a", b"x")
+        assert status == 200 and "Kv-Read-At" not in head
