@@ -23,6 +23,7 @@ from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution
 from kvstore.core.log import Log
 from kvstore.core.messages import Answered, decode_shard_result
+from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
 from kvstore.core.signals import Signals
@@ -39,6 +40,7 @@ FAULTS = Settings(protocol="white_box")
 SHORT = Settings(protocol="white_box", seconds=1.0, clients=3)
 CHASE = Settings(protocol="skeen", profile="chase", shards=3)
 WINDOW = Settings(protocol="white_box", seconds=1.0, clients=4, size="small", options={"dedup_window_us": "1000000"})
+TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2)
 ONE_SHARD = Settings(protocol="white_box", seconds=1.0, clients=6, size="small", shards=1)
 
 _MODULES = (kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, multicast.simulation.world)
@@ -193,6 +195,11 @@ class ForgetsAtOnce(Store):
         return None
 
 
+@rewrite("advance", "while readable and readable[0][0] <= completed:", "while readable:")
+class ReadsBeforeCompletion(Reads):
+    """A leader reads what is complete, whatever the protocol says must be."""
+
+
 class Planted(NamedTuple):
     """A bug. checker: what shall find it, "" for any. core: a class that takes the place of the one of which it is a
     subclass, wherever that is used."""
@@ -250,5 +257,6 @@ PLANTED_IN_STORE = (
     Planted("commit_forgets_position", "exception", store=CommitForgetsPosition),
     Planted("reads_the_committed", "reads", store=ReadsTheCommitted),
     Planted("scans_miss_the_buffer", "agreement", store=ScansMissTheBuffer),
+    Planted("reads_before_completion", "strict serializability", core=ReadsBeforeCompletion, settings=TWO_SHARDS),
     Planted("forgets_at_once", "exactly once", store=ForgetsAtOnce),
 )
