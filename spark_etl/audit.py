@@ -194,11 +194,7 @@ class Audit(Case):
         renewed = self.tables["deliveries"].where((F.col("position") == 1) & F.col("installed_from").isNotNull())
         lost_disk = {row.replica for row in renewed.select("replica").distinct().collect()}
         forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
-        invoked = None
-        if self.has_history:
-            asked = self.operations.select("id").distinct()
-            invoked = self.transactions.join(asked, "id", "left_semi").select(F.col("message").alias("id"))
-            invoked = invoked.unionByName(asked)
+        invoked = self.operations if self.has_history else None
         prop = self.check(
             "validity", delivery.validity(self.bundles, missing, invoked, forgetful), deliveries, blind=blind
         )

@@ -66,12 +66,12 @@ def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forg
     """What is delivered was multicast by somebody, and to this shard. Names: never-submitted, wrong-destination.
 
     missing: from `unsubmitted`. A multicast leaves before its record must be durable, so it may be lost with a crash:
-    messages whose origin is in `forgetful`, or with a transaction that a client says it invoked (`invoked`: their ids),
-    are not accused.
+    messages whose origin is in `forgetful` are not accused; nor are those of format 1 that a client says it invoked,
+    maybe through several replicas.
     """
     accused = missing.where(~_is_in("origin", forgetful) & ~_is_in("origin_max", forgetful))
     if invoked is not None:
-        accused = accused.join(invoked, "id", "left_anti")
+        accused = accused.join(invoked.select("id").distinct(), "id", "left_anti")
     elsewhere = log.where(F.col("id").isNotNull() & ~F.array_contains("destinations", F.col("shard")))
     return union(
         [

@@ -58,7 +58,12 @@ def _deliveries(records: Records) -> list[Delivered]:
 
 def _middle(records: Records, suits: Callable[[Delivered], bool] = lambda d: True) -> Delivered:
     found = _deliveries(records)
-    return next(d for d in found[len(found) // 2 :] if suits(d))
+    return next(d for d in sorted(found[len(found) // 2 :], key=_alone_here) if suits(d))
+
+
+def _alone_here(d: Delivered) -> bool:
+    """No other shard can tell."""
+    return len(d.message.destinations) == 1
 
 
 def _account(records: Records, position: int) -> Completed:
@@ -86,7 +91,8 @@ def account(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda
 
     def forgery(records: Records) -> None:
         done = [r for r in records if type(r) is Completed]
-        for one in done[len(done) // 2 :]:
+        alone = {d.position: _alone_here(d) for d in _deliveries(records)}
+        for one in sorted(done[len(done) // 2 :], key=lambda r: alone[r.position]):
             account = decode_outcomes(one.record)
             if suits(account):
                 change(account)

@@ -275,6 +275,24 @@ def unsent(run: Run) -> None:
     run.ops.pop()
 
 
+def without(kind: type) -> Callable[[Run], None]:
+    """The second record of this kind is not there."""
+
+    def mutate(run: Run) -> None:
+        run.journals[0].remove([r for r in run.journals[0] if isinstance(r, kind)][1])
+
+    return mutate
+
+
+def passed(run: Run) -> None:
+    """Another shard delivers the third message and not the second, which are for both."""
+    for d in run.deliveries(0)[1:]:
+        d.destinations = (0, 1)
+    third, account = copy.deepcopy((run.deliveries(0)[2], run.accounts(0)[2]))
+    third.position = account.position = 1
+    run.shards[1], run.journals[1] = [1], [Started(), third, account, Stopped(1, 1)]
+
+
 def another_shard(run: Run) -> None:
     """It delivers nothing."""
     run.shards[1], run.journals[1] = [1], [Started(), Stopped(0, 0)]
@@ -290,6 +308,11 @@ def another_state(run: Run) -> None:
 def one_fewer(run: Run) -> None:
     """The second replica's account of the first message lacks the second transaction."""
     run.journals[1].remove(run.accounts(1)[1])
+
+
+def repeated_elsewhere(run: Run) -> None:
+    """The second replica calls the second transaction a repetition."""
+    run.accounts(1)[1].status, run.accounts(1)[1].writes = REPEATED, {}
 
 
 def another_fate(run: Run) -> None:
@@ -342,6 +365,10 @@ KNOWN = {
     "taken as new twice": tiny("ra=0 | 1 ra=0"),
     "applied twice in one bundle": tiny("wa + 1 wa"),
     "a used id that nobody used": tiny("wa | again 7", another_fate),
+    "an outcome without a delivery": tiny("wa | wb | wa", without(Delivery)),
+    "a delivery without an outcome": tiny("wa | wb | wa", without(Account)),
+    "a message that another shard has passed": tiny("wa | wb | wc", passed),
+    "a repetition at one of two replicas": tiny("wa | wb", another_state, repeated_elsewhere),
     "a transaction of an unaccounted message": tiny("wa | wb", unaccounted),
 }
 """Runs that once were judged wrongly, and such as show that they are judged at all."""

@@ -252,11 +252,11 @@ def test_random_runs_get_the_verdicts_of_brute_force(
             runs = [*KNOWN.values(), *map(numbered, seeds)]
             bad += compare(spark, runs, tmp_path / str(start), patch, tally)
     print("\n" + "\n".join(f"{n:6} {what}" for what, n in sorted(tally.items())))
+    bad.sort(key=len)
+    assert not bad, f"{len(bad)} disagreements, the shortest:\n" + "\n".join(bad[:3])
     seen = {what.removeprefix("name: ") for what in tally if what.startswith("name: ")}
     assert {name.removesuffix("-realtime") for name in seen} == named()
     assert any(name.endswith("-realtime") for name in seen)
-    bad.sort(key=len)
-    assert not bad, f"{len(bad)} disagreements, the shortest:\n" + "\n".join(bad[:3])
 
 
 VERDICT = {"holds": "valid", "violated": "violated", "not determined": "not determined"}
