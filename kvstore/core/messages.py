@@ -95,6 +95,16 @@ class Retained(Part, array_like=True, gc=False):
         return Part(self.id, self.timestamp, self.votes)
 
 
+class _RetainedSingle(msgspec.Struct, array_like=True, gc=False):
+    """Format 1: of a message that was one transaction."""
+
+    id: MessageId
+    digest: bytes
+    vote: Vote
+    timestamp: Timestamp
+    destinations: tuple[GroupId, ...]
+
+
 class Parts(msgspec.Struct, array_like=True, tag=1):
     """Parts of one shard, pushed or pulled."""
 
@@ -143,4 +153,13 @@ MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest)
 encode_shard_result = msgspec.msgpack.Encoder().encode
 decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
 encode_retained = msgspec.msgpack.Encoder().encode
-decode_retained = msgspec.msgpack.Decoder(Retained).decode
+_decode_retained = msgspec.msgpack.Decoder(Retained).decode
+_decode_retained_single = msgspec.msgpack.Decoder(_RetainedSingle).decode
+
+
+def decode_retained(record: bytes) -> Retained:
+    """The inverse of `encode_retained`; also of format 1, which has five fields."""
+    if record[:1] != b"\x95":
+        return _decode_retained(record)
+    single = _decode_retained_single(record)
+    return Retained(single.id, single.timestamp, [single.vote], single.destinations)
