@@ -19,7 +19,17 @@ import msgspec
 from client_sdk.errors import InvalidRequest, ResultsForgotten
 from kvstore.api import codec
 from kvstore.api.codec import MalformedAnswer, Page
-from kvstore.api.model import Compare, InvalidTransaction, KeyValue, Operation, Range, Result, Transaction, validate
+from kvstore.api.model import (
+    Compare,
+    InvalidTransaction,
+    KeyValue,
+    Operation,
+    Range,
+    Result,
+    Transaction,
+    only_reads,
+    validate,
+)
 from multicast.types import ZERO, MessageId, Timestamp, is_uuid7, new_message_id
 
 T = TypeVar("T")
@@ -156,7 +166,8 @@ def txn(
 ) -> Request[Result]:
     """If every comparison holds, do all of `success`, else all of `failure`; atomically, over any number of shards.
 
-    Which branch ran is `Result.succeeded`. InvalidRequest before anything is sent if a limit is broken.
+    Which branch ran is `Result.succeeded`. What only reads has no id unless one is given: then it need not be ordered
+    where its shard's leader is asked. InvalidRequest before anything is sent if a limit is broken.
     """
     transaction = Transaction(tuple(compare), tuple(success), tuple(failure))
     try:
@@ -171,7 +182,8 @@ def txn(
         return result
 
     body, fields, keys = codec.transaction_body(transaction), "Content-Type: application/json\r\n", _keys(transaction)
-    return Request("POST", "/v1/txn", parse, keys, timeout, fields=fields, body=body).under(message_id)
+    request = Request("POST", "/v1/txn", parse, keys, timeout, fields=fields, body=body)
+    return request if message_id is None and only_reads(transaction) else request.under(message_id)
 
 
 def page(prefix: bytes | str, page_size: int, token: str | None, timeout: float | None) -> Request[Page]:

@@ -24,6 +24,7 @@ from kvstore.api.model import (
     Put,
     Range,
     Result,
+    only_reads,
 )
 from kvstore.api.model import Transaction as Txn
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
@@ -181,10 +182,10 @@ class FakeCluster:
         return answer
 
     def execute_http(self, http: web.BaseRequest, body: bytes, message_id: str) -> web.Response:
-        if http.method != "GET":
-            assert uuid.UUID(message_id).version == 7
-        if http.path == "/v1/txn":
-            txn = codec.parse_transaction(body)
+        txn = codec.parse_transaction(body) if http.path == "/v1/txn" else None
+        reads = http.method == "GET" or (txn is not None and only_reads(txn))
+        assert reads or uuid.UUID(message_id).version == 7
+        if txn is not None:
             return json_answer(codec.transaction_answer(txn, self.execute(txn), False, message_id))
         raw_path, _, query = http.raw_path.partition("?")
         if raw_path == "/v1/kv":
