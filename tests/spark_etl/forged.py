@@ -220,8 +220,8 @@ FORGERIES = {
     ),
     "another id of the outcome": Kind(
         outcome(_set(id=lambda o: bytes(16)), _writes),
-        "outcome-disagreement outcome-of-another-delivery",
-        "outcome-of-another-delivery",
+        "outcome-disagreement",
+        "bundle-disagreement",
     ),
     "failed": Kind(
         outcome(_set(status=lambda o: FAILED), _writes),
@@ -231,7 +231,7 @@ FORGERIES = {
     "an id used before": Kind(
         outcome(_set(status=lambda o: MISMATCH), _writes),
         "outcome-disagreement",
-        "acknowledged-but-absent unwritten-version",
+        "acknowledged-but-absent fate-disagreement unwritten-version",
     ),
     "a repetition of nothing": Kind(
         outcome(_set(status=lambda o: REPEATED), _writes),
@@ -280,8 +280,8 @@ FORGERIES = {
     ),
     "another id": Kind(
         delivery(message(id=lambda m: bytes([m.id[0] ^ 1]) + m.id[1:])),
-        "outcome-of-another-delivery position-disagreement",
-        "acknowledged-but-absent missed-delivery never-submitted outcome-of-another-delivery timestamp-shared",
+        "position-disagreement",
+        "missed-delivery never-submitted timestamp-shared",
     ),
     "another origin": Kind(
         delivery(message(origin=lambda m: 9)),
@@ -345,8 +345,8 @@ FORGERIES = {
     ),
     "messages exchanged": Kind(
         _swap(Delivered, "message"),
-        "outcome-of-another-delivery position-disagreement",
-        "order-cycle outcome-of-another-delivery timestamp-disagreement timestamp-shared version-mismatch",
+        "position-disagreement",
+        "bundle-disagreement timestamp-disagreement timestamp-shared",
     ),
     "records exchanged": Kind(
         _swap_places,
@@ -355,7 +355,7 @@ FORGERIES = {
     ),
     "outcomes exchanged": Kind(
         _swap(Completed, "record"),
-        "outcome-disagreement outcome-of-another-delivery",
+        "outcome-disagreement outcome-of-another-delivery state-digest-disagreement",
         "outcome-of-another-delivery",
     ),
     "garbage for an outcome": Kind(
@@ -469,7 +469,9 @@ LOSSES = {
     "no start": Loss(without_start, (1,), "damage"),
     "the journal of another replica": Loss(_of_another, (2,), "damage"),
     "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),
-    "a used id in every journal": Loss(_at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent"),
+    "a used id in every journal": Loss(
+        _at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent mismatch-without-first"
+    ),
 }
 """Of a run without faults whose journals are shortened or exchanged so that they fit one another. What replicas that
 were down at the end may not have written is counted only."""
@@ -526,8 +528,8 @@ def another_key(events: Events) -> None:
 
 
 TOLD: dict[str, tuple[Callable[[Events], None], str]] = {
-    "two balances exchanged": (exchanged, "unwritten-value"),
-    "two balances exchanged in an old history": (exchanged_of_old, "unwritten-value"),
+    "two balances exchanged": (exchanged, "unwritten-value value-mismatch"),
+    "two balances exchanged in an old history": (exchanged_of_old, "unwritten-value value-mismatch"),
     "a value that nobody wrote": (unwritten, "unwritten-value"),
     "another amount": (another_amount, "not-as-asked value-mismatch"),
     "another condition": (another_condition, "not-as-asked"),
