@@ -207,8 +207,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._last and not self._calls:
             self._end()
             return
-        reading = self._reading is not None and self._reading.waits_for_room
-        pause = self._clogged or reading or self._reader.unread_bytes > OWN_BYTES
+        reading = self._reading
+        pause = self._reader.unread_bytes > OWN_BYTES or (reading is not None and reading.waits_for_room)
         if pause != self._paused:
             self._paused = pause
             (self._transport.pause_reading if pause else self._transport.resume_reading)()

@@ -188,6 +188,7 @@ def test_what_is_no_request_is_refused(data: bytes) -> None:
         b"Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcXY0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n3 \r\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n3;\r\nabc\r\n0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n 3\r\nabc\r\n0\r\n\r\n",

@@ -229,7 +229,8 @@ async def test_what_a_request_is_answered_with_to_the_byte(name: str) -> None:
         wire.receive(LIVEZ.encode())
         assert wire.sent == expected + LIVE and not wire.transport.closed
     else:
-        assert wire.transport.closed or wire.transport.ended
+        whole = name in ("HTTP/1.0", "close")  # else more may come, over which a closed socket would be reset
+        assert (wire.transport.closed, wire.transport.ended) == (whole, not whole)
         wire.receive(LIVEZ.encode())
         assert wire.sent == expected
 
@@ -422,6 +423,8 @@ async def test_a_connection_whose_next_request_cannot_be_found_ends(
         reader, writer = await connect(client)
         writer.write(f"PUT /v1/kv/%zz HTTP/1.1\r\n{HOST}{expect}Content-Length: 5\r\n\r\n".encode())
         assert (await response(reader))[0] == 400
+        if expect:  # instead of the body
+            writer.write(LIVEZ.encode())
         assert await reader.read() == b""
         await end(writer)
 
