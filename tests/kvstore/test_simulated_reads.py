@@ -1,0 +1,61 @@
+"""Reads at the leader, with the protocol and everything: in a simulated cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvstore.api.model import Get, Put, Transaction
+from kvstore.core.bundles import NO_ID
+from kvstore.core.messages import Answered, Execute
+from kvstore.simulated.cluster import SimulatedCluster
+from multicast.types import ProcessId, new_message_id
+
+READ = Transaction(success=(Get(b"a"),))
+
+
+def asked(cluster: SimulatedCluster, replica: ProcessId, request: Execute) -> Answered:
+    answers: list[Any] = []
+    cluster.world.request(replica, request, answers.append)
+    cluster.world.run_while(lambda: not answers, 5_000_000)
+    (answer,) = answers
+    assert isinstance(answer, Answered)
+    return answer
+
+
+def written(protocol: str) -> SimulatedCluster:
+    """One shard of three, in which "a" was written once."""
+    cluster = SimulatedCluster(protocol, 1, 3, 1)
+    cluster.world.start()
+    cluster.world.run_for(1_000_000)
+    put = Execute(new_message_id(cluster.world.now, 1), Transaction(success=(Put(b"a", b"v"),)))
+    asked(cluster, 0, put)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("protocol", "replica", "position", "ordered"),
+    [
+        pytest.param("white_box", 0, 1, 0, id="at the leader"),
+        pytest.param("white_box", 1, 0, 1, id="at a follower"),
+        pytest.param("primcast", 0, 0, 1, id="with a protocol that has none"),
+    ],
+)
+def test_only_what_is_not_read_at_a_leader_is_ordered(
+    protocol: str, replica: ProcessId, position: int, ordered: int
+) -> None:
+    cluster = written(protocol)
+    answer = asked(cluster, replica, Execute(NO_ID, READ))
+    found = answer.result.results[0].found
+    assert found is not None and found.value == b"v"
+    assert (answer.shard, answer.position) == (0, position)
+    assert len(cluster.log(replica)) == 1 + ordered
+
+
+def test_a_leader_that_has_died_has_not_answered_and_the_next_one_does() -> None:
+    cluster = written("white_box")
+    cluster.world.crash(0)
+    cluster.world.run_for(10_000_000)
+    leader = next(pid for pid in (1, 2) if cluster.world.node(pid).protocol.role() == "leader")
+    assert asked(cluster, leader, Execute(NO_ID, READ)).position >= 1
