@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 
 from kvstore.core.execution import LocalPlan
-from kvstore.core.messages import Part
+from kvstore.core.messages import Decided, Part
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, Timestamp
 
 
@@ -52,13 +52,14 @@ class Entry:
 
     needed: the shards whose parts it waits for. expired: all its transactions are. blocker: the position that must
     complete before this shard's own part may be sent. outcome: the record of its outcomes, if the journal or a peer
-    knows it. settled: a quorum of every shard has completed it; nobody will ask for the part. pulls: how often parts
-    were asked for in vain while it was the head.
+    knows it. decided: how its transactions ended in another shard, if one has told that. settled: a quorum of every
+    shard has completed it; nobody will ask for the part. pulls: how often parts were asked for in vain while it was the
+    head.
     """
 
     __slots__ = (
-        "blocker", "delivered_at", "expired", "items", "message", "needed", "outcome", "own_part", "parts", "position",
-        "pulls", "settled", "timestamp", "written_keys",
+        "blocker", "decided", "delivered_at", "expired", "items", "message", "needed", "outcome", "own_part", "parts",
+        "position", "pulls", "settled", "timestamp", "written_keys",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +82,7 @@ class Entry:
         self.delivered_at = now
         self.parts: dict[GroupId, Part] = {}
         self.own_part: Part | None = None
+        self.decided: list[Decided | None] | None = None
         self.settled = False
         self.blocker = 0
         self.pulls = 0
@@ -89,7 +91,9 @@ class Entry:
     @property
     def ready(self) -> bool:
         """Whether nothing is missing for its completion but its turn."""
-        return self.outcome is not None or self.expired or len(self.parts) == len(self.needed)
+        if self.outcome is not None or self.decided is not None or self.expired:
+            return True
+        return len(self.parts) == len(self.needed)
 
     def missing(self) -> list[GroupId]:
         """The shards it waits for."""

@@ -112,10 +112,37 @@ class Parts(msgspec.Struct, array_like=True, tag=1):
     parts: list[Part]
 
 
-class PartRequest(msgspec.Struct, array_like=True, tag=2):
-    """Send me your shard's parts of these messages."""
+class Wanted(msgspec.Struct, array_like=True, gc=False):
+    """A bundle whose part somebody lacks. id, timestamp: the message's. ids: of its transactions, see `Bundled`."""
 
+    id: MessageId
+    timestamp: Timestamp
     ids: list[MessageId]
+
+
+class PartRequest(msgspec.Struct, array_like=True, tag=2):
+    """Send me your shard's parts of these bundles, or how their transactions ended where the parts are forgotten."""
+
+    wanted: list[Wanted]
+
+
+class Decided(msgspec.Struct, array_like=True, gc=False):
+    """How a transaction ended in a shard that has completed it. digest: of what that shard knows by its id."""
+
+    status: int
+    succeeded: bool
+    failure: str
+    failure_key: bytes
+    digest: bytes
+
+
+class Decisions(msgspec.Struct, array_like=True, tag=5):
+    """In place of a part that is forgotten. id: the message's. decided: of its transactions in their order; None for
+    one without an id, which only reads and so was applied."""
+
+    shard: GroupId
+    id: MessageId
+    decided: list[Decided | None]
 
 
 class ShardResult(msgspec.Struct, array_like=True, gc=False):
@@ -149,7 +176,7 @@ class ResultRequest(msgspec.Struct, array_like=True, tag=4):
     ids: list[MessageId]
 
 
-MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest)
+MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest, Decisions)
 encode_shard_result = msgspec.msgpack.Encoder().encode
 decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
 encode_retained = msgspec.msgpack.Encoder().encode

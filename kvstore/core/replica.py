@@ -40,7 +40,16 @@ from kvstore.core.bundles import decode_bundle, decode_transaction, is_single, r
 from kvstore.core.clients import Clients, forgotten_before
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Entry, Item, Log
-from kvstore.core.messages import MESSAGES, PartRequest, Parts, ShardResult, ShardResults, Vote, decode_shard_result
+from kvstore.core.messages import (
+    MESSAGES,
+    Decisions,
+    PartRequest,
+    Parts,
+    ShardResult,
+    ShardResults,
+    Vote,
+    decode_shard_result,
+)
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
 from kvstore.core.signals import SignalRule, Signals
@@ -276,6 +285,13 @@ class Replica(Application):
             return Fate(REPEATED if item.first == item.digest and not self._mismatched(item.id) else MISMATCH)
         if len(entry.message.destinations) == 1:
             return _SUCCEEDED
+        if entry.decided is not None:
+            decided = entry.decided[index]
+            if decided is None:
+                return _SUCCEEDED
+            if decided.digest != item.digest:
+                return Fate(MISMATCH)
+            return Fate(decided.status, decided.succeeded, decided.failure, decided.failure_key)
         votes: list[Vote] = []
         for shard in entry.message.destinations:
             part = entry.own_part if shard == self.shard else entry.parts.get(shard)
@@ -312,6 +328,9 @@ class Replica(Application):
             self.signals.on_parts(message)
         elif kind is PartRequest:
             self.signals.on_part_request(sender, message, out)
+        elif kind is Decisions:
+            self.peers.check(sender, message.shard, "a decision")
+            self.signals.on_decisions(message)
         elif kind is ShardResults:
             self.peers.check(sender, message.shard, "a result")
             self.clients.on_results(message, now, out)

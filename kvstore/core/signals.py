@@ -8,7 +8,8 @@ are possible. All shards see the same votes and take the same branch, or none.
 A part is a function of the shard's log, so any replica may send it: the one that believes itself leader pushes it, and
 whoever waits too long pulls it from the shard's replicas in turn. Parts are kept until the bundle is settled: a quorum
 of every shard has completed it. Then a replica that is behind gets the outcome from the journal of a peer of its own
-shard.
+shard; or, since those who had it may have lost their disks one after the other, hears from another shard how the
+transactions ended there, as long as their results are remembered.
 
 What the protocol says to be settled may be lost in a crash; but once a bundle is settled, so is everything before it
 that concerns no other shards, and parts found at the start go by that.
@@ -23,7 +24,19 @@ from typing import Literal
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.execution import vote, voting_keys
 from kvstore.core.log import Entry, Item, Log
-from kvstore.core.messages import Part, PartRequest, Parts, Retained, Vote, decode_retained, encode_retained
+from kvstore.core.messages import (
+    Decided,
+    Decisions,
+    Part,
+    PartRequest,
+    Parts,
+    Retained,
+    Vote,
+    Wanted,
+    decode_retained,
+    decode_shard_result,
+    encode_retained,
+)
 from kvstore.core.peers import Peers
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox, PeerError
@@ -157,17 +170,41 @@ class Signals:
     def on_part_request(self, sender: ProcessId, message: PartRequest, out: ApplicationOutbox) -> None:
         """Tell what is known."""
         found: list[Part] = []
-        for message_id in message.ids:
-            entry = self._log.by_id.get(message_id)
+        for wanted in message.wanted:
+            entry = self._log.by_id.get(wanted.id)
             if entry is not None:
                 if entry.own_part is not None:
                     found.append(entry.own_part)
                 continue
-            kept = self._store.part(message_id)
+            kept = self._store.part(wanted.id)
             if kept is not None:
                 found.append(decode_retained(kept).part())
+            elif wanted.timestamp <= self._last_delivered:
+                self._tell_decisions(sender, wanted, out)
         if found:
             out.send((sender,), Parts(self._peers.shard, found))
+
+    def _tell_decisions(self, sender: ProcessId, wanted: Wanted, out: ApplicationOutbox) -> None:
+        """It is complete here and settled: unless its results are forgotten, too, tell how it ended."""
+        decided: list[Decided | None] = []
+        for message_id in wanted.ids:
+            if not message_id:
+                decided.append(None)
+                continue
+            record = self._store.remembered(message_id)
+            if record is None:
+                return
+            r = decode_shard_result(record)
+            decided.append(Decided(r.status, r.succeeded, r.failure, r.failure_key, r.digest))
+        out.send((sender,), Decisions(self._peers.shard, wanted.id, decided))
+
+    def on_decisions(self, message: Decisions) -> None:
+        """Another shard's. PeerError if they are not those of the bundle."""
+        entry = self._log.by_id.get(message.id)
+        if entry is not None and message.shard in entry.needed:
+            if len(message.decided) != len(entry.items):
+                raise PeerError(f"{len(message.decided)} decisions on {len(entry.items)} transactions")
+            entry.decided = message.decided
 
     def on_settled(self, message_id: MessageId) -> None:
         """A quorum of every shard has completed it: nobody will ask for its part."""
@@ -225,15 +262,16 @@ class Signals:
             peer = self._peers.to_ask(self._peers.shard, head.pulls // PULLS_BEFORE_FETCH)
             if peer is not None:
                 out.fetch_outcomes(peer)
-        wanted: dict[GroupId, list[MessageId]] = {}
+        wanted: dict[GroupId, list[Wanted]] = {}
         for entry in islice(self._log.entries, PULL_MAX):
             if entry.delivered_at + self._retry_us > now:
                 break
             for shard in entry.missing():
-                wanted.setdefault(shard, []).append(entry.message.id)
-        for shard, ids in wanted.items():
+                ids = [item.id for item in entry.items]
+                wanted.setdefault(shard, []).append(Wanted(entry.message.id, entry.timestamp, ids))
+        for shard, bundles in wanted.items():
             peer = self._peers.to_ask(shard, self._pulls)
             if peer is not None:
-                out.send((peer,), PartRequest(ids))
-                self.pulled += len(ids)
+                out.send((peer,), PartRequest(bundles))
+                self.pulled += len(bundles)
         self._pulls += 1

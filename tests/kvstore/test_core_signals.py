@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import Add, Transaction
-from kvstore.core.messages import PartRequest, Parts, ShardResults, Vote
+from kvstore.api.model import Add, Compare, Get, Put, Transaction
+from kvstore.core.audit import APPLIED
+from kvstore.core.bundles import NO_ID, decode_bundle
+from kvstore.core.messages import Decisions, PartRequest, Parts, ShardResults, Vote, Wanted
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
+from multicast.records import Delivered
 from multicast.types import Topology
 from tests.kvstore.one_replica import NOW, Bench, key, write
 
@@ -82,7 +85,7 @@ def test_parts_are_pulled_after_a_while_from_one_replica_after_the_other():
         bench.tick(1000)
         asked += bench.sent(PartRequest)
     assert [to for to, _ in asked] == [(3,), (4,), (5,), (3,)]
-    assert asked[0][1].ids == [delivery.message.id]
+    assert [wanted.id for wanted in asked[0][1].wanted] == [delivery.message.id]
     assert bench.replica.status()["parts_pulled"] == 4
 
 
@@ -117,7 +120,7 @@ def test_a_part_is_told_again_until_the_bundle_is_settled():
     bench = Bench()
     delivery = bench.deliver(BOTH)
     ((_, pushed),) = bench.sent(Parts)
-    pull = PartRequest([delivery.message.id])
+    pull = pull_of(delivery)
     for complete in (False, True):
         if complete:
             bench.part(1, delivery)
@@ -126,7 +129,43 @@ def test_a_part_is_told_again_until_the_bundle_is_settled():
     bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
     assert bench.store.part(delivery.message.id) is None
     bench.hear(4, pull)
-    assert bench.sent(Parts) == []
+    assert bench.sent(Parts) == [] and bench.sent(Decisions)
+
+
+def pull_of(delivery: Delivered) -> PartRequest:
+    ids = [bundled.id for bundled in decode_bundle(delivery.message)]
+    return PartRequest([Wanted(delivery.message.id, delivery.timestamp, ids)])
+
+
+def test_how_a_settled_bundle_ended_does_instead_of_its_parts():
+    """All who had its outcome in one shard may have lost their disks, one after the other."""
+    there, here = Bench(3), Bench()
+    transaction = Transaction((Compare(key(1), "exists", "==", True),), (Put(key(0), b"yes"),), (Add(key(0), 7),))
+    read = Transaction(success=(Get(key(0)), Get(key(1))))
+    for delivery in (there.deliver(transaction), there.deliver_bundle((NO_ID, read), (NO_ID, read))):
+        there.part(0, delivery)
+        there.replica.on_settled(delivery.message.id, there.now, there.out)
+        waiting = here.order(delivery.message)
+        completed = len(here.out.completions)
+        there.hear(1, pull_of(waiting))
+        ((to, decisions),) = there.sent(Decisions)
+        assert to == (1,)
+        here.hear(4, decisions)
+        assert len(here.out.completions) == completed + 1
+    assert [(o.status, o.succeeded) for o in here.outcomes()] == [(APPLIED, False), (APPLIED, True), (APPLIED, True)]
+    assert here.store.get(key(0))[0] == b"7"
+
+
+def test_nothing_is_told_of_a_bundle_that_has_not_come_yet_or_whose_results_are_forgotten():
+    bench, other = Bench(), Bench()
+    ahead = other.deliver(BOTH)
+    bench.hear(4, pull_of(ahead))
+    delivery = bench.deliver(BOTH)
+    bench.part(1, delivery)
+    bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+    bench.store.forget_before(bytes([255]) * 16)
+    bench.hear(4, pull_of(delivery))
+    assert bench.sent(Decisions) == [] and bench.sent(Parts)
 
 
 def test_settled_before_it_is_complete_here_leaves_nothing_behind():

@@ -19,7 +19,7 @@ from kvstore import config
 from kvstore.api.model import Add, Get, Operation, Put, Range, Transaction
 from kvstore.core.audit import APPLIED, FAILED, Outcome, Read, Write, decode_outcomes
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, encode_transaction
-from kvstore.core.messages import Answered, Part, PartRequest, Parts, Vote
+from kvstore.core.messages import Answered, Part, PartRequest, Parts, Vote, Wanted
 from kvstore.host import LiveReplica
 from multicast.types import AppMessage, Timestamp
 from tests.kvstore.live import executed
@@ -105,7 +105,7 @@ def test_a_part_that_was_kept_for_others_is_told_and_goes_when_it_is_settled() -
     vote = [False, "", b"", "", b""]
     bench.store.keep_part(message_id, msgspec.msgpack.encode([message_id, bytes(16), vote, stamp, [0, 1]]))
     bench.restart_replica()
-    bench.hear(4, PartRequest([message_id]))
+    bench.hear(4, PartRequest([Wanted(message_id, stamp, [message_id])]))
     assert bench.sent(Parts) == [((4,), Parts(0, [Part(message_id, stamp, [Vote(holds=False)])]))]
     bench.replica.on_settled(message_id, bench.now, bench.out)
     assert bench.store.part(message_id) is None

@@ -21,6 +21,7 @@ from tests.planted.store import CHASE, SHORT, Planted
 CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small", shards=3)
 CROWDED = Settings(protocol="white_box", profile="calm", seconds=1.0, clients=8, size="small", shards=2)
 ALONE = Settings(protocol="skeen", profile="calm", seconds=1.0, clients=12, shards=1)
+LOSSES = Settings(protocol="white_box", size="small", options={"leaders_in_quorum": "true"})
 WINDOW = Settings(protocol="white_box", seconds=2.0, clients=4, options={"dedup_window_us": "1000000"})
 
 # -- in the replica ---------------------------------------------------------------------------------------------------
@@ -79,6 +80,11 @@ class FailureNotTold(Replica):
 @rewrite("on_outcome", "entries[position - entries[0].position]", "entries[position - entries[0].position - 1]")
 class OutcomeOneOff(Replica):
     """A peer's outcome is taken for that of the transaction before."""
+
+
+@rewrite("on_part_request", "self._tell_decisions(sender, wanted, out)", "pass")
+class DecisionsNotTold(Signals):
+    """Who asks for a part that is gone hears nothing, though all who knew the outcome in its shard lost their disks."""
 
 
 @rewrite("delivered", "if shard in entry.needed: self._take(entry, shard, part)", "pass")
@@ -353,6 +359,7 @@ PLANTED_IN_STORE = (
     ),
     *_core(FlightsNeverEnd, settings=ALONE),
     *_core(BlockerOneOff, settings=CALM),
+    *_core(DecisionsNotTold, settings=LOSSES),
     *_core(ConflictsInOneBundle, settings=CROWDED),
     *_core(SignalsPastOverlaps, settings=CHASE),
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
