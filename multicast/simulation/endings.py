@@ -4,8 +4,9 @@
    runs leaders, in some with their disks lost), and the rest must finish everything that is owed. Whoever is down when
    the faults end may be among them; the others die then or a little later. In a part of these runs the dead come back
    after all, and then everybody must be complete.
-2. *Latency*: after a quiet time, on a network with known delay, probes to each group, to all of them and to some are
-   sent, each twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not
+2. *Latency*: once nothing is under way any more from before (what is late holds up everything behind it on its link),
+   and after a quiet time, on a network with known delay, probes to each group, to all of them and to some are sent,
+   each twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not
    recovered: it lives on being asked, on catching up, or on retries.
 3. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
@@ -218,6 +219,7 @@ class Endings:
 
     def _judge_latency(self, dead: Collection[ProcessId]) -> None:
         world, rng = self._world, self._rng
+        world.run_until(max(world.now, world.network.calm_at))
         kept = world.conditions
         world.conditions = world.network.conditions = msgspec.structs.replace(
             kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0)

@@ -85,6 +85,8 @@ class Network:
     """All links of a world. frames_max: so many may be sent, or waited with, in all; then `send` raises TooManyFrames,
     since who repeats itself without end would never let the run end.
 
+    calm_at: when all that was under way at the last `heal` has arrived.
+
     arrived(node, link, frame): a new frame, in order; may raise PeerError. lost_memory(node, peer): the link to or from
     `peer` has. connected(node, peer, up): the node notices that there is a connection to `peer`, or none.
     """
@@ -108,6 +110,7 @@ class Network:
         self.script = script
         self.frames_sent = 0
         self.frames_max = FOREVER
+        self.calm_at = self._arriving_until = 0
         self._frames = 0
         self._random = rng.random
         self._rng = rng
@@ -168,6 +171,8 @@ class Network:
             value += int(self._random() * (most - least + 1))
         if conditions.late_probability and self._random() < conditions.late_probability:
             value += self._rng.randint(*conditions.late_us)
+        if self._scene.now + value > self._arriving_until:
+            self._arriving_until = self._scene.now + value
         return value
 
     def _arrive(self, link: Link, dial: int, sequence: int, frame: bytes) -> None:
@@ -322,7 +327,9 @@ class Network:
         self._links[a, b].deviation = deviation
 
     def heal(self) -> None:
-        """No fault is left on any link."""
+        """No fault is left on any link; but what is late already, or was sent while it was slow, stays so, and what
+        is sent behind it on that link waits for it (`calm_at`)."""
+        self.calm_at = self._arriving_until
         for link in self._links.values():
             link.blocked = False
             link.extra_us = 0

@@ -73,6 +73,18 @@ def test_a_clock_that_nobody_believes_does_not_put_off_the_judgement(monkeypatch
     assert outcome.simulated_us < 60_000_000
 
 
+def test_nobody_is_accused_while_what_was_sent_before_the_end_of_the_faults_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow_until_healed(rng: random.Random, world: World) -> None:
+        for a, b in ((0, 3), (1, 4), (2, 5), (3, 0), (4, 1), (5, 2)):
+            world.network.slow(a, b, 3_000_000)
+
+    monkeypatch.setattr(faults, "skew", slow_until_healed)
+    protocol = registry.load("primcast")
+    assert [run_seed(protocol, seed, SMALL).violations for seed in range(1, 4)] == [[]] * 3
+
+
 def test_a_group_that_needs_everybody_is_found_by_a_minority_dead_for_good() -> None:
     outcome = _first_failure(EverybodyAccepts)
     assert outcome.faults == {"minority_dead": 1}
