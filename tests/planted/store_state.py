@@ -22,6 +22,9 @@ CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, si
 CROWDED = Settings(protocol="white_box", profile="calm", seconds=1.0, clients=8, size="small", shards=2)
 ALONE = Settings(protocol="skeen", profile="calm", seconds=1.0, clients=12, shards=1)
 LOSSES = Settings(protocol="white_box", size="small", options={"leaders_in_quorum": "true"})
+FORGETFUL = Settings(
+    protocol="white_box", seconds=2.0, clients=4, size="small", options={"dedup_window_us": "300000"}
+)
 WINDOW = Settings(protocol="white_box", seconds=2.0, clients=4, options={"dedup_window_us": "1000000"})
 
 # -- in the replica ---------------------------------------------------------------------------------------------------
@@ -341,11 +344,11 @@ def _store(*kinds: type[Store], settings: Settings = SHORT) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_replica(ForgottenEarly, ExpiryIgnored, settings=WINDOW),
     *_replica(
-        FirstFailureCounts, FailedIsApplied, FailureNotTold, OutcomeOneOff, NoProgressByParts
+        FirstFailureCounts, FailedIsApplied, FailureNotTold, NoProgressByParts
     ),
     *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
-        SettledElsewhere, SettledTheWrongWay, PartsNotKept, NothingIsFetched, EarlyPartsLost,
+        SettledElsewhere, EarlyPartsLost,
         WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, FirstWriterUnnoticed, FailedWrites,
         OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst,
     ),
@@ -360,12 +363,15 @@ PLANTED_IN_STORE = (
     *_core(FlightsNeverEnd, settings=ALONE),
     *_core(BlockerOneOff, settings=CALM),
     *_core(DecisionsNotTold, settings=LOSSES),
+    *_replica(OutcomeOneOff, settings=WINDOW),
+    *_core(SettledTheWrongWay, PartsNotKept, NothingIsFetched, settings=FORGETFUL),
+    *_store(PartsNotCommitted, settings=FORGETFUL),
     *_core(ConflictsInOneBundle, settings=CROWDED),
     *_core(SignalsPastOverlaps, settings=CHASE),
     *_core(ExpiredAnswered, ForgottenWithoutEffect, settings=WINDOW),
     *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
     *_store(
         FrozenIdsUnseen, FrozenPartsFirst, FrozenRowsUnseen, DropsLost, ResultsNotCommitted, CommittedIdsUnseen,
-        PartsNotCommitted, PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen,
+        PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen,
     ),
 )  # fmt: skip
