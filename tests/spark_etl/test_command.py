@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from io import StringIO
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from multicast.records import COMPLETED, DELIVERED, scan
 from spark_etl.jobs import app
 from spark_etl.names import GUARANTEES
 from spark_etl.report import COLUMNS_MIN, REPORT_VERSION, Property, Report, Violation, console, render
-from tests.spark_etl.runs import SEGMENT, bank_run
+from tests.spark_etl.runs import SEGMENT, bank_run, transaction_id
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -108,8 +109,10 @@ def test_show_prints_the_record_at_a_byte_and_the_line_of_a_history(tmp_path: Pa
     delivered = json.loads(call("show", segment, places[DELIVERED])[1])
     assert delivered["kind"] == "Delivered" and delivered["position"] == 13 and delivered["replica"] == 0
     done = json.loads(call("show", segment, places[COMPLETED])[1])
-    assert done["record"]["id"] == delivered["message"]["id"] and done["record"]["timestamp"] == delivered["timestamp"]
-    assert [read["key"] for read in done["record"]["reads"]] == ["a1", "a2"]
+    assert done["record"]["timestamp"] == delivered["timestamp"]
+    (outcome,) = done["record"]["outcomes"]
+    assert outcome["id"] == str(uuid.UUID(bytes=transaction_id(12)))
+    assert [read["key"] for read in outcome["reads"]] == ["a1", "a2"]
     assert json.loads(json.loads(call("show", history, 1)[1])["text"])["type"] == "invoke"
     for wrong, says in (
         ((segment, places[COMPLETED] + 1), "no good record begins at byte"),

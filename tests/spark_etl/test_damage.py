@@ -26,9 +26,7 @@ FAITHFUL = ("delivery", "transactions", "clients", "bank")
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("calm") / "run"
-    run_seed(
-        Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=4, seconds=1.0), 1, directory
-    )
+    run_seed(Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=4, seconds=1.0), 1, directory)
     for path in directory.glob("replicas/*/journal/*.seg"):
         edit(path, lambda records: None)  # payloads where they are delivered
     return directory
@@ -92,8 +90,7 @@ def test_forged_and_swapped_records_are_found_and_nobody_else_is_accused(spark: 
     edit(run / "replicas/5/journal" / SEGMENT, swap_messages)
     report = Audit(spark, run, tmp_path / "out", parts=("delivery", "transactions")).run()
     found = [violation for prop in report.properties for violation in prop.examples]
-    names = ["outcome-disagreement", *["outcome-of-another-delivery"] * 2, *["position-disagreement"] * 2]
-    assert sorted(violation.name for violation in found) == names
+    assert sorted(v.name for v in found) == ["outcome-disagreement", *["position-disagreement"] * 2]
     for violation in found:
         assert violation.replicas[0] == (1 if violation.name == "outcome-disagreement" else 5), violation
     for replica in (1, 5):
@@ -148,6 +145,8 @@ def test_the_one_that_differs_from_the_others_is_named_and_a_foreign_history_is_
     run.change(4, 4, lambda outcome: setattr(outcome, "writes", ()))
     for event in run.events:
         event["id"] = "00000000" + event["id"][8:]
+        if "version" in event:
+            event["version"] = "9" + event["version"]
     report = Audit(spark, run.write(tmp_path / "run"), tmp_path / "out", parts=FAITHFUL[:3]).run()
     sentences = [v.sentence.partition(") ")[2] for prop in report.properties for v in prop.examples]
     assert sorted(sentences) == [

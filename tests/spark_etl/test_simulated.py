@@ -84,7 +84,7 @@ def test_early_deliveries_in_another_order_are_counted(spark: Any, tmp_path: Pat
             latest = max(latest, position or 0)
     assert mistaken > 10
     optimistic = prop(report, "optimistic deliveries")
-    assert optimistic.note.startswith(f"{mistaken} of {total} were early in another order than finally (")
+    assert optimistic.note.startswith(f"{mistaken:,} of {total:,} were early in another order than finally (")
     assert (report.exit_code, optimistic.verdict, optimistic.rows) == (0, "valid", total)
 
 
