@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.core.audit import EXPIRED, FAILED, MISMATCH, REPEATED, Read, Write, decode_outcomes, encode_outcomes
+from kvstore.core.audit import (
+    APPLIED,
+    EXPIRED,
+    FAILED,
+    MISMATCH,
+    REPEATED,
+    Read,
+    Write,
+    decode_outcomes,
+    encode_outcomes,
+)
 from multicast.records import (
     HEADER_BYTES,
     BatchEnd,
@@ -66,6 +76,18 @@ def _alone_here(d: Delivered) -> bool:
     return len(d.message.destinations) == 1
 
 
+def _read_later(records: Records) -> Callable[[Delivered], bool]:
+    """Deliveries of what somebody read a write of: what is missing of them, or has another version, is missed."""
+    accounts = {r.position: decode_outcomes(r.record) for r in records if type(r) is Completed}
+    read = {(r.key, r.version) for a in accounts.values() for o in a.outcomes for r in o.reads}
+
+    def suits(d: Delivered) -> bool:
+        account = accounts[d.position]
+        return any((w.key, account.version_at(n)) in read for n, o in enumerate(account.outcomes) for w in o.writes)
+
+    return suits
+
+
 def _account(records: Records, position: int) -> Completed:
     return next(r for r in records if type(r) is Completed and r.position == position)
 
@@ -105,9 +127,7 @@ def account(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda
 
 def outcome(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda o: True) -> Forgery:
     """Of a transaction in the middle."""
-    return account(
-        lambda a: change(next(filter(suits, a.outcomes))), lambda a: any(map(suits, a.outcomes))
-    )
+    return account(lambda a: change(next(filter(suits, a.outcomes))), lambda a: any(map(suits, a.outcomes)))
 
 
 def _set(**values: Any) -> Callable[[Any], None]:
@@ -124,8 +144,15 @@ def _next(version: Timestamp, by: int = 1) -> Timestamp:
     return Timestamp(version.time + by, version.tiebreak)
 
 
+def _another_version(records: Records) -> None:
+    done = _account(records, _middle(records, _read_later(records)).position)
+    account = decode_outcomes(done.record)
+    account.timestamp = _next(account.timestamp)
+    done.record = encode_outcomes(account)
+
+
 def _both_timestamps(records: Records) -> None:
-    d = _middle(records)
+    d = _middle(records, _read_later(records))
     d.timestamp = _next(d.timestamp)
     done = _account(records, d.position)
     account = decode_outcomes(done.record)
@@ -153,7 +180,7 @@ def _swap_places(records: Records) -> None:
 
 def _remove(*kinds: type) -> Forgery:
     def forgery(records: Records) -> Records:
-        at = _middle(records).position
+        at = _middle(records, _read_later(records)).position
         return [r for r in records if not (type(r) in kinds and r.position == at)]
 
     return forgery
@@ -201,12 +228,12 @@ FORGERIES = {
     "another version read": Kind(
         outcome(_set(reads=_first_read), _reads),
         "outcome-disagreement",
-        "unwritten-version",
+        "read-mismatch unwritten-version",
     ),
     "another value written": Kind(
         outcome(_set(writes=_first_write), _writes),
         "outcome-disagreement",
-        "not-as-asked unwritten-value",
+        "not-as-asked value-mismatch",
     ),
     "a write fewer": Kind(
         outcome(_set(writes=lambda o: o.writes[1:]), _writes),
@@ -214,7 +241,7 @@ FORGERIES = {
         "not-as-asked unwritten-version",
     ),
     "another version of the outcome": Kind(
-        account(_set(timestamp=lambda a: _next(a.timestamp))),
+        _another_version,
         "outcome-disagreement outcome-of-another-delivery",
         "outcome-of-another-delivery unwritten-version",
     ),
@@ -426,21 +453,28 @@ def without_start(records: Records) -> Records:
     return records[:at] + records[at + 1 :]
 
 
-def _alone(account: Any) -> bool:
+def _one(account: Any) -> bool:
     (one, *others) = account.outcomes
-    return bool(not others and one.id and one.status == 1 and not one.writes and len(one.reads) == 1)
+    return bool(not others and one.id and one.status == APPLIED)
 
 
 def _at_all(status: int) -> Forgery:
-    """A transaction on this shard alone, which wrote nothing, expired or had a used id: so every journal says."""
+    """A transaction on this shard alone, of keys that nobody read later, expired or had a used id: so every journal
+    says."""
 
     def forgery(records: Records) -> None:
-        done = [r for r in records if type(r) is Completed]
-        one = next(r for r in done[len(done) // 3 :] if _alone(decode_outcomes(r.record)))
-        account = decode_outcomes(one.record)
-        account.outcomes[0].status, account.outcomes[0].reads = status, ()
-        one.record = encode_outcomes(account)
-        next(r for r in _deliveries(records) if r.position == one.position).expired = status == EXPIRED
+        here = {d.position: d for d in _deliveries(records) if _alone_here(d)}
+        read: set[bytes] = set()
+        for done in (r for r in reversed(records) if type(r) is Completed):
+            account = decode_outcomes(done.record)
+            outcome = account.outcomes[0]
+            if done.position in here and _one(account) and read.isdisjoint(w.key for w in outcome.writes):
+                outcome.status, outcome.reads, outcome.writes = status, (), ()
+                done.record = encode_outcomes(account)
+                here[done.position].expired = status == EXPIRED
+                return
+            read |= {r.key for o in account.outcomes for r in o.reads}
+        raise LookupError("no such account")
 
     return forgery
 
@@ -469,9 +503,7 @@ LOSSES = {
     "no start": Loss(without_start, (1,), "damage"),
     "the journal of another replica": Loss(_of_another, (2,), "damage"),
     "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),
-    "a used id in every journal": Loss(
-        _at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent mismatch-without-first"
-    ),
+    "a used id in every journal": Loss(_at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent mismatch-without-first"),
 }
 """Of a run without faults whose journals are shortened or exchanged so that they fit one another. What replicas that
 were down at the end may not have written is counted only."""
