@@ -103,7 +103,8 @@ class Bundler:
             lane = self._lanes[flight.destinations]
             lane.under_way -= 1
             took = now - flight.left_at
-            lane.took_us = took if not lane.took_us else (7 * lane.took_us + took) // 8
+            if took:  # else it was refused, which says nothing
+                lane.took_us = took if not lane.took_us else (7 * lane.took_us + took) // 8
             self._ready.add(flight.destinations)
 
     def refused(self, message_id: MessageId) -> list[Waiting]:

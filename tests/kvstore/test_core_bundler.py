@@ -146,6 +146,19 @@ def test_a_bundle_that_the_protocol_refuses_is_no_longer_under_way():
     assert len(bench.multicast()) == 1
 
 
+def test_refusals_do_not_quicken_the_pace():
+    bench, left = loaded()
+    for _ in range(20):
+        for message in left:
+            bench.replica.on_refused(message, "too much", bench.now, bench.out)
+        left = []
+        for _ in range(UNDER_WAY):
+            put(bench)
+            left += bench.multicast()
+    put(bench)
+    assert bench.tick() == bench.now + 80_000 // PACE and bench.multicast() == []
+
+
 # -- what -------------------------------------------------------------------------------------------------------------
 
 
