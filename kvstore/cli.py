@@ -164,8 +164,12 @@ def serve_command(
     lost_disk: Annotated[
         bool, typer.Option("--lost-disk", help="Once: its directory is gone; it fetches everything from the others.")
     ] = False,
+    failpoints: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For tests on loopback: what is to go wrong: multicast.runtime.failpoints"),
+    ] = None,
 ) -> None:
     """Run one replica in this process until SIGTERM or Ctrl-C; it logs JSON lines to standard error."""
     from kvstore.serve import serve
 
-    serve(directory, replica, lost_disk)
+    serve(directory, replica, lost_disk, failpoints)

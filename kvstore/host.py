@@ -24,18 +24,20 @@ from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_dis
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
-from kvstore.storage.backend import StorageError
+from kvstore.storage.backend import Backend
+from kvstore.storage.failing import FailingBackend
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.engine import Batch
-from multicast.journal import Journal
+from multicast.journal import Disk, Journal
 from multicast.protocol import Overloaded
+from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
+from multicast.runtime.failpoints import SENT, FailingDisk, Failpoints
 from multicast.runtime.host import Host, HostStopped
 from multicast.types import MessageId, ProcessId, new_message_id
 
-COMMIT_RETRY_SECONDS = 1.0
 COMMIT_POSITIONS = 10_000
 """After so many deliveries the position is committed though nothing else has changed: a restart replays from there."""
 
@@ -50,13 +52,20 @@ class LiveReplica:
 
     Opening reads and checks everything on disk and changes nothing but an unfinished journal tail. It raises
     ConfigError, JournalError, StorageError or OSError: one line each. It blocks; `start` then runs on the loop.
+    failpoints: what is to go wrong, for tests.
 
     failed: done when our own bug or a disk error has stopped this replica; `failure` says which. From `start` on.
     """
 
     failed: asyncio.Future[None]
 
-    def __init__(self, directory: Path, config: ClusterConfig, replica_id: ProcessId):
+    def __init__(
+        self,
+        directory: Path,
+        config: ClusterConfig,
+        replica_id: ProcessId,
+        failpoints: Failpoints | None = None,
+    ):
         self.config = config
         self.me = config.replica(replica_id)
         self._random = random.Random(random.SystemRandom().getrandbits(256))
@@ -65,10 +74,16 @@ class LiveReplica:
         protocol_class = registry.load(config.protocol)
         options = config.options()
         self._protocol = protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
+        disk: Disk = FileDisk(home / "journal")
+        self._failpoints = failpoints
+        if failpoints:
+            disk = FailingDisk(disk, failpoints)
         self._journal = Journal(
-            FileDisk(home / "journal"), config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max
+            disk, config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max
         )
-        backend = LmdbBackend(home / "data", durability=config.durability)
+        backend: Backend = LmdbBackend(home / "data", durability=config.durability)
+        if failpoints:
+            backend = FailingBackend(backend, failpoints)
         self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
         known = identity(home)
         self._lost_disk = known.lost_disk
@@ -109,6 +124,7 @@ class LiveReplica:
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
             lost=self._lost_disk,
+            wall=self._failpoints.wall if self._failpoints else wall_us,
         )
         mark_started(self._home)
         self.failed = asyncio.get_running_loop().create_future()
@@ -138,9 +154,9 @@ class LiveReplica:
         if error is None or self._failure:
             return
         self._failure = f"{type(error).__name__}: {error}"
-        _log.critical("failed", error=self._failure, exc_info=error)
         if not self.failed.done():
             self.failed.set_result(None)
+        _log.critical("failed", error=self._failure, exc_info=error)
 
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
@@ -229,6 +245,8 @@ class LiveReplica:
             self._freeze()
 
     def _on_flushed(self, number: int) -> None:
+        if self._failpoints:
+            self._failpoints.reached(SENT)
         self._flushed = number
         if self._frozen and self._commit is None and number >= self._frozen_at:
             self._commit = asyncio.get_running_loop().create_task(self._commit_frozen())
@@ -253,13 +271,8 @@ class LiveReplica:
             self._on_flushed(self._flushed)
 
     async def _commit_frozen(self) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(self._store.commit)
-                break
-            except StorageError as error:
-                _log.error("commit failed; trying again", error=str(error))
-                await asyncio.sleep(COMMIT_RETRY_SECONDS)
+        """A commit that fails ends the replica: after an error of the device nobody knows what LMDB holds."""
+        await asyncio.to_thread(self._store.commit)
         self._store.thawed()
         self._frozen, self._commit = False, None
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
+import ipaddress
 import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
 
@@ -19,11 +23,15 @@ from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
 from kvstore.process import PortBusy, ReplicaLock, check_port, port_user
+from multicast.runtime.failpoints import Failpoints
 from multicast.types import ProcessId
 
 BACKLOG = 1024
+STANDARD_ERROR = 2
 HTTP_CLOSE_SECONDS = 1.0
 """For answers that are on their way out."""
+END_SECONDS = 10.0
+"""A replica that has failed is gone by then, whatever still hangs: a thread in a sync, a log that nobody reads."""
 
 _log = structlog.get_logger("kvstore")
 
@@ -32,8 +40,21 @@ class ServeError(Exception):
     """The replica cannot start, or ended badly; one line."""
 
 
+class Log:
+    """Standard error for lines that may be lost: a full disk under it, or a closed pipe, fails nothing that must be
+    done."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(STANDARD_ERROR, text.encode("utf-8", "replace"))
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+
 def set_up_logging() -> None:
     """JSON lines on standard error. Values of keys and requests are never logged."""
+    sys.stderr = cast(TextIO, Log())
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -42,35 +63,47 @@ def set_up_logging() -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     line = '{"level": "%(levelname)s", "logger": "%(name)s", "event": %(message)r}'
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=line)
 
 
-def serve(directory: Path, replica_id: ProcessId, lost_disk: bool = False) -> None:
-    """Run one replica until SIGTERM or SIGINT. ServeError if it cannot start or fails. lost_disk: see `claim`."""
+def serve(directory: Path, replica_id: ProcessId, lost_disk: bool = False, failpoints: Path | None = None) -> None:
+    """Run one replica until SIGTERM or SIGINT. ServeError if it cannot start or fails. lost_disk: see `claim`.
+    failpoints: see `Failpoints`; ConfigError unless the whole cluster is on loopback."""
     config = load(directory)
     me = config.replica(replica_id)
+    if failpoints and not all(map(_is_loopback, {replica.host for replica in config.replicas})):
+        raise ConfigError("--failpoints is for tests: every replica of the cluster must be on a loopback address")
     lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     try:
         set_up_logging()
         structlog.contextvars.clear_contextvars()
         check_port(me.host, me.peer_port, "peer port")
         check_port(me.host, me.http_port, "HTTP port")
-        asyncio.run(_serve(directory, config, replica_id))
+        asyncio.run(_serve(directory, config, replica_id, Failpoints(failpoints) if failpoints else None))
     finally:
         lock.release()
 
 
-async def _serve(directory: Path, config: ClusterConfig, replica_id: ProcessId) -> None:
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _serve(
+    directory: Path, config: ClusterConfig, replica_id: ProcessId, failpoints: Failpoints | None
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _log.info("starting", replica=replica_id, pid=os.getpid(), cluster=config.cluster_id, protocol=config.protocol)
-    replica = LiveReplica(directory, config, replica_id)
+    replica = LiveReplica(directory, config, replica_id, failpoints)
     api = HttpApi(replica, config.limits, Metrics(replica.status))
     factory = ApiServer(api)
     server = await _listen(factory, config, replica_id)
@@ -80,7 +113,7 @@ async def _serve(directory: Path, config: ClusterConfig, replica_id: ProcessId) 
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
         _log.info("serving", replica=replica_id, url=config.replica(replica_id).url)
-        replica.failed.add_done_callback(lambda _: stop.set())
+        replica.failed.add_done_callback(lambda _: _end(stop))
         await stop.wait()
         if not replica.failed.done():
             _log.info("stopping", replica=replica_id)
@@ -96,6 +129,14 @@ async def _serve(directory: Path, config: ClusterConfig, replica_id: ProcessId) 
     if replica.failure():
         raise ServeError(replica.failure())
     _log.info("stopped", replica=replica_id)
+
+
+def _end(stop: asyncio.Event) -> None:
+    """It has failed."""
+    stop.set()
+    killing = threading.Timer(END_SECONDS, os._exit, [1])
+    killing.daemon = True
+    killing.start()
 
 
 async def _listen(factory: ApiServer, config: ClusterConfig, replica_id: ProcessId) -> asyncio.Server:

@@ -3,6 +3,7 @@
     host        one process: the engine on the loop, its inputs, and where its effects go
     writer      appends to the journal and syncs, on the loop or in a thread: group commit
     disk        real files under the journal
+    failpoints  faults on demand: disk, clock, death at a named point
     clock       the steady clock for timers, and the wall clock
     links       TCP links: one connection per ordered pair of processes
     outgoing    the sending end of a link

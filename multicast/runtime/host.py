@@ -191,7 +191,6 @@ class Host:
         if self._state in ("failed", "stopped"):
             return
         self._state = "failed"
-        log.critical("host failed", process=self.engine.self_id, error=repr(error), exc_info=error)
         self._links.abort()
         if self._timer is not None:
             self._timer.cancel()
@@ -200,6 +199,7 @@ class Host:
         if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()  # seen, even if nobody awaits it
+        log.critical("host failed", process=self.engine.self_id, error=repr(error), exc_info=error)
 
     def _told_of_progress(self) -> None:
         if self._progress is not None and not self._progress.done():
