@@ -35,5 +35,6 @@ More processes are more such programs with other numbers and directories. `GLOSS
     checkpoint   what a protocol has saved up to an offset of its journal
     runtime      the live host, over TCP (a package)
     simulation   the simulated host (a package)
+    visual       worlds and runs in the browser (a package)
     bench        how fast it is alone, in memory
 """

@@ -47,6 +47,10 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "multicast.simulation",
         (*LIBRARY_DISK, "multicast.registry", "multicast.parts", *(f"multicast.{m}" for m in LIBRARY_PURE)),
     ),
+    (
+        "multicast.visual",
+        ("multicast.simulation", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE)),
+    ),
     ("multicast", ("multicast",)),
     ("kvstore.api", ("kvstore.fields", "multicast.types")),
     ("kvstore.core", ("kvstore.api", *(f"multicast.{m}" for m in LIBRARY_PURE))),

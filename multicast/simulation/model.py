@@ -160,11 +160,16 @@ class Model:
 
     def _begin_life(self, process: ProcessId) -> None:
         self._lives[process] += 1
-        protocol = self._protocol(process, self.topology, self._options, _MiddleRandom())
-        engine = Engine(protocol, _Log(self.logs[process]), self._lives[process], copy_to_self=True)
-        self.engines[process] = engine
+        self.engines[process] = self._new_engine(process, _MiddleRandom())
+        self._carry_out(process, self._recover(process, self.now))
+
+    def _new_engine(self, process: ProcessId, rng: random.Random) -> Engine:
+        protocol = self._protocol(process, self.topology, self._options, rng)
+        return Engine(protocol, _Log(self.logs[process]), self._lives[process], copy_to_self=True)
+
+    def _recover(self, process: ProcessId, now: int, lost: bool = False) -> Batch:
         tail = self._journal(process).tail(0) if self._journals[process] else ()
-        self._carry_out(process, engine.recover(tail, self.now))
+        return self.engines[process].recover(tail, now, lost)
 
     def _journal(self, process: ProcessId) -> Journal:
         journal = Journal(SimulatedDisk(), _CLUSTER, self.topology.group_of[process], process)
@@ -189,16 +194,22 @@ class Model:
             raise AssertionError(f"process {process} finds a fault in process {peer}: {fault}")
         self._wakes[process] = batch.wake_at
         if batch.journal:
-            self._journals[process].append(batch.journal)
-            engine.flushed(batch.number)
+            self._write(process, batch)
         for peer, position in batch.reads:
             engine.feed(peer, *self._journal(process).read_deliveries(position))
         for to, data in batch.sends:
-            for peer in to:
-                if peer in self.engines or self._beginning:
-                    self.links.setdefault((process, peer), deque()).append(data)
+            self._send(process, to, data)
         if not engine.idle:
             self._run(process)
+
+    def _write(self, process: ProcessId, batch: Batch) -> None:
+        self._journals[process].append(batch.journal)
+        self.engines[process].flushed(batch.number)
+
+    def _send(self, process: ProcessId, to: tuple[ProcessId, ...], data: bytes) -> None:
+        for peer in to:
+            if peer in self.engines or self._beginning:
+                self.links.setdefault((process, peer), deque()).append(data)
 
     # -- what is seen -------------------------------------------------------------------------------------------------
 

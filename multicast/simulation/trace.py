@@ -21,7 +21,7 @@ from multicast.records import Delivered
 from multicast.simulation.drawing import changed_options
 from multicast.simulation.fault import Fault
 from multicast.simulation.observe import Observer
-from multicast.simulation.runner import Outcome, Settings
+from multicast.simulation.runner import Outcome
 from multicast.simulation.scene import EPOCH_US, Node
 from multicast.types import MESSAGE_ID_BYTES, AppMessage, ProcessId
 from multicast.wire import APPLICATION, HOST
@@ -29,7 +29,7 @@ from multicast.wire import APPLICATION, HOST
 VERSION = 1
 """Of the format: it rises when a line loses or changes a field. Fields may be added."""
 
-_EVENTS = {
+EVENTS = {
     "on_start": "start", "on_submit": "submit", "on_message": "arrival", "on_tick": "timer", "end_batch": "batch end",
     "on_peer_reset": "reset", "on_install": "install", "on_stable": "stable",
 }  # fmt: skip
@@ -141,8 +141,10 @@ class FrameTrace(Observer):
 class Trace(FrameTrace):
     """Writes the whole trace of one run; `end` writes its last lines."""
 
-    def __init__(self, write: Callable[[str], object], protocol: str, seed: int, settings: Settings):
-        super().__init__(write, protocol, seed, settings, settings.replay(protocol, seed))
+    def __init__(
+        self, write: Callable[[str], object], protocol: str, seed: int, settings: msgspec.Struct, replay: str
+    ):
+        super().__init__(write, protocol, seed, settings, replay)
         self._before: dict[ProcessId, dict[str, Any]] = {}
         self._inside = False
 
@@ -161,7 +163,7 @@ class Trace(FrameTrace):
         super().on_life(node)
         self._before[node.pid] = {}
         self._event("life", node.pid, life=node.life, lost=(node.lost and node.engine.position == 0) or None)
-        for name in _EVENTS:
+        for name in EVENTS:
             setattr(node.protocol, name, self._handler(node, name))
 
     def on_crash(self, node: Node) -> None:
@@ -216,7 +218,7 @@ class Trace(FrameTrace):
         if error is not None:
             kind = "refused" if isinstance(error, PeerError) or name == "on_submit" else "raised"
             effects[kind] = f"{type(error).__name__}: {error}"
-        self._event(_EVENTS[name], node.pid, **about, **effects, changed=changed)
+        self._event(EVENTS[name], node.pid, **about, **effects, changed=changed)
 
     def _about(self, name: str, args: tuple[Any, ...]) -> dict[str, Any]:
         """The inputs of a handler."""

@@ -25,7 +25,7 @@ SMALL = Settings(groups=2, messages=12)
 
 def _traced(protocol: type[MulticastProtocol], seed: int, settings: Settings) -> tuple[str, list[dict[str, Any]]]:
     lines: list[str] = []
-    trace = Trace(lines.append, protocol.specification.name, seed, settings)
+    trace = Trace(lines.append, protocol.specification.name, seed, settings, "")
     outcome = run_seed(protocol, seed, settings, [trace])
     trace.end(outcome)
     assert len(lines) == trace.lines

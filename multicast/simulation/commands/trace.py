@@ -47,7 +47,8 @@ def command(
         if run_directory:
             file_path.parent.mkdir(parents=True, exist_ok=True)
         with file_path.open("w") as file:
-            trace = Trace(file.write, chosen.specification.name, seed, settings)
+            name = chosen.specification.name
+            trace = Trace(file.write, name, seed, settings, settings.replay(name, seed))
             outcome = run_seed(chosen, seed, settings, [trace])
             trace.end(outcome)
         if run_directory:

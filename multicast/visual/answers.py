@@ -1,0 +1,71 @@
+"""What one user asks of the server, and the answers: the operations of the page's WebSocket. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multicast.visual.session import STEPS_MAX, LiveSession
+from multicast.visual.setup import Problem, Script, read_script, read_setup
+
+Request = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class User:
+    """One page. What is open stays until something else has been opened."""
+
+    def __init__(self) -> None:
+        self._open: LiveSession | None = None
+
+    def answer(self, request: Request) -> Answer:
+        """Problem for what cannot be."""
+        op = request.get("op")
+        found = _OPERATIONS.get(op) if isinstance(op, str) else None
+        if found is None:
+            raise Problem(f"There is no operation {op!r}; there are {', '.join(_OPERATIONS)}.")
+        return found(self, request)
+
+    def _on_open(self, request: Request) -> Answer:
+        if "setup" in request:
+            return self._opened(LiveSession(Script(read_setup(request["setup"]), tuple(request.get("actions", ())))))
+        if "fragment" in request:
+            return self._open_fragment(str(request["fragment"]))
+        raise Problem("What is to be opened? A setup, fragment, scenario, trace or run.")
+
+    def _open_fragment(self, fragment: str) -> Answer:
+        kind, _, text = fragment.removeprefix("#").partition("=")
+        if kind == "script":
+            return self._opened(LiveSession(read_script(text)))
+        raise Problem(f"The address ends with #{kind}, which means nothing here.")
+
+    def _opened(self, session: LiveSession) -> Answer:
+        self._open = session
+        return session.opened()
+
+    def _on_do(self, request: Request) -> Answer:
+        return self._live().do(_step(request), request.get("actions"))
+
+    def _on_run(self, request: Request) -> Answer:
+        steps_max = request.get("steps_max", STEPS_MAX)
+        return self._live().run(_step(request), str(request.get("until", "step")), steps_max)
+
+    def _on_look(self, request: Request) -> Answer:
+        return self._live().look(_step(request))
+
+    def _live(self) -> LiveSession:
+        if self._open is None:
+            raise Problem("Nothing is open yet.")
+        return self._open
+
+
+_OPERATIONS: dict[str, Callable[[User, Request], Answer]] = {
+    "open": User._on_open, "do": User._on_do, "run": User._on_run, "look": User._on_look,
+}  # fmt: skip
+
+
+def _step(request: Request) -> int:
+    at = request.get("at")
+    if type(at) is not int:
+        raise Problem("A request says after which step it is meant: at.")
+    return at
