@@ -57,8 +57,15 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("kvstore", ("kvstore", "multicast")),
     ("client_sdk.cli", ("client_sdk", "kvstore.api", "kvstore.console", "multicast.types")),
     ("client_sdk", ("kvstore.api", "multicast.types")),
-    ("workloads.cli", ("client_sdk", "kvstore", "workloads")),
+    ("workloads.cli", ("client_sdk", "kvstore", "multicast.registry", "workloads")),
     ("workloads.__main__", ("kvstore.extras", "workloads")),
+    (
+        "workloads.nemesis",
+        (
+            "client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.runtime.failpoints", "multicast.types",
+            "multicast.registry", "workloads",
+        ),
+    ),
     ("workloads", ("client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.types", "multicast.registry")),
     ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit", "kvstore.core.bundles")),
     ("tests", PACKAGES),

@@ -64,7 +64,8 @@ class Totals(msgspec.Struct):
 class Bank:
     """The workload. `open`, then `client` any number of times at once, then `read_all` for the last word.
 
-    Two banks with the same seed make the same choices (which client gets how far is up to the cluster).
+    Two banks with the same seed make the same choices (which client gets how far is up to the cluster). pause_seconds:
+    how long a client thinks between two operations.
     """
 
     def __init__(self, store: AsyncClient, history: HistoryWriter | None, *, accounts: int = ACCOUNTS, seed: int = 1):
@@ -75,6 +76,7 @@ class Bank:
         self.accounts = [f"{PREFIX}{i:03}" for i in range(accounts)]
         self.total = accounts * START
         self.totals = Totals()
+        self.pause_seconds = 0.0
         self._seed = seed
         self._ids = random.Random(f"ids {seed} {time.time_ns()}")
         self._processes = 0
@@ -102,6 +104,7 @@ class Bank:
         while not stop.is_set():
             if await self._choose(rng, process) is None:
                 process = self._process()
+            await asyncio.sleep(self.pause_seconds)
 
     async def read_all(self, *, timeout: float | None = None) -> dict[str, int]:
         """Every account's balance, at one point of the order; empty if that failed."""

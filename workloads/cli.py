@@ -105,6 +105,28 @@ def bench_page_command(
         raise UserError(f"bench-page: {error}") from None
 
 
+@measuring.command("nemesis")
+def nemesis_command(
+    seed: Annotated[int, typer.Option(help="Of the faults: which meet whom, and for how long.")] = 1,
+    minutes: Annotated[float, typer.Option(help="How long there are faults.")] = 1.0,
+    protocol: Annotated[str, typer.Option(help="The multicast protocol.")] = "white_box",
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there, too.")] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("nemesis-run"),
+    audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
+) -> int:
+    """Run a new cluster on this machine under load and faults, and judge it: exit status 0 only if nothing is wrong."""
+    from multicast.registry import UnknownProtocol
+    from workloads.nemesis import run
+    from workloads.nemesis.cluster import NemesisFailed
+
+    if not 0 < minutes <= 24 * 60:
+        raise UserError(f"nemesis: --minutes is more than 0 and at most {24 * 60}, not {minutes:g}")
+    try:
+        return run.command(run.Plan(seed, minutes, protocol, directory, audit=audit), json, say)
+    except (NemesisFailed, KvError, UnknownProtocol) as error:
+        raise UserError(f"nemesis: {error}") from None
+
+
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))

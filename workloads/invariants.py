@@ -49,6 +49,7 @@ class Workload:
     """One run. `open`, then `client` any number of times at once, then `close`.
 
     A workload gives `name`, `setup` and `step`, and `values`: what a reader's answer says, for the history.
+    pause_seconds: how long a client thinks between two operations.
     """
 
     name: ClassVar[str]
@@ -61,6 +62,7 @@ class Workload:
         self.seed = seed
         self.prefix = f"{self.name}/{time.time_ns() // 1000:x}" if run is None else f"{self.name}/{run}"
         self.counts: Counter[str] = Counter()
+        self.pause_seconds = 0.0
         self._ids = random.Random(f"ids {seed} {time.time_ns()}")
         self._processes = 0
 
@@ -80,6 +82,7 @@ class Workload:
         while not stop.is_set():
             if await self.step(rng, process) is None:
                 process = self.process()
+            await asyncio.sleep(self.pause_seconds)
 
     async def close(self, timeout: float = 30.0) -> bool:
         """A last read of everything; whether it was answered."""

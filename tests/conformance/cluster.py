@@ -15,9 +15,9 @@ import msgspec
 
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Topology
 from tests.conformance.process import Command, Event, Spec
-from tests.conformance.proxy import Network
 from tests.house import ROOT
 from tests.ports import free_ports
+from workloads.nemesis.network import Network
 
 DEADLINE_S = 30.0
 STOP_S = 10.0
@@ -116,11 +116,10 @@ class Processes:
         self.topology = topology
         self.protocol = protocol
         self.options = dict(options)
+        self.proxied = proxied
         self.peers = {p: Peer(p) for p in topology.processes}
-        pairs = [(a, b) for a in topology.processes for b in topology.processes if a != b] if proxied else []
-        ports = free_ports(len(topology.processes) + len(pairs))
-        self.ports = dict(zip(topology.processes, ports, strict=False))
-        self.network = Network(dict(zip(pairs, ports[len(self.ports) :], strict=True)), self.ports)
+        self.ports = dict(zip(topology.processes, free_ports(len(topology.processes)), strict=True))
+        self.network = Network(self.ports if proxied else {})
         self._log = open(path / "log", "wb")  # noqa: SIM115 - closed by __aexit__
 
     async def __aenter__(self) -> Processes:
@@ -147,7 +146,7 @@ class Processes:
         for process in processes:
             groups = self.topology.groups
             directory = str(self.directory(process))
-            ports = {**self.ports, **self.network.addresses(process)}
+            ports = self.network.addresses(process) if self.proxied else self.ports
             spec = Spec(self.protocol, self.options, groups, process, directory, ports)
             await self.peers[process].start(spec, self._log)
         async with asyncio.timeout(DEADLINE_S):

@@ -1,4 +1,4 @@
-"""The network between the processes of a conformance run: a proxy per ordered pair that can cut, slow and break it.
+"""The network between processes on this machine: a proxy per ordered pair that can cut, slow and break it.
 
 A link from a to b is one TCP connection, dialled by a, with frames one way and acknowledgements the other. Every
 process is told the address of a proxy instead of its peer's. What one process sends another then passes `Network`,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from multicast.types import ProcessId
 
@@ -19,13 +19,16 @@ Direction = tuple[ProcessId, ProcessId]
 
 
 class Network:
-    """All proxies of one run; listens on `ports[(a, b)]` for what a dials to reach b, who listens on `targets[b]`."""
+    """All proxies of one run, on ports of their own from `start` on: for what a dials to reach b, who listens on
+    `targets[b]`, on loopback. Faults add up; `heal` takes those of one process or all."""
 
-    def __init__(self, ports: Mapping[Direction, int], targets: Mapping[ProcessId, int]):
-        self._ports = dict(ports)
+    def __init__(self, targets: Mapping[ProcessId, int]):
         self._targets = dict(targets)
-        self._open = {direction: asyncio.Event() for direction in ports}
-        self._delay_s = dict.fromkeys(ports, 0.0)
+        self._ports: dict[Direction, int] = {}
+        self._open = {(a, b): asyncio.Event() for a in targets for b in targets if a != b}
+        self._deaf: set[ProcessId] = set()
+        self._mute: set[ProcessId] = set()
+        self._delay_s = dict.fromkeys(targets, 0.0)
         self._servers: list[asyncio.Server] = []
         self._links: dict[asyncio.Task[None], Direction] = {}
         self.heal()
@@ -36,46 +39,55 @@ class Network:
         return {**proxies, process: self._targets[process]}
 
     async def start(self) -> None:
-        for (a, b), port in self._ports.items():
-            self._servers.append(await asyncio.start_server(self._accepted(a, b), "127.0.0.1", port))
+        for a, b in self._open:
+            server = await asyncio.start_server(self._accepted(a, b), "127.0.0.1", 0)
+            self._servers.append(server)
+            self._ports[a, b] = server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         for server in self._servers:
             server.close()
-        links = list(self._links)
-        for task in links:
-            task.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+        await self.reset()
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def cut(self, directions: Iterable[Direction]) -> None:
-        """From now on nothing arrives in these directions."""
-        for direction in directions:
-            self._open[direction].clear()
-
     def isolate(self, process: ProcessId) -> None:
-        """Cut this process off, both ways."""
-        self.cut([d for d in self._ports if process in d])
+        """Cut it off, both ways."""
+        self.deafen(process)
+        self.mute(process)
+
+    def deafen(self, process: ProcessId) -> None:
+        """From now on it hears nobody."""
+        self._deaf.add(process)
+        self._open_or_shut()
+
+    def mute(self, process: ProcessId) -> None:
+        """From now on nobody hears it."""
+        self._mute.add(process)
+        self._open_or_shut()
+
+    def _open_or_shut(self) -> None:
+        for (a, b), event in self._open.items():
+            (event.clear if a in self._mute or b in self._deaf else event.set)()
 
     def slow(self, process: ProcessId, delay_s: float) -> None:
-        """Whatever this process sends or is sent arrives so much later."""
-        for direction in self._ports:
-            if process in direction:
-                self._delay_s[direction] = delay_s
+        """Whatever it sends or is sent arrives so much later."""
+        self._delay_s[process] = delay_s
 
-    async def reset(self) -> None:
-        """Break every connection."""
-        links = list(self._links)
+    async def reset(self, process: ProcessId | None = None) -> None:
+        """Break every connection of this process; None: of all."""
+        links = [task for task, direction in self._links.items() if process is None or process in direction]
         for task in links:
             task.cancel()
         await asyncio.gather(*links, return_exceptions=True)
 
-    def heal(self) -> None:
-        """No cut and no delay any more."""
-        for event in self._open.values():
-            event.set()
-        self._delay_s = dict.fromkeys(self._delay_s, 0.0)
+    def heal(self, process: ProcessId | None = None) -> None:
+        """Nothing is wrong with it any more; None: with anybody."""
+        for one in self._targets if process is None else (process,):
+            self._deaf.discard(one)
+            self._mute.discard(one)
+            self._delay_s[one] = 0.0
+        self._open_or_shut()
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -114,8 +126,8 @@ class Network:
     async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_PIECE_BYTES):
-                if self._delay_s[direction]:
-                    await asyncio.sleep(self._delay_s[direction])
+                if delay_s := max(map(self._delay_s.__getitem__, direction)):
+                    await asyncio.sleep(delay_s)
                 await self._open[direction].wait()
                 writer.write(data)
                 await writer.drain()
