@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,12 +39,12 @@ def test_a_longer_run_is_valid(tmp_path: Path, protocol: str) -> None:
 @pytest.mark.full
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "workloads", "nemesis", "--dir", str(tmp_path / "run"), "--no-audit"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert running.stdout is not None
-    next(line for line in running.stdout if "shard 0: " in line)
-    running.send_signal(2)
-    running.stdout.read()
-    assert running.wait(60) == 130
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if "shard 0: " in line)
+        running.send_signal(signal.SIGINT)
+        running.stdout.read()
+        assert running.wait(60) == 130
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(str(tmp_path).encode() in line for line in lines)
 

@@ -47,12 +47,14 @@ class Fault(NamedTuple):
 
 
 async def kill(scene: Scene) -> None:
+    """SIGKILL; later it is started again."""
     await scene.victim.kill()
     await asyncio.sleep(scene.seconds)
     await scene.victim.start()
 
 
 async def restart(scene: Scene) -> None:
+    """SIGTERM, which it must follow in good order, and a new start at once."""
     status = await scene.victim.stop()
     if status != 0:
         raise Wrong(f"replica {scene.victim.id} ended with status {status} when it was asked to stop")
@@ -60,6 +62,7 @@ async def restart(scene: Scene) -> None:
 
 
 async def pause(scene: Scene) -> None:
+    """SIGSTOP, then SIGCONT."""
     scene.victim.send(signal.SIGSTOP)
     try:
         await asyncio.sleep(scene.seconds)
@@ -74,6 +77,7 @@ async def kill_at_a_point(scene: Scene) -> None:
 
 
 async def isolate(scene: Scene) -> None:
+    """It is cut off from everybody, both ways."""
     scene.cluster.network.isolate(scene.victim.id)
     await _heal(scene)
 
@@ -91,6 +95,7 @@ async def mute(scene: Scene) -> None:
 
 
 async def delay(scene: Scene) -> None:
+    """All that it sends and is sent comes late."""
     scene.cluster.network.slow(scene.victim.id, scene.rng.uniform(0.01, 0.1))
     await _heal(scene)
 
@@ -103,18 +108,22 @@ async def reset(scene: Scene) -> None:
 
 
 async def wrong_clock(scene: Scene) -> None:
+    """Its wall clock jumps, and later back."""
     await _lasts(scene, Faults(clock_ahead_ms=scene.rng.choice(CLOCK_AHEAD_MS)))
 
 
 async def slow_disk(scene: Scene) -> None:
+    """Syncs of its journal and commits of its state take long."""
     await _lasts(scene, Faults(sync_ms=scene.rng.randint(10, 300), commit_ms=scene.rng.randint(10, 1000)))
 
 
 async def failing_journal(scene: Scene) -> None:
+    """A sync of its journal fails."""
     await _ends(scene, Faults(sync_fails=True), 1, "a failing sync of its journal")
 
 
 async def failing_state(scene: Scene) -> None:
+    """A commit of its state fails."""
     await _ends(scene, Faults(commit_fails=True), 1, "a failing commit of its state")
 
 
