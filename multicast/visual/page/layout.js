@@ -1,0 +1,123 @@
+/** Where things stand in the space-time diagram: a lane per process, time (or steps) from left to right. */
+
+import { countUpTo } from "./states.js";
+
+export const LEFT = 104;
+export const TOP = 30;
+export const BOTTOM = 22;
+const GROUP_GAP = 16;
+const LANE_MIN = 30;
+const LANE_MAX = 84;
+const PIXELS_PER_DELTA = 64;
+const PIXELS_PER_STEP = 22;
+const STUB = 0.55;
+
+/** process -> y, and the bands of the groups; `height` is what it takes. */
+export function lanes(recording, height) {
+  const rows = recording.groups.map((group) => ({ name: `group ${group.name}`, group: group.name, members: group.members }));
+  const inside = new Set(rows.flatMap((row) => row.members));
+  const outside = recording.processes.filter((process) => !inside.has(process));
+  if (outside.length) rows.push({ name: "outside", group: null, members: outside });
+  const gaps = rows.length * GROUP_GAP;
+  const free = (height - TOP - BOTTOM - gaps) / Math.max(1, recording.processes.length);
+  const lane = Math.max(LANE_MIN, Math.min(LANE_MAX, free));
+  const y = new Map();
+  const bands = [];
+  let next = TOP + GROUP_GAP / 2;
+  for (const row of rows) {
+    bands.push({ ...row, top: next, height: row.members.length * lane });
+    row.members.forEach((process, number) => y.set(process, next + (number + 0.5) * lane));
+    next += row.members.length * lane + GROUP_GAP;
+  }
+  return { y, bands, lane, height: next + BOTTOM };
+}
+
+/** Time where it moves from step to step, else steps: a world whose messages are chosen by hand stands still. */
+export function naturalAxis(recording) {
+  let moves = 0;
+  for (let step = 1; step <= recording.steps; step++) {
+    if (recording.timeOf(step) > recording.timeOf(step - 1)) moves++;
+  }
+  return recording.steps < 4 || moves * 5 >= recording.steps ? "time" : "steps";
+}
+
+/** Positions along one axis, "time" (in δ) or "steps", in pixels at zoom 1. */
+export class Axis {
+  constructor(recording, kind) {
+    this.recording = recording;
+    this.kind = kind;
+    this.unitUs = recording.deltaUs || 1000;
+    this.unit = kind === "steps" ? "step" : recording.deltaUs ? "δ" : "ms";
+    this.pixels = kind === "steps" ? PIXELS_PER_STEP : PIXELS_PER_DELTA;
+    this.starts = recording.arrows.map((arrow) => this.of(arrow.leave));
+    let most = -Infinity;
+    this.reach = recording.arrows.map((arrow, number) => (most = Math.max(most, this.arrowEnd(arrow, number))));
+    this.total = this.of(recording.lines.findLast((line) => line.t !== undefined) ?? { t: 0, s: 0 });
+  }
+
+  /** Of a line, in pixels at zoom 1. */
+  of(line) {
+    return (this.kind === "steps" ? line.s : (line.t ?? 0) / this.unitUs) * this.pixels;
+  }
+
+  /** Of the playhead at step k. */
+  ofStep(k) {
+    const { recording } = this;
+    if (this.kind === "steps") return k * this.pixels;
+    const last = recording.lines[recording.lastLine(k)];
+    return this.of(last?.t === undefined ? { t: recording.timeOf(k) } : last);
+  }
+
+  /** Where an arrow ends; one that never arrives stops on its way. */
+  arrowEnd(arrow, number) {
+    if (arrow.arrival) return this.of(arrow.arrival);
+    const start = number === undefined ? this.of(arrow.leave) : this.starts[number];
+    return start + STUB * (this.kind === "steps" ? 3 : 1) * this.pixels;
+  }
+
+  /** The arrows that touch [from, to]. */
+  arrowsIn(from, to) {
+    const first = countUpTo(this.reach, from - 1e-9);
+    const last = countUpTo(this.starts, to);
+    const found = [];
+    for (let number = first; number < last; number++) {
+      const arrow = this.recording.arrows[number];
+      if (this.arrowEnd(arrow, number) >= from) found.push(arrow);
+    }
+    return found;
+  }
+
+  /** The indices of the lines in [from, to]: [first, one behind the last]. */
+  linesIn(from, to) {
+    const { lines } = this.recording;
+    return [countUpTo(lines, from - 1e-9, (line) => this.ofOrBefore(line)), countUpTo(lines, to, (line) => this.ofOrBefore(line))];
+  }
+
+  /** The last line of a trace has no time. */
+  ofOrBefore(line) {
+    return line.t === undefined && this.kind === "time" ? this.total : this.of(line);
+  }
+}
+
+/** Which sends have a text beside them at this zoom: the first of each lane for which there is room. */
+export function labelledSends(recording, axis, zoom, hidden) {
+  const ends = new Map();
+  const labelled = new Set();
+  let previous = null;
+  recording.arrows.forEach((arrow, number) => {
+    if (arrow.leave === previous || hidden(arrow)) return;
+    previous = arrow.leave;
+    const x = axis.starts[number] * zoom;
+    if (x < (ends.get(arrow.from) ?? -Infinity)) return;
+    labelled.add(arrow);
+    ends.set(arrow.from, x + 6.2 * sendText(arrow).length + 10);
+  });
+  return labelled;
+}
+
+/** What stands beside a send. */
+export function sendText(arrow) {
+  const names = arrow.about;
+  const what = names.length > 2 ? `${names[0]}…${names.at(-1)}` : names.join(" ");
+  return what ? `${arrow.leave.type} ${what}` : arrow.leave.type;
+}
