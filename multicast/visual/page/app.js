@@ -21,7 +21,7 @@ export class App {
     this.destinations = new Set();
     this.playing = false;
     this.pace = "2 steps/s";
-    this.view = { axis: null, future: true, housekeeping: false, hiddenTypes: new Set(), tab: "processes" };
+    this.view = { axis: "time", future: true, housekeeping: false, hiddenTypes: new Set(), tab: "processes" };
     this.possible = new Map();
     this.connection = new Connection((sentence) => this.disconnected(sentence));
   }

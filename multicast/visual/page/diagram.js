@@ -1,7 +1,7 @@
 /** The space-time diagram: only what is in the window is drawn. */
 
 import { h, s } from "./dom.js";
-import { Axis, BOTTOM, LEFT, TOP, labelledSends, lanes, naturalAxis, sendText } from "./layout.js";
+import { Axis, BOTTOM, LEFT, TOP, labelledSends, lanes, sendText } from "./layout.js";
 import { drawMarks, laneSegments } from "./marks.js";
 import { drawMail } from "./mail.js";
 import { colourClass, typeStyle } from "./palette.js";
@@ -11,6 +11,8 @@ import { processName } from "./words.js";
 const SINGLE_ARROWS_MAX = 900;
 const PAD = 26;
 const FOLLOW_AT = 0.66;
+const MAIL_WIDTH = 280;
+const LARGE = 1800;
 
 export class Diagram {
   /** on: { step(k), process(p, element), deliver(from, to) } */
@@ -34,16 +36,16 @@ export class Diagram {
     root.append("defs").append("clipPath").attr("id", "plot-window").append("rect");
     this.bands = root.append("g").attr("class", "bands");
     this.plot = root.append("g").attr("clip-path", "url(#plot-window)");
-    for (const layer of ["ticks", "faults", "lane-lines", "merged", "arrows", "texts", "marks"]) {
-      this[layer.replace("-", "")] = this.plot.append("g").attr("class", layer);
-    }
     this.veil = this.plot.append("rect").attr("class", "veil");
+    for (const layer of ["ticks", "faults", "lanelines"]) this[layer] = this.plot.append("g").attr("class", layer);
+    this.moving = this.plot.append("g");
+    for (const layer of ["merged", "arrows", "texts", "small", "marks"]) this[layer] = this.moving.append("g").attr("class", layer);
     this.now = this.plot.append("g").attr("class", "now");
     this.now.append("line").attr("class", "playhead");
     this.mail = this.plot.append("g").attr("class", "mail");
     this.cursor = this.plot.append("g").attr("class", "cursor");
     this.names = root.append("g").attr("class", "names");
-    this.zoom = d3.zoom().scaleExtent([0.001, 16]).on("zoom", (event) => this.zoomed(event));
+    this.zoom = d3.zoom().scaleExtent([0.001, 16]).extent(() => [[0, 0], [this.width, this.height]]).on("zoom", (event) => this.zoomed(event));
     root.call(this.zoom).on("dblclick.zoom", null);
   }
 
@@ -75,15 +77,22 @@ export class Diagram {
   /** The place of the playhead in the window depends on the step and the zoom alone, so stepping back shows the same. */
   place(k) {
     const room = this.width - LEFT;
-    const all = this.axis.total * k + 2 * PAD + (this.app.live ? 0.2 * room : 0) <= room;
-    const x = all ? PAD : Math.min(PAD, FOLLOW_AT * room - this.axis.ofStep(this.app.step) * k);
+    const free = this.app.live ? Math.max(0.4 * room, room - MAIL_WIDTH) : room;
+    const all = this.axis.total * k + 2 * PAD <= free;
+    const at = this.app.live ? free : FOLLOW_AT * room;
+    const x = all ? PAD : Math.min(PAD, at - this.axis.ofStep(this.app.step) * k);
     this.following = true;
     d3.select(this.svg).call(this.zoom.transform, d3.zoomIdentity.translate(x, 0).scale(k));
   }
 
-  /** Of a position at zoom 1, on the screen. */
+  /** Of a position at zoom 1, in the window. */
   x(position) {
-    return LEFT + this.transform.x + this.transform.k * position;
+    return LEFT + this.transform.x + this.within(position);
+  }
+
+  /** The same within what moves as a whole when the window does. */
+  within(position) {
+    return this.transform.k * position;
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
@@ -93,13 +102,13 @@ export class Diagram {
     this.asked = null;
     const { recording } = app;
     this.app = app;
+    this.letter = innerWidth >= LARGE ? 7.6 : 6.2;
     this.width = this.container.clientWidth || 800;
     if (this.recording?.header !== recording.header) {
       this.transform = d3.zoomIdentity;
       this.following = true;
-      this.naturalAxis = naturalAxis(recording);
-    } else if (this.recording !== recording) this.naturalAxis = naturalAxis(recording);
-    const kind = app.view.axis ?? this.naturalAxis;
+    }
+    const kind = app.view.axis;
     if (this.recording !== recording || this.axis?.kind !== kind) {
       if (this.axis && this.axis.kind !== kind) this.following = true;
       this.axis = new Axis(recording, kind);
@@ -111,6 +120,8 @@ export class Diagram {
     const x = this.x(this.axis.ofStep(app.step));
     if (this.following || (app.step !== this.step && (x < LEFT + 8 || x > this.width - 60))) this.place(this.transform.k);
     this.step = app.step;
+    this.moving.attr("transform", `translate(${LEFT + this.transform.x} 0)`);
+    this.shape = `${this.transform.k} ${this.height} ${kind}`;
     this.frame();
     this.drawArrows();
     drawMarks(this);
@@ -151,7 +162,7 @@ export class Diagram {
 
   hidden(arrow) {
     const { view } = this.app;
-    return (arrow.leave.housekeeping && !view.housekeeping) || view.hiddenTypes.has(arrow.leave.type);
+    return (arrow.quiet && !view.housekeeping) || view.hiddenTypes.has(arrow.leave.type);
   }
 
   dim(names) {
@@ -163,11 +174,13 @@ export class Diagram {
     const { axis, transform, recording } = this;
     const from = (-transform.x - 20) / transform.k;
     const to = (this.width - LEFT - transform.x + 20) / transform.k;
-    const visible = axis.arrowsIn(from, to).filter((arrow) => !this.hidden(arrow) && this.lanes.y.has(arrow.to));
+    const { step, links } = this.app;
+    this.waiting = new Set((links ?? []).flatMap((link) => link.queue.map((letter) => `${letter.n} ${link.to}`)));
+    const visible = axis.arrowsIn(from, to).filter((arrow) => !this.hidden(arrow) && this.lanes.y.has(arrow.to) && this.isDrawn(arrow, step));
     const many = visible.length > SINGLE_ARROWS_MAX;
     this.drawMerged(many ? visible : []);
     const single = many ? visible.filter((arrow) => this.arrived(arrow)) : visible;
-    this.arrows.selectAll("g.arrow").data(single, (arrow) => `${arrow.leave.n} ${arrow.to}`)
+    this.arrows.selectAll("g.arrow").data(single, (arrow) => arrow.key)
       .join((enter) => {
         const group = enter.append("g");
         group.append("path").attr("class", "hit");
@@ -178,14 +191,27 @@ export class Diagram {
       .each((arrow, number, nodes) => this.drawArrow(nodes[number], arrow));
     const key = `${transform.k} ${this.app.view.housekeeping} ${[...this.app.view.hiddenTypes]}`;
     if (this.labels?.key !== key) {
-      this.labels = { key, of: labelledSends(recording, axis, transform.k, (arrow) => this.hidden(arrow)) };
+      this.labels = { key, of: labelledSends(recording, axis, transform.k, this.letter, (arrow) => this.hidden(arrow)) };
     }
     this.texts.selectAll("text").data(many ? [] : visible.filter((arrow) => this.labels.of.has(arrow)))
       .join("text")
-      .attr("class", (arrow) => `send ${colourClass(recording, arrow.about)}${this.dim(arrow.about)}`)
-      .attr("x", (arrow) => this.x(axis.of(arrow.leave)) + 4)
+      .attr("class", (arrow) => `send ${this.when(arrow)} ${colourClass(recording, arrow.about)}${this.dim(arrow.about)}`)
+      .attr("x", (arrow) => this.within(axis.of(arrow.leave)) + 4)
       .attr("y", (arrow) => this.lanes.y.get(arrow.from) - 6)
       .text(sendText);
+  }
+
+  /** What comes later may be hidden; what is under way in a live world is drawn with its letter. */
+  isDrawn(arrow, step) {
+    if (arrow.leave.s > step) return this.app.view.future;
+    return arrow.arrival || !this.app.live || !(this.waiting.has(`${arrow.leave.n} ${arrow.to}`) || !this.app.links);
+  }
+
+  /** done, under way, or later, as of this step. */
+  when(arrow) {
+    const { step } = this.app;
+    if (arrow.leave.s > step) return "later";
+    return arrow.arrival && arrow.arrival.s > step ? "underway" : "done";
   }
 
   /** Its arrival is in this step. */
@@ -193,27 +219,40 @@ export class Diagram {
     return arrow.arrival && arrow.arrival.s === this.app.step;
   }
 
+  /** Its shape is drawn anew only if that has changed; most steps change classes alone. */
   drawArrow(node, arrow) {
+    const when = this.when(arrow);
+    const classes = ["arrow", when, colourClass(this.recording, arrow.about)];
+    if (this.arrived(arrow)) classes.push("current");
+    if (!arrow.arrival) classes.push("lost");
+    if (arrow.quiet) classes.push("housekeeping");
+    const name = classes.join(" ") + this.dim(arrow.about);
+    if (node.__name !== name) node.setAttribute("class", (node.__name = name));
+    const cut = when === "underway" && !this.app.view.future;
+    const shape = cut ? `${this.shape} ${this.app.step}` : this.shape;
+    if (node.__arrow === arrow && node.__shape === shape) return;
+    node.__arrow = arrow;
+    node.__shape = shape;
+    this.shapeArrow(node, arrow, cut);
+  }
+
+  /** cut: it stops at the playhead. */
+  shapeArrow(node, arrow, cut) {
     const { axis, lanes: { y } } = this;
-    const x1 = this.x(axis.of(arrow.leave));
+    const x1 = this.within(axis.of(arrow.leave));
     const y1 = y.get(arrow.from);
-    const x2 = this.x(axis.arrowEnd(arrow));
-    const part = arrow.arrival ? 1 : 0.45;
+    const end = this.within(axis.arrowEnd(arrow));
+    const x2 = cut ? Math.max(x1, Math.min(end, this.within(axis.ofStep(this.app.step)))) : end;
+    const part = cut ? Math.min(0.85, end > x1 ? (x2 - x1) / (end - x1) : 0.85) : arrow.arrival ? 1 : 0.45;
     const y2 = y1 + part * (y.get(arrow.to) - y1);
     const style = typeStyle(this.recording, arrow.leave.type);
     const line = `M${x1} ${y1}L${x2} ${y2}`;
     const turn = (Math.atan2(y2 - y1, x2 - x1) * 180) / Math.PI;
-    const classes = ["arrow", colourClass(this.recording, arrow.about)];
-    if (this.arrived(arrow)) classes.push("current");
-    if (!arrow.arrival) classes.push("lost");
-    if (arrow.leave.housekeeping) classes.push("housekeeping");
-    node.__arrow = arrow;
-    node.setAttribute("class", classes.join(" ") + this.dim(arrow.about));
     const [hit, shaft, head] = node.children;
     hit.setAttribute("d", line);
     shaft.setAttribute("d", line);
     shaft.setAttribute("stroke-dasharray", style.dashes || "none");
-    head.setAttribute("d", arrow.arrival ? style.head : "M-4 -4L4 4M-4 4L4 -4");
+    head.setAttribute("d", cut ? "" : arrow.arrival ? style.head : "M-4 -4L4 4M-4 4L4 -4");
     head.setAttribute("class", `head${style.open || !arrow.arrival ? " open" : ""}`);
     head.setAttribute("transform", `translate(${x2} ${y2}) rotate(${turn})`);
   }
@@ -224,16 +263,15 @@ export class Diagram {
     this.merged.selectAll("path").data(paths).join("path")
       .attr("class", ([name]) => `merged ${name}`)
       .attr("d", ([, members]) => members.map((arrow) => {
-        const x1 = this.x(this.axis.of(arrow.leave)).toFixed(1);
-        const x2 = this.x(this.axis.arrowEnd(arrow)).toFixed(1);
+        const x1 = this.within(this.axis.of(arrow.leave)).toFixed(1);
+        const x2 = this.within(this.axis.arrowEnd(arrow)).toFixed(1);
         return `M${x1} ${this.lanes.y.get(arrow.from)}L${x2} ${this.lanes.y.get(arrow.to)}`;
       }).join(""));
   }
 
   drawNow() {
     const x = this.x(this.axis.ofStep(this.app.step)) + 5;
-    this.veil.attr("x", x).attr("y", TOP - 4).attr("width", Math.max(0, this.width - x)).attr("height", this.height - TOP)
-      .classed("closed", !this.app.view.future);
+    this.veil.attr("x", x).attr("y", TOP - 6).attr("width", Math.max(0, this.width - x)).attr("height", this.height - TOP - BOTTOM + 6);
     this.now.select("line").attr("x1", x).attr("x2", x).attr("y1", TOP - 6).attr("y2", this.height - BOTTOM);
     const places = [...new Set(this.recording.linesOf(this.app.step).map((line) => line.process))]
       .filter((process) => this.lanes.y.has(process));
@@ -249,9 +287,9 @@ export class Diagram {
     band.text((row) => (row.height >= 60 ? row.name : row.group ?? "out"));
     const name = this.names.selectAll("g.name").data(recording.processes, (process) => process).join((enter) => {
       const group = enter.append("g").attr("role", "button").attr("tabindex", 0);
-      group.append("rect").attr("rx", 5).attr("width", 74).attr("height", 24).attr("x", 24).attr("y", -12);
+      group.append("rect").attr("rx", 5).attr("width", 84).attr("height", 24).attr("x", 24).attr("y", -12);
       group.append("text").attr("class", "process").attr("x", 32).attr("y", 4);
-      group.append("text").attr("class", "role").attr("x", 92).attr("y", 3.5);
+      group.append("text").attr("class", "role").attr("x", 102).attr("y", 3.5);
       group.on("click", (event, process) => this.on.process(process, event.currentTarget));
       group.on("keydown", (event, process) => {
         if (event.key !== "Enter" && event.key !== " ") return;

@@ -2,15 +2,16 @@
 
 import { countUpTo } from "./states.js";
 
-export const LEFT = 104;
+export const LEFT = 114;
 export const TOP = 30;
 export const BOTTOM = 22;
 const GROUP_GAP = 16;
 const LANE_MIN = 30;
-const LANE_MAX = 84;
+const LANE_MAX = 112;
 const PIXELS_PER_DELTA = 64;
 const PIXELS_PER_STEP = 22;
 const STUB = 0.55;
+const NAME = 34;
 
 /** process -> y, and the bands of the groups; `height` is what it takes. */
 export function lanes(recording, height) {
@@ -32,15 +33,6 @@ export function lanes(recording, height) {
   return { y, bands, lane, height: next + BOTTOM };
 }
 
-/** Time where it moves from step to step, else steps: a world whose messages are chosen by hand stands still. */
-export function naturalAxis(recording) {
-  let moves = 0;
-  for (let step = 1; step <= recording.steps; step++) {
-    if (recording.timeOf(step) > recording.timeOf(step - 1)) moves++;
-  }
-  return recording.steps < 4 || moves * 5 >= recording.steps ? "time" : "steps";
-}
-
 /** Positions along one axis, "time" (in δ) or "steps", in pixels at zoom 1. */
 export class Axis {
   constructor(recording, kind) {
@@ -51,7 +43,7 @@ export class Axis {
     this.pixels = kind === "steps" ? PIXELS_PER_STEP : PIXELS_PER_DELTA;
     this.starts = recording.arrows.map((arrow) => this.of(arrow.leave));
     let most = -Infinity;
-    this.reach = recording.arrows.map((arrow, number) => (most = Math.max(most, this.arrowEnd(arrow, number))));
+    this.reach = recording.arrows.map((arrow) => (most = Math.max(most, this.arrowEnd(arrow))));
     this.total = this.of(recording.lines.findLast((line) => line.t !== undefined) ?? { t: 0, s: 0 });
   }
 
@@ -68,11 +60,10 @@ export class Axis {
     return this.of(last?.t === undefined ? { t: recording.timeOf(k) } : last);
   }
 
-  /** Where an arrow ends; one that never arrives stops on its way. */
-  arrowEnd(arrow, number) {
+  /** Where an arrow ends; one that has not arrived stops on its way. */
+  arrowEnd(arrow) {
     if (arrow.arrival) return this.of(arrow.arrival);
-    const start = number === undefined ? this.of(arrow.leave) : this.starts[number];
-    return start + STUB * (this.kind === "steps" ? 3 : 1) * this.pixels;
+    return this.of(arrow.leave) + STUB * (this.kind === "steps" ? 3 : 1) * this.pixels;
   }
 
   /** The arrows that touch [from, to]. */
@@ -82,7 +73,7 @@ export class Axis {
     const found = [];
     for (let number = first; number < last; number++) {
       const arrow = this.recording.arrows[number];
-      if (this.arrowEnd(arrow, number) >= from) found.push(arrow);
+      if (this.arrowEnd(arrow) >= from) found.push(arrow);
     }
     return found;
   }
@@ -99,20 +90,33 @@ export class Axis {
   }
 }
 
-/** Which sends have a text beside them at this zoom: the first of each lane for which there is room. */
-export function labelledSends(recording, axis, zoom, hidden) {
+/** Which sends have a text beside them at this zoom: those of each lane for which there is room, beside the names of
+ *  multicasts. */
+export function labelledSends(recording, axis, zoom, letter, hidden) {
   const ends = new Map();
+  const named = namedPlaces(recording, axis, zoom);
   const labelled = new Set();
   let previous = null;
   recording.arrows.forEach((arrow, number) => {
     if (arrow.leave === previous || hidden(arrow)) return;
     previous = arrow.leave;
     const x = axis.starts[number] * zoom;
+    const end = x + letter * sendText(arrow).length + 10;
     if (x < (ends.get(arrow.from) ?? -Infinity)) return;
+    if (named.get(arrow.from)?.some((place) => place > x + 2 && place - NAME < end)) return;
     labelled.add(arrow);
-    ends.set(arrow.from, x + 6.2 * sendText(arrow).length + 10);
+    ends.set(arrow.from, end);
   });
   return labelled;
+}
+
+/** process -> where its multicasts have their names, which stand to the left of these places. */
+function namedPlaces(recording, axis, zoom) {
+  const places = new Map();
+  for (const { line, process } of recording.multicasts.values()) {
+    if (line) places.set(process, [...(places.get(process) ?? []), axis.of(line) * zoom]);
+  }
+  return places;
 }
 
 /** What stands beside a send. */

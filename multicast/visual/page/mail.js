@@ -4,23 +4,19 @@ import { LEFT } from "./layout.js";
 import { colourClass } from "./palette.js";
 import { processName } from "./words.js";
 
-const WIDTH = 62;
-const HEIGHT = 20;
+const HEIGHT = 19;
+const GAP = 6;
+const ROWS = 2;
 
 /** Every link offers its head; how many wait behind it stands beside it. */
 export function drawMail(diagram, x) {
   const { app, recording, lanes } = diagram;
-  const inQueue = new Map();
-  const letters = (app.links ?? []).filter((link) => link.queue.length && lanes.y.has(link.to)).map((link) => {
-    const place = inQueue.get(link.to) ?? 0;
-    inQueue.set(link.to, place + 1);
-    return { ...link, head: link.queue[0], left: x + 14 + place * (WIDTH + 8), y: lanes.y.get(link.to) };
-  });
+  const letters = arranged((app.links ?? []).filter((link) => link.queue.length && lanes.y.has(link.to)), diagram, x + 14);
   const letter = diagram.mail.selectAll("g").data(letters, (link) => `${link.from} ${link.to}`).join((enter) => {
     const group = enter.append("g").attr("role", "button").attr("tabindex", 0);
     group.append("path").attr("class", "way");
-    group.append("rect").attr("class", "behind").attr("width", WIDTH).attr("height", HEIGHT).attr("rx", 3).attr("x", 3).attr("y", -HEIGHT / 2 - 3);
-    group.append("rect").attr("class", "face").attr("width", WIDTH).attr("height", HEIGHT).attr("rx", 3).attr("y", -HEIGHT / 2);
+    group.append("rect").attr("class", "behind").attr("height", HEIGHT).attr("rx", 3).attr("x", 3).attr("y", -HEIGHT / 2 - 3);
+    group.append("rect").attr("class", "face").attr("height", HEIGHT).attr("rx", 3).attr("y", -HEIGHT / 2);
     group.append("text").attr("x", 5).attr("y", 4);
     group.on("click", (event, link) => {
       event.preventDefault();
@@ -38,7 +34,8 @@ export function drawMail(diagram, x) {
     .attr("transform", (link) => `translate(${link.left} ${link.y})`)
     .attr("aria-label", (link) => `${link.cut ? "The link is cut: " : "Let it arrive: "}${link.head.type} ${(link.head.about ?? []).join(" ")} from process ${link.from} to process ${link.to}`);
   letter.select(".behind").attr("visibility", (link) => (link.queue.length > 1 ? "visible" : "hidden"));
-  letter.select("text").text((link) => letterText(link));
+  letter.selectAll("rect").attr("width", (link) => link.width);
+  letter.select("text").text((link) => link.text);
   letter.select(".way").attr("d", (link) => {
     const leave = recording.arrows.find((arrow) => arrow.leave.n === link.head.n && arrow.to === link.to);
     if (!leave) return "";
@@ -47,8 +44,26 @@ export function drawMail(diagram, x) {
   });
 }
 
+/** The letters of each lane from left to right, in two rows if there are many. */
+function arranged(links, diagram, left) {
+  const { lanes } = diagram;
+  const found = [];
+  for (const [to, letters] of d3.group(links, (link) => link.to)) {
+    const rows = letters.length > ROWS && lanes.lane >= ROWS * (HEIGHT + GAP) ? ROWS : 1;
+    const ends = new Array(rows).fill(left);
+    letters.forEach((link, number) => {
+      const row = number % rows;
+      const text = letterText(link);
+      const width = (diagram.letter + 0.4) * text.length + 10;
+      found.push({ ...link, head: link.queue[0], text, width, left: ends[row], y: lanes.y.get(to) + (row - (rows - 1) / 2) * (HEIGHT + GAP) });
+      ends[row] += width + GAP;
+    });
+  }
+  return found;
+}
+
 function letterText({ head, from, queue, cut }) {
   const name = head.about?.length ? head.about.join(" ") : head.type;
   const more = queue.length > 1 ? ` +${queue.length - 1}` : "";
-  return `${cut ? "⊘ " : ""}${name.slice(0, 6)} ←${processName(from)}${more}`.slice(0, 14);
+  return `${cut ? "⊘ " : ""}${name.slice(0, 8)} ←${processName(from)}${more}`;
 }

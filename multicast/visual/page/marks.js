@@ -3,17 +3,18 @@
 import { BOTTOM, LEFT } from "./layout.js";
 import { colourClass } from "./palette.js";
 
-const MARKS_MAX = 2500;
+const SMALL_MAX = 2500;
+const TEXT = 8;
 const SYMBOLS = {
-  crash: ["M-5 -5L5 5M-5 5L5 -5", "crash"],
-  life: ["M-4 -6L6 0L-4 6Z", "life"],
-  leads: ["M0 -8L2.2 -2.6L8 -2.4L3.4 1.2L5 6.8L0 3.6L-5 6.8L-3.4 1.2L-8 -2.4L-2.2 -2.6Z", "leads"],
-  follows: ["M0 -6L6 0L0 6L-6 0Z", "follows"],
-  flush: ["M-3.5 3H3.5V10H-3.5Z", "flush"],
-  pause: ["M-4 -6H-1V6H-4ZM1 -6H4V6H1Z", "pause"],
-  resume: ["M-4 -6L6 0L-4 6Z", "resume"],
-  reset: ["M-4 0A4 4 0 1 1 0 4", "reset"],
+  crash: "M-5 -5L5 5M-5 5L5 -5",
+  life: "M-4 -6L6 0L-4 6Z",
+  leads: "M0 -8L2.2 -2.6L8 -2.4L3.4 1.2L5 6.8L0 3.6L-5 6.8L-3.4 1.2L-8 -2.4L-2.2 -2.6Z",
+  follows: "M0 -6L6 0L0 6L-6 0Z",
+  pause: "M-4 -6H-1V6H-4ZM1 -6H4V6H1Z",
+  resume: "M-4 -6L6 0L-4 6Z",
 };
+/** Signs of which there are many: drawn as one path of each kind. */
+const SMALL = { arrival: "a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0 -5 0", flush: "m-1 4h7v7h-7z", reset: "m-1 0a4 4 0 1 1 4 4" };
 
 /** The pieces of each lane in the window: up, down, paused or absent, and whether the process leads. */
 export function laneSegments(diagram) {
@@ -24,6 +25,7 @@ export function laneSegments(diagram) {
     const pieces = lanePieces(recording).get(process);
     pieces.forEach((piece, number) => {
       const x1 = piece.line ? diagram.x(diagram.axis.of(piece.line)) : LEFT;
+      if (piece.line?.s > diagram.app.step && !diagram.app.view.future) return;
       const next = pieces[number + 1];
       const x2 = next ? diagram.x(diagram.axis.of(next.line)) : width;
       if (x2 >= LEFT && x1 <= width && x2 > x1) {
@@ -63,67 +65,88 @@ export function drawMarks(diagram) {
       group.append("text");
       return group;
     })
-    .attr("class", (mark) => `mark ${mark.kind} ${mark.colour ?? ""}${mark.names ? diagram.dim(mark.names) : ""}`)
+    .attr("class", (mark) => `mark ${mark.kind} ${later(diagram, mark) ? "later" : ""} ${mark.colour ?? ""}${mark.names ? diagram.dim(mark.names) : ""}`)
     .attr("data-line", (mark) => mark.index)
     .attr("transform", (mark) => `translate(${mark.x} ${mark.y})`)
     .each((mark, number, nodes) => {
-      const [path, text] = nodes[number].children;
+      const node = nodes[number];
+      const shape = `${mark.path} ${mark.text} ${mark.textX} ${mark.textY}`;
+      if (node.__shape === shape) return;
+      node.__shape = shape;
+      const [path, text] = node.children;
       path.setAttribute("d", mark.path);
       text.textContent = mark.text ?? "";
       text.setAttribute("x", mark.textX ?? 0);
       text.setAttribute("y", mark.textY ?? 0);
     });
+  drawSmall(diagram, first, last);
   drawFaults(diagram);
+}
+
+function drawSmall(diagram, first, last) {
+  const { recording, lanes, app } = diagram;
+  const paths = new Map();
+  for (let index = first; index < last && last - first < SMALL_MAX; index++) {
+    const line = recording.lines[index];
+    const y = lanes.y.get(line.process);
+    if (!SMALL[line.event] || y === undefined || (line.s > app.step && !app.view.future)) continue;
+    const name = `${line.event} ${line.s > app.step ? "later" : ""}`;
+    if (!paths.has(name)) paths.set(name, []);
+    paths.get(name).push(`M${(diagram.within(diagram.axis.of(line)) - 2.5).toFixed(1)} ${y}${SMALL[line.event]}`);
+  }
+  diagram.small.selectAll("path").data(paths).join("path").attr("class", ([name]) => `small ${name}`).attr("d", ([, parts]) => parts.join(""));
+}
+
+function later(diagram, mark) {
+  return (mark.step ?? diagram.recording.lines[mark.index].s) > diagram.app.step;
 }
 
 function visibleMarks(diagram, first, last) {
   const { recording, lanes } = diagram;
-  const crowded = last - first > MARKS_MAX;
   const marks = [];
   const taken = new Map();
   for (let index = first; index < last; index++) {
     const line = recording.lines[index];
     const y = lanes.y.get(line.process);
     if (y === undefined) continue;
-    const x = diagram.x(diagram.axis.of(line));
+    const x = diagram.within(diagram.axis.of(line));
     if (line.event === "delivery") marks.push(delivery(recording, line, index, x, y, taken));
     else if (line.event === "submit") marks.push(multicast(recording, line, index, x, y));
-    else if (!crowded && line.event === "arrival") marks.push({ kind: "dot", index, x, y, path: "M-2.5 0A2.5 2.5 0 1 0 2.5 0A2.5 2.5 0 1 0 -2.5 0Z" });
   }
   for (const { kind, line, index } of recording.events) {
-    if (index < first || index >= last || !SYMBOLS[kind] || (kind === "life" && line.life === 1) || (crowded && kind === "flush")) continue;
-    const [path] = SYMBOLS[kind];
-    marks.push({ kind, index, x: diagram.x(diagram.axis.of(line)), y: lanes.y.get(line.process), path });
+    if (index < first || index >= last || !SYMBOLS[kind] || (kind === "life" && line.life === 1)) continue;
+    marks.push({ kind, index, x: diagram.within(diagram.axis.of(line)), y: lanes.y.get(line.process), path: SYMBOLS[kind] });
   }
   for (const found of recording.violations) marks.push(...violation(diagram, found));
-  return marks;
+  return diagram.app.view.future ? marks : marks.filter((mark) => !later(diagram, mark));
 }
 
-/** A triangle under the lane with the name below it; several at one time stand under each other. */
+/** A triangle under the lane with the name beside it, or one row lower, or none if there is no room. */
 function delivery(recording, line, index, x, y, taken) {
-  const key = `${line.process} ${Math.round(x / 14)}`;
-  const number = taken.get(key) ?? 0;
-  taken.set(key, number + 1);
+  const rows = taken.get(line.process) ?? [-Infinity, -Infinity];
+  taken.set(line.process, rows);
+  const row = rows.findIndex((end) => end <= x + 8);
+  if (row >= 0) rows[row] = x + 8 + TEXT * line.message.length + 3;
   return {
     kind: line.stage === 1 ? "delivery optimistic" : line.replay ? "delivery replay" : "delivery",
     index, x, y, names: [line.message], colour: colourClass(recording, [line.message]),
-    path: number ? "" : "M-6 2H6L0 12Z", text: line.message, textX: number ? 8 + 22 * (number - 1) + 2 : 8, textY: number ? 23 : 13,
+    path: "M-6 2H6L0 12Z", text: row < 0 ? "" : line.message, textX: 8, textY: row > 0 ? 24 : 12,
   };
 }
 
 function multicast(recording, line, index, x, y) {
   return {
     kind: "submit", index, x, y, names: [line.message], colour: colourClass(recording, [line.message]),
-    path: "M-5.5 0A5.5 5.5 0 1 0 5.5 0A5.5 5.5 0 1 0 -5.5 0Z", text: line.message, textX: -8, textY: -9,
+    path: "M-5.5 0A5.5 5.5 0 1 0 5.5 0A5.5 5.5 0 1 0 -5.5 0Z", text: line.message, textX: -7, textY: -10,
   };
 }
 
 function violation(diagram, found) {
   const { recording, lanes, axis } = diagram;
-  const x = diagram.x(axis.ofStep(found.step));
+  const x = diagram.within(axis.ofStep(found.step));
   const places = [...found.processes].filter((process) => lanes.y.has(process));
   return (places.length ? places : recording.processes.slice(0, 1)).map((process) => ({
-    kind: "violation", index: Math.max(0, recording.lastLine(found.step)), x, y: lanes.y.get(process),
+    kind: "violation", step: found.step, index: Math.max(0, recording.lastLine(found.step)), x, y: lanes.y.get(process),
     path: "M-13 0A13 13 0 1 0 13 0A13 13 0 1 0 -13 0Z", text: "!", textX: 0, textY: -16,
   }));
 }
@@ -144,5 +167,10 @@ function drawFaults(diagram) {
   bar.attr("class", (fault) => `fault ${fault.kind}`).attr("data-line", (fault) => fault.index)
     .attr("transform", (fault) => `translate(${fault.x} ${height - BOTTOM + 5})`);
   bar.select("rect").attr("width", (fault) => fault.width).attr("y", 0);
-  bar.select("text").text((fault) => fault.text);
+  let end = -Infinity;
+  bar.select("text").text((fault) => {
+    if (fault.x < end) return "";
+    end = fault.x + 5.5 * fault.text.length + 8;
+    return fault.text;
+  });
 }

@@ -76,15 +76,21 @@ function rowsOf(columns) {
     }
   }
   const sorted = [...rows.values()].sort((a, b) => (later(a.at, b.at) ? 1 : later(b.at, a.at) ? -1 : 0));
-  for (const row of sorted) row.cells = columns.map((one) => cellOf(one, row));
+  for (const row of sorted) row.cells = agreed(columns.map((one) => cellOf(one, row)));
   return sorted;
+}
+
+/** All cells of a row have one timestamp, or all are wrong. */
+function agreed(cells) {
+  const stamps = new Set(cells.filter((cell) => cell.line && !cell.optimistic).map((cell) => value(cell.line.at)));
+  if (stamps.size < 2) return cells;
+  return cells.map((cell) => (cell.line ? { ...cell, wrong: `at ${value(cell.line.at)} here; the others have ${[...stamps].join(", ")}` } : cell));
 }
 
 function cellOf({ process, group, cells, finals, recording }, row) {
   const cell = cells.get(row.message);
   if (cell) {
-    const other = cell.line.at && row.at && (later(cell.line.at, row.at) || later(row.at, cell.line.at));
-    return { ...cell, process, wrong: cell.wrong || (other ? `at ${value(cell.line.at)} here, at ${value(row.at)} elsewhere` : "") };
+    return { ...cell, process };
   }
   const mine = recording.multicasts.get(row.message)?.groups.includes(group);
   const passed = mine && finals.some((one) => later(one.line.at, row.at) && !one.line.replay);

@@ -19,7 +19,13 @@ export function picture(svg, title) {
 /** The rules about the diagram, with values for custom properties. */
 function rules() {
   const style = getComputedStyle(document.documentElement);
-  const all = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
+  const all = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).flatMap(applied);
   return all.filter((rule) => rule.selectorText?.includes(".diagram"))
     .map((rule) => rule.cssText.replace(PROPERTIES, (_, name) => style.getPropertyValue(name).trim())).join("\n");
+}
+
+/** What a rule for some screens contains, if it is for this one. */
+function applied(rule) {
+  if (!rule.media) return [rule];
+  return matchMedia(rule.media.mediaText).matches ? [...rule.cssRules] : [];
 }

@@ -2,12 +2,13 @@
  *  A recording never changes; one that grew is a new one. */
 
 import { States, countUpTo } from "./states.js";
-import { about } from "./words.js";
+import { about, readClocksFrom, value } from "./words.js";
 
 export class Recording {
   constructor({ header, lines, handlers = {}, steps, violations = [], complete = true }) {
     Object.assign(this, { header, lines, handlers, steps, complete });
     const outside = new Set((header.senders ?? []).map(String));
+    readClocksFrom(header.epoch_us);
     this.groups = Object.entries(header.groups ?? {}).filter(([name]) => !outside.has(name)).map(([name, members]) => ({ name, members }));
     this.processes = this.findProcesses();
     this.states = new States(lines);
@@ -16,12 +17,14 @@ export class Recording {
     this.names = new Map();
     this.deliveries = new Map(this.processes.map((process) => [process, []]));
     this.arrows = [];
+    this.underWay = new Map();
     this.lives = new Map(this.processes.map((process) => [process, []]));
     this.events = [];
     this.types = [];
     this.violations = [];
     lines.forEach((line, index) => this.read(line, index));
     this.addViolationsOfTheEnd(violations);
+    this.findTypes();
     this.deltaUs = header.delta_us || middleDelay(this.arrows);
   }
 
@@ -74,21 +77,27 @@ export class Recording {
   }
 
   readLeave(line, index) {
-    if (!line.housekeeping && !this.types.includes(line.type)) this.types.push(line.type);
     for (const to of line.to) {
-      const arrow = { leave: line, arrival: null, index, from: line.process, to, about: line.about ?? [] };
+      const arrow = { leave: line, arrival: null, index, from: line.process, to, about: line.about ?? [], key: `${line.n} ${to}` };
       this.arrows.push(arrow);
       for (const name of arrow.about) this.multicastOf(name).arrows.push(arrow);
-      this.underWay ??= new Map();
-      this.underWay.set(`${line.n} ${to}`, arrow);
+      this.underWay.set(arrow.key, arrow);
     }
   }
 
   readArrival(line, index) {
     if (line.from === line.process) for (const name of about(line.message)) this.multicastOf(name).toSelf.push(index);
     if (line.of === undefined) return;
-    const arrow = this.underWay?.get(`${line.of} ${line.process}`);
+    const arrow = this.underWay.get(`${line.of} ${line.process}`);
     if (arrow && !arrow.arrival) Object.assign(arrow, { arrival: line, arrivalIndex: index });
+  }
+
+  /** Quiet messages are not drawn unless asked for: housekeeping, and those of other layers whose arrival no line tells. */
+  findTypes() {
+    for (const arrow of this.arrows) {
+      arrow.quiet = Boolean(arrow.leave.housekeeping || (arrow.leave.channel && !arrow.arrival));
+      if (!arrow.quiet && !this.types.includes(arrow.leave.type)) this.types.push(arrow.leave.type);
+    }
   }
 
   readDelivery(line, index) {
@@ -105,7 +114,8 @@ export class Recording {
   }
 
   violation({ checker, text, s, n, witnesses }, index) {
-    const shown = text.replace(/[0-9a-f]{32}/g, (id) => this.names.get(id) ?? id.slice(0, 8));
+    const shown = text.replace(/[0-9a-f]{32}/g, (id) => this.names.get(id) ?? id.slice(0, 8))
+      .replace(/\b(at|after|timestamp) ([0-9a-f]+)-([0-9a-f]+)\b/g, (_, word, time, other) => `${word} ${value([parseInt(time, 16), parseInt(other, 16)])}`);
     const messages = new Set(shown.match(/\bm\d+\b/g) ?? []);
     const processes = new Set([...shown.matchAll(/\bprocess (\d+)/g)].map((found) => Number(found[1])));
     for (const { process, message } of witnesses ?? []) {

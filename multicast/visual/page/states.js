@@ -1,6 +1,7 @@
 /** What was inside each process at each line: the lines' merge patches (RFC 7396), with snapshots in between. */
 
 const BETWEEN_SNAPSHOTS = 32;
+const RECENT = 8;
 
 /** The patched value. What the patch does not name is shared with `before`, which stays as it is. */
 export function applyPatch(before, patch) {
@@ -31,6 +32,7 @@ class History {
     this.changes = [];
     this.snapshots = [];
     this.now = {};
+    this.recent = new Map();
   }
 
   add(index, patch, fresh) {
@@ -41,6 +43,15 @@ class History {
 
   at(index) {
     const count = countUpTo(this.changes, index, (change) => change.index);
+    if (!this.recent.has(count)) {
+      if (this.recent.size >= RECENT) this.recent.clear();
+      this.recent.set(count, this.build(count));
+    }
+    return this.recent.get(count);
+  }
+
+  /** After so many changes. */
+  build(count) {
     const whole = Math.floor(count / BETWEEN_SNAPSHOTS);
     let state = whole ? this.snapshots[whole - 1] : {};
     for (const change of this.changes.slice(whole * BETWEEN_SNAPSHOTS, count)) {

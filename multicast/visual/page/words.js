@@ -17,14 +17,28 @@ export function ordinal(number) {
   return `${number}${ending}`;
 }
 
+let epochUs = Infinity;
+const CLOCK_RANGE_US = 1e12;
+
+/** Wall clocks are shown from here on as microseconds since this instant. */
+export function readClocksFrom(instantUs) {
+  epochUs = instantUs ?? Infinity;
+}
+
+function ofNumber(data) {
+  const since = data - epochUs;
+  if (Math.abs(since) > CLOCK_RANGE_US) return String(data);
+  return `${since < 0 ? "−" : "+"}${Math.abs(since)}µs`;
+}
+
 /** [5, 0] -> (5, 0); other values in JSON without what only a parser needs. */
 export function value(data) {
   if (data === undefined || data === null) return "–";
   if (typeof data === "boolean") return data ? "yes" : "no";
   if (typeof data === "string") return data;
-  if (typeof data === "number") return String(data);
+  if (typeof data === "number") return ofNumber(data);
   if (Array.isArray(data)) {
-    if (data.length === 2 && data.every((item) => typeof item === "number")) return `(${data.join(", ")})`;
+    if (data.length === 2 && data.every((item) => typeof item === "number")) return `(${data.map(ofNumber).join(", ")})`;
     return data.length ? `[${data.map(value).join(", ")}]` : "none";
   }
   const items = Object.entries(data).map(([key, item]) => `${key}: ${value(item)}`);
