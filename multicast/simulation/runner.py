@@ -62,8 +62,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def replay(self, protocol: str, seed: int) -> str:
         """The command that runs this seed again."""
-        words = ["python", "-m", "multicast.simulation", "run", "--protocol", protocol, "--seeds", f"{seed}:{seed + 1}"]
-        words += ["--profile", self.profile, *(["--store"] if self.store else [])]
+        return self._command("multicast.simulation", "--protocol", protocol, "--seeds", f"{seed}:{seed + 1}")
+
+    def see(self, protocol: str, seed: int) -> str:
+        """The command that shows this seed in the browser."""
+        return self._command("multicast.visual", "--protocol", protocol, "--seed", str(seed))
+
+    def _command(self, package: str, *which: str) -> str:
+        words = ["python", "-m", package, "run", *which, "--profile", self.profile]
+        words += ["--store"] if self.store else []
         return shlex.join(words + fixed_words(self, ("size", "groups", "replicas", "messages")))
 
 

@@ -5,29 +5,73 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from multicast.simulation.cli import BadUsage, console, execute
+from multicast.simulation.cli import BadUsage, OptionOption, SizeOption, console, execute, option_pairs
+from multicast.visual.recorded import Run, read
 from multicast.visual.server import Server, serve
+from multicast.visual.setup import Problem
+
+PORT = 8765
+
+PortOption = Annotated[int, typer.Option(help="On 127.0.0.1; 0: any that is free.", min=0, max=65_535)]
+BrowserOption = Annotated[bool, typer.Option(help="Open a browser.")]
 
 app = typer.Typer(add_completion=False, help="See atomic multicast in the browser, step by step, on the real code.")
 
 
 @app.callback(invoke_without_command=True)
-def main(
-    context: typer.Context,
-    port: Annotated[int, typer.Option(help="On 127.0.0.1; 0: any that is free.")] = 8765,
-    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
-) -> None:
+def page(context: typer.Context, port: PortOption = PORT, browser: BrowserOption = True) -> None:
     """Serve the page on this machine, and open it."""
     if context.invoked_subcommand is None:
-        run("", port, browser)
+        _serve("", port, browser)
 
 
-def run(fragment: str, port: int, browser: bool) -> None:
-    """Serve until interrupted; the page opens what the fragment says."""
+@app.command()
+def run(
+    protocol: Annotated[str, typer.Option(help="A protocol's name.")],
+    seed: Annotated[int, typer.Option(help="Which seed.")],
+    profile: Annotated[str | None, typer.Option(help="calm: no faults; faults: drawn from the seed.")] = None,
+    size: SizeOption = None,
+    groups: Annotated[int | None, typer.Option(help="How many groups; else drawn.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Processes per group; else drawn.")] = None,
+    messages: Annotated[int | None, typer.Option(help="Messages; else drawn.")] = None,
+    option: OptionOption = None,
+    store: Annotated[bool, typer.Option("--store", help="Run the replicas of the store on the protocol.")] = False,
+    bug: Annotated[str | None, typer.Option(help="A planted bug of this name.")] = None,
+    port: PortOption = PORT,
+    browser: BrowserOption = True,
+) -> None:
+    """Show a seed of `python -m multicast.simulation run`, at its violation if there is one."""
+    chosen = Run(
+        protocol=protocol, seed=seed, profile=profile, size=size, groups=groups, replicas=replicas, messages=messages,
+        options=option_pairs(option), store=store, bug=bug,
+    )  # fmt: skip
+    try:
+        chosen.settings(chosen.kind())
+    except Problem as problem:
+        raise BadUsage(str(problem)) from None
+    _serve(chosen.fragment(), port, browser)
+
+
+@app.command()
+def trace(file: Path, port: PortOption = PORT, browser: BrowserOption = True) -> None:
+    """Show a file that `python -m multicast.simulation trace` has written."""
+    try:
+        read(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise BadUsage(f"{file}: {error}") from None
+    except Problem as problem:
+        raise BadUsage(f"{file}: {problem}") from None
+    _serve(f"file={file.name}", port, browser, {file.name: file})
+
+
+def _serve(fragment: str, port: int, browser: bool, files: Mapping[str, Path] | None = None) -> None:
+    """Until interrupted; the page opens what the fragment says."""
 
     def started(actual: int) -> None:
         address = f"http://127.0.0.1:{actual}/{fragment and '#'}{fragment}"
@@ -37,7 +81,7 @@ def run(fragment: str, port: int, browser: bool) -> None:
 
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(serve(Server(), port, started))
+            asyncio.run(serve(Server(files=files), port, started))
     except OSError as error:
         raise BadUsage(f"--port {port}: {error.strerror or error}") from None
 

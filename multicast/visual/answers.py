@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from multicast.visual.recorded import Run, first_violation, play, read, read_run
 from multicast.visual.session import STEPS_MAX, LiveSession
 from multicast.visual.setup import Problem, Script, read_script, read_setup
 
@@ -13,10 +15,11 @@ Answer = dict[str, Any]
 
 
 class User:
-    """One page. What is open stays until something else has been opened."""
+    """One page. What is open stays until something else has been opened. files: traces that it may open by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: Mapping[str, Path] | None = None):
         self._open: LiveSession | None = None
+        self._files = files or {}
 
     def answer(self, request: Request) -> Answer:
         """Problem for what cannot be."""
@@ -28,7 +31,12 @@ class User:
 
     def _on_open(self, request: Request) -> Answer:
         if "setup" in request:
-            return self._opened(LiveSession(Script(read_setup(request["setup"]), tuple(request.get("actions", ())))))
+            actions = request.get("actions", ())
+            return self._opened(LiveSession(Script(read_setup(request["setup"]), actions)))
+        if "trace" in request:
+            return self._recorded(read(str(request["trace"])), "")
+        if "run" in request:
+            return self._run(read_run(request["run"]))
         if "fragment" in request:
             return self._open_fragment(str(request["fragment"]))
         raise Problem("What is to be opened? A setup, fragment, scenario, trace or run.")
@@ -37,7 +45,27 @@ class User:
         kind, _, text = fragment.removeprefix("#").partition("=")
         if kind == "script":
             return self._opened(LiveSession(read_script(text)))
-        raise Problem(f"The address ends with #{kind}, which means nothing here.")
+        if kind == "run":
+            return self._run(read_run(text))
+        if kind == "file":
+            return self._file(text)
+        raise Problem(f"The address ends with #{kind[:40]}, which means nothing here.")
+
+    def _run(self, run: Run) -> Answer:
+        return self._recorded(play(run), run.fragment())
+
+    def _file(self, name: str) -> Answer:
+        if name not in self._files:
+            raise Problem("This server was not started with that file; start it again, or open the file here.")
+        try:
+            return self._recorded(read(self._files[name].read_text(encoding="utf-8")), f"file={name}")
+        except (OSError, UnicodeError) as error:
+            raise Problem(f"{self._files[name]} cannot be read: {error}.") from None
+
+    def _recorded(self, recording: Answer, fragment: str) -> Answer:
+        self._open = None
+        at = first_violation(recording)
+        return {"kind": "opened", "recording": recording, "live": False, "at": at, "fragment": fragment}
 
     def _opened(self, session: LiveSession) -> Answer:
         self._open = session
@@ -55,7 +83,7 @@ class User:
 
     def _live(self) -> LiveSession:
         if self._open is None:
-            raise Problem("Nothing is open yet.")
+            raise Problem("Nothing is open that could go on; open a setup or a scenario.")
         return self._open
 
 

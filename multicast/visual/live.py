@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from multicast import wire
@@ -19,11 +19,10 @@ from multicast.simulation import model
 from multicast.simulation.model import Bounds, Model
 from multicast.simulation.observe import watch
 from multicast.simulation.scene import EPOCH_US, Node, Scene
-from multicast.simulation.trace import Trace
 from multicast.types import AppMessage, ProcessId, new_message_id
+from multicast.visual.lines import Line
+from multicast.visual.recorded import KeptTrace
 from multicast.visual.setup import Action, Drawn, Fixed, Problem, Setup, plain
-
-Line = dict[str, Any]
 
 
 class Frame(bytes):
@@ -34,17 +33,10 @@ class Frame(bytes):
     leave: int
 
 
-class LiveTrace(Trace):
-    """Keeps its lines. arriving: the `leave` of what a process is about to receive."""
+class LiveTrace(KeptTrace):
+    """arriving: the `leave` of what a process is about to receive."""
 
-    def __init__(self, lines: list[Line], setup: Setup):
-        super().__init__(str, setup.protocol, setup.seed, setup, "")
-        self.kept = lines
-        self.arriving: int | None = None
-
-    def _line(self, content: Mapping[str, Any]) -> None:
-        self.kept.append(dict(content))
-        self.lines += 1
+    arriving: int | None = None
 
     def _event(self, event: str, process: ProcessId | None, **more: Any) -> None:
         if event == "arrival" and self.arriving is not None and more.get("from") != process:
@@ -78,8 +70,8 @@ class LiveWorld(Model):
                 self.nodes[process].offset_us = offset
         self.cut: set[tuple[ProcessId, ProcessId]] = set()
         self.broken = False
-        self.lines: list[Line] = []
-        self._trace = LiveTrace(self.lines, setup)
+        self._trace = LiveTrace(setup.protocol, setup.seed, setup, "")
+        self.lines = self._trace.kept
         self._delays = random.Random(f"{setup.seed}/delays")
         self._starting = True
         try:

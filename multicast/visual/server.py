@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,17 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """Of one process. worlds_max, idle_s: so many sockets at once, and how long one may be silent."""
+    """Of one process. worlds_max, idle_s: so many sockets at once, and how long one may be silent. files: traces that
+    a page may open by name."""
 
-    def __init__(self, page: Path = PAGE, worlds_max: int = WORLDS_MAX, idle_s: float = IDLE_S):
+    def __init__(
+        self,
+        page: Path = PAGE,
+        worlds_max: int = WORLDS_MAX,
+        idle_s: float = IDLE_S,
+        files: Mapping[str, Path] | None = None,
+    ):
+        self.files = dict(files or {})
         self.page = page.resolve()
         self.worlds_max = worlds_max
         self.idle_s = idle_s
@@ -108,7 +116,7 @@ class Server:
         return socket
 
     async def _serve(self, socket: web.WebSocketResponse) -> None:
-        user = User()
+        user = User(self.files)
         while True:
             try:
                 message = await socket.receive(timeout=self.idle_s)

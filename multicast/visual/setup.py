@@ -13,7 +13,8 @@ import msgspec
 from multicast import registry
 from multicast.protocol import MulticastProtocol, Options
 from multicast.simulation.drawing import protocol_options
-from multicast.simulation.mutants import BadPackage, load
+from multicast.simulation.mutants import BadPackage, Bug, load
+from multicast.simulation.runner import Settings
 from multicast.types import GroupId, ProcessId, Topology
 
 BUGS = "tests.planted"
@@ -90,16 +91,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def kind(self) -> type[MulticastProtocol]:
         """The protocol's class, with the planted bug if one is named. Problem."""
-        try:
-            protocol = registry.load(self.protocol)
-        except registry.UnknownProtocol as error:
-            raise Problem(f"{str(error)[0].upper()}{str(error)[1:]}.") from None
-        return protocol if self.bug is None else planted(self.protocol, self.bug)
+        return protocol_class(self.protocol, self.bug)
 
     def made_options(self, protocol: type[MulticastProtocol]) -> Options:
         """The protocol's options. With the hybrid clock every wall clock is believed unless the options say something
         else: processes that compare their clocks would fill the picture. Problem."""
-        values = {name: _text(value) for name, value in self.options.items()}
+        values = {name: option_text(value) for name, value in self.options.items()}
         if self.clock is not None:
             values.setdefault("clock", self.clock)
         if values.get("clock") == "hybrid":
@@ -178,15 +175,28 @@ def _known(processes: Sequence[ProcessId], topology: Topology) -> bool:
     return True
 
 
-def planted(protocol: str, name: str) -> type[MulticastProtocol]:
-    """The planted bug of this name. Problem."""
+def protocol_class(name: str, bug: str | None) -> type[MulticastProtocol]:
+    """The protocol of this name, with this planted bug. Problem."""
+    try:
+        protocol = registry.load(name)
+    except registry.UnknownProtocol as error:
+        raise Problem(f"{str(error)[0].upper()}{str(error)[1:]}.") from None
+    return protocol if bug is None else _bug(name, bug).protocol
+
+
+def planted_settings(protocol: str, name: str) -> Settings:
+    """Of the runs that shall show this planted bug. Problem."""
+    return _bug(protocol, name).settings
+
+
+def _bug(protocol: str, name: str) -> Bug:
     try:
         bugs = load(BUGS)
     except BadPackage as error:
         raise Problem(f"Planted bugs are only there where the tests are: {error}.") from None
     for bug in (bug for some in bugs.values() for bug in some):
         if bug.name == name and bug.protocol.specification.name == protocol:
-            return bug.protocol
+            return bug
     raise Problem(f"{protocol} has no planted bug {name!r}.")
 
 
@@ -196,7 +206,8 @@ def default_setup(protocol: type[MulticastProtocol]) -> Setup:
     return Setup(protocol=protocol.specification.name, groups=Topology.grid(2, size).groups)
 
 
-def _text(value: Any) -> str:
+def option_text(value: Any) -> str:
+    """An option's value as on a command line."""
     return ("false", "true")[value] if isinstance(value, bool) else str(value)
 
 

@@ -158,6 +158,7 @@ def _run_seeds(
                 console.print(f"seed {seed}: {', '.join(kinds)}: {outcome.violations[0][1]}", markup=False)
                 console.print(f"  with {outcome.topology}, {_described(outcome.options)}", markup=False)
                 console.print(f"  replay: {settings.replay(summary.protocol, seed)}", markup=False)
+                console.print(f"  see: {settings.see(summary.protocol, seed)}", markup=False)
                 if len(seeds) == 1:
                     for checker, text in outcome.violations:
                         console.print(f"  {checker}: {text}", markup=False)
@@ -192,6 +193,7 @@ def _print_summary(summary: Summary) -> None:
         _print_reached(summary.reached)
     for outcome in summary.failures[:_FAILURES_SHOWN]:
         console.print(f"  replay: {summary.settings.replay(summary.protocol, outcome.seed)}", markup=False)
+        console.print(f"  see: {summary.settings.see(summary.protocol, outcome.seed)}", markup=False)
 
 
 def _print_reached(files: list[Reached]) -> None:
