@@ -4,6 +4,7 @@
     live          a live world: the explorer's model with time, faults and a trace
     session       a script, and the world at its end: do, run, look, go back
     recorded      trace files, and seeds of the simulator
+    scenario      files that say what happens and how it must end
     lines         steps, arrivals and waits of a trace's lines
     handlers      the code that a step stands for
     published     what the papers say of what is shown

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from multicast.visual.recorded import Run, first_violation, play, read, read_run
+from multicast.visual.scenario import described, find, stage
 from multicast.visual.session import STEPS_MAX, LiveSession
 from multicast.visual.setup import Problem, Script, read_script, read_setup
 
@@ -37,6 +38,8 @@ class User:
             return self._recorded(read(str(request["trace"])), "")
         if "run" in request:
             return self._run(read_run(request["run"]))
+        if "scenario" in request:
+            return self._scenario(str(request["scenario"]))
         if "fragment" in request:
             return self._open_fragment(str(request["fragment"]))
         raise Problem("What is to be opened? A setup, fragment, scenario, trace or run.")
@@ -47,9 +50,19 @@ class User:
             return self._opened(LiveSession(read_script(text)))
         if kind == "run":
             return self._run(read_run(text))
+        if kind == "scenario":
+            return self._scenario(text)
         if kind == "file":
             return self._file(text)
         raise Problem(f"The address ends with #{kind[:40]}, which means nothing here.")
+
+    def _scenario(self, name: str) -> Answer:
+        scenario, fragment = find(name), f"scenario={name}"
+        if scenario.run is not None:
+            answer = self._recorded(play(scenario.run), fragment)
+        else:
+            answer = {**self._opened(stage(scenario)), "fragment": fragment, "at": scenario.at}
+        return {**answer, "scenario": described(name)}
 
     def _run(self, run: Run) -> Answer:
         return self._recorded(play(run), run.fragment())

@@ -11,6 +11,7 @@ import msgspec
 
 from multicast import registry
 from multicast.protocol import MulticastProtocol, Options
+from multicast.visual.scenario import described, scenarios
 from multicast.visual.setup import ACTIONS_MAX, DELAY_US_MAX, PROCESSES_MAX, default_setup, plain
 
 HIDDEN = frozenset(("clock",))
@@ -22,6 +23,7 @@ def catalogue() -> dict[str, Any]:
     protocols = [registry.load(name) for name in registry.names()]
     return {
         "protocols": [_protocol(one) for one in protocols],
+        "scenarios": [described(name) for name in scenarios()],
         "setup": plain(default_setup(protocols[0])),
         "limits": {"processes_max": PROCESSES_MAX, "actions_max": ACTIONS_MAX, "delay_us_max": DELAY_US_MAX},
     }
@@ -34,6 +36,7 @@ def _protocol(protocol: type[MulticastProtocol]) -> dict[str, Any]:
         "doc": inspect.getdoc(inspect.getmodule(protocol)) or "", "fault_tolerant": specification.fault_tolerant,
         "survives_lost_disk": specification.survives_lost_disk, "genuine": specification.genuine,
         "options": [option for option in options(specification.options) if option["name"] not in HIDDEN],
+        "scenarios": [described(name) for name in scenarios()],
         "setup": plain(default_setup(protocol)),
     }  # fmt: skip
 

@@ -3,7 +3,8 @@
 Theory of operation. A message leaves with the instant at which it is due; links are FIFO. When somebody lets it arrive
 before or after others, the world's time becomes the later of its own and the message's: what a user does by hand is
 some asynchronous run, and `earliest` is the run in which every message takes exactly its delay. Timers fire at the
-instants that processes asked for. Disks take no time. What happens is told by `Trace`, the tracer of random runs.
+instants that processes asked for. Disks take no time, or as much as the setup says; then a crash loses what was not
+synced. What happens is told by `Trace`, the tracer of random runs.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class LiveWorld(Model):
         self._trace = LiveTrace(setup.protocol, setup.seed, setup, "")
         self.lines = self._trace.kept
         self._delays = random.Random(f"{setup.seed}/delays")
+        self._writing: dict[ProcessId, deque[tuple[int, Batch]]] = {p: deque() for p in topology.processes}
         self._starting = True
         try:
             super().__init__(protocol, topology, setup.made_options(protocol), Bounds(destinations=(), senders=()))
@@ -101,8 +103,18 @@ class LiveWorld(Model):
             self._carry_out(process, self.engines[process].run(node.clock(), node.wall()))
 
     def _write(self, process: ProcessId, batch: Batch) -> None:
+        if self.setup.fsync_us and not self._starting:
+            self._writing[process].append((self.now + self.setup.fsync_us, batch))
+        else:
+            self._trace.tell("flush", process)
+            super()._write(process, batch)
+
+    def _sync(self, process: ProcessId) -> None:
+        due, batch = self._writing[process].popleft()
+        self._pass_to(due)
         self._trace.tell("flush", process)
         super()._write(process, batch)
+        self._run(process)
 
     def _send(self, process: ProcessId, to: tuple[ProcessId, ...], data: bytes) -> None:
         leave = self._trace.lines
@@ -152,6 +164,8 @@ class LiveWorld(Model):
         if self.broken:
             return "A process has failed, and this run is over; step back to try something else."
         kind, a = action[0], action[1]
+        if kind == "wait":
+            return ""
         up = a in self.engines
         if kind == "arrive":
             return self._no_arrival(a, action[2])
@@ -172,6 +186,8 @@ class LiveWorld(Model):
             return f"With {self.setup.protocol} a process must come back with its disk; crash it instead."
         if kind == "timer" and self._wakes[a] is None:
             return f"Process {a} waits for no timer."
+        if kind == "sync" and not self._writing[a]:
+            return f"Process {a} writes nothing."
         return ""
 
     def _no_arrival(self, a: ProcessId, b: ProcessId) -> str:
@@ -216,7 +232,12 @@ class LiveWorld(Model):
         wake = self._wakes[process]
         return 1 << 62 if wake is None else wake - self.nodes[process].begun_us
 
+    def _wait(self, us: int) -> None:
+        self._pass_to(self.now + us)
+        self._trace.tell("wait", None, us=us)
+
     def _crash(self, process: ProcessId) -> None:
+        self._writing[process].clear()
         self.nodes[process].up = self.nodes[process].paused = False
         self.do(model.Action("crash", process))
         self._trace.on_crash(self.nodes[process])
@@ -249,7 +270,7 @@ class LiveWorld(Model):
     # -- what may happen ----------------------------------------------------------------------------------------------
 
     def coming(self) -> Iterator[tuple[int, Action]]:
-        """What happens by itself, with its instant in the world's time: heads of links, and timers."""
+        """What happens by itself, with its instant in the world's time: heads of links, timers, and disks."""
         if self.broken:
             return
         for (a, b), queue in self.links.items():
@@ -258,6 +279,8 @@ class LiveWorld(Model):
         for process in self.engines:
             if not self.nodes[process].paused and self._wakes[process] is not None:
                 yield max(self.now, self._wake(process)), ("timer", process)
+            if not self.nodes[process].paused and self._writing[process]:
+                yield max(self.now, self._writing[process][0][0]), ("sync", process)
 
     def earliest(self) -> Action | None:
         """What comes next if every message takes its delay: arrivals before timers."""
@@ -267,6 +290,8 @@ class LiveWorld(Model):
     def at_rest(self) -> bool:
         """Whether nothing but housekeeping is under way and whoever is up has delivered what is for it."""
         quiet = self.started.specification.housekeeping
+        if any(self._writing.values()):
+            return False
         for (a, b), queue in self.links.items():
             if (a, b) not in self.cut and b in self.engines and not self.nodes[b].paused:
                 for frame in queue:
@@ -286,6 +311,8 @@ class LiveWorld(Model):
             return self.describe(model.Action("arrive", action[1], action[2]))
         if kind == "timer":
             return f"process {action[1]}: a timer expires"
+        if kind == "sync":
+            return f"process {action[1]}: what it wrote is on its disk"
         return f"process {action[1]} restarts"
 
     def under_way(self) -> list[dict[str, Any]]:
@@ -310,7 +337,8 @@ class LiveWorld(Model):
 _DOING: dict[str, Callable[..., None]] = {
     "multicast": LiveWorld._multicast, "arrive": LiveWorld._arrive, "timer": LiveWorld._timer,
     "crash": LiveWorld._crash, "restart": LiveWorld._restart, "lose_disk": LiveWorld._lose_disk,
-    "pause": LiveWorld._pause, "resume": LiveWorld._resume, "cut": LiveWorld._cut, "mend": LiveWorld._mend,
+    "sync": LiveWorld._sync, "wait": LiveWorld._wait, "pause": LiveWorld._pause, "resume": LiveWorld._resume,
+    "cut": LiveWorld._cut, "mend": LiveWorld._mend,
 }  # fmt: skip
 
 

@@ -25,8 +25,8 @@ SCRIPT_BYTES_MAX = 1_000_000
 DELAY_US_MAX = 3_600_000_000
 
 Action = tuple[Any, ...]
-"""("multicast", process, [groups]), (kind, process) or (kind, from, to)."""
-ON_PROCESSES = ("crash", "restart", "lose_disk", "pause", "resume", "timer")
+"""("multicast", process, [groups]), (kind, process), (kind, from, to) or ("wait", microseconds)."""
+ON_PROCESSES = ("crash", "restart", "lose_disk", "pause", "resume", "timer", "sync")
 ON_LINKS = ("arrive", "cut", "mend")
 
 _Us = Annotated[int, msgspec.Meta(ge=0, le=DELAY_US_MAX)]
@@ -60,7 +60,7 @@ class Links(msgspec.Struct, frozen=True, tag="links", tag_field="kind", forbid_u
 class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Protocol, processes, clocks and delays. options: values as in JSON. senders: processes outside all groups; each
     is a group of its own, with its number, to which nobody sends. clock: None: as in the options. clock_offsets_us: how
-    far wall clocks are ahead. bug: the name of a planted bug of this protocol."""
+    far wall clocks are ahead. fsync_us: how long a disk takes to sync. bug: the name of a planted bug of this protocol."""
 
     protocol: str
     options: dict[str, Any] = {}
@@ -69,6 +69,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     clock: Literal["logical", "hybrid"] | None = None
     clock_offsets_us: dict[ProcessId, Annotated[int, msgspec.Meta(ge=-DELAY_US_MAX, le=DELAY_US_MAX)]] = {}
     delays: Fixed | Drawn | Links = Fixed()
+    fsync_us: _Us = 0
     seed: int = 0
     bug: str | None = None
 
@@ -158,6 +159,8 @@ def _action(one: Any, topology: Topology) -> Action:
             named: Sequence[int] = (process,)
         case [str(kind), int(a), int(b)] if kind in ON_LINKS:
             named = (a, b)
+        case ["wait", int(us)] if 0 < us <= DELAY_US_MAX:
+            return ("wait", us)
         case ["multicast", int(process), [*groups]] if groups and all(type(g) is int for g in groups):
             for group in groups:
                 if group not in topology.groups:
