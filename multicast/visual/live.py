@@ -3,7 +3,9 @@
 Theory of operation. A message leaves with the instant at which it is due; links are FIFO. When somebody lets it arrive
 before or after others, the world's time becomes the later of its own and the message's: what a user does by hand is
 some asynchronous run, and `earliest` is the run in which every message takes exactly its delay. Timers fire at the
-instants that processes asked for. Disks take no time, or as much as the setup says; then a crash loses what was not
+instants that processes asked for. What reaches a paused process waits there, and is one batch when it resumes.
+What a process that dies has sent is lost; what was sent to it, before or after, waits for its next life, as the links'
+sessions have it. Disks take no time, or as much as the setup says; then a crash loses what was not
 synced. What happens is told by `Trace`, the tracer of random runs.
 """
 
@@ -25,6 +27,9 @@ from multicast.visual.lines import Line
 from multicast.visual.recorded import KeptTrace
 from multicast.visual.setup import Action, Drawn, Fixed, Problem, Setup, plain
 
+QUEUE_MAX = 64
+"""So much waits for a process that is down; with one more a link loses all of it."""
+
 
 class Frame(bytes):
     """An encoded message under way. due: when it arrives, in the world's time. leave: the number of the line that told
@@ -35,13 +40,15 @@ class Frame(bytes):
 
 
 class LiveTrace(KeptTrace):
-    """arriving: the `leave` of what a process is about to receive."""
+    """arriving: (receiver, sender) -> the `leave`s of what the receiver has got and not handled yet."""
 
-    arriving: int | None = None
+    def __init__(self, setup: Setup):
+        super().__init__(setup.protocol, setup.seed, setup, "")
+        self.arriving: dict[tuple[ProcessId | None, ProcessId], deque[int]] = {}
 
     def _event(self, event: str, process: ProcessId | None, **more: Any) -> None:
-        if event == "arrival" and self.arriving is not None and more.get("from") != process:
-            more["of"], self.arriving = self.arriving, None
+        if event == "arrival" and more["from"] != process:
+            more["of"] = self.arriving[process, more["from"]].popleft()
         super()._event(event, process, **more)
 
     def tell(self, event: str, process: ProcessId | None = None, **more: Any) -> None:
@@ -71,7 +78,7 @@ class LiveWorld(Model):
                 self.nodes[process].offset_us = offset
         self.cut: set[tuple[ProcessId, ProcessId]] = set()
         self.broken = False
-        self._trace = LiveTrace(setup.protocol, setup.seed, setup, "")
+        self._trace = LiveTrace(setup)
         self.lines = self._trace.kept
         self._delays = random.Random(f"{setup.seed}/delays")
         self._writing: dict[ProcessId, deque[tuple[int, Batch]]] = {p: deque() for p in topology.processes}
@@ -120,12 +127,13 @@ class LiveWorld(Model):
         leave = self._trace.lines
         self._trace.on_frame(process, to, data)
         for peer in to:
-            if peer in self.engines or self._starting:
-                queue = self.links.setdefault((process, peer), deque())
-                frame = Frame(data)
-                frame.leave = leave
-                frame.due = max(self.now + self._delay(process, peer), _due(queue[-1]) if queue else 0)
-                queue.append(frame)
+            queue = self.links.setdefault((process, peer), deque())
+            if peer not in self.engines and len(queue) >= QUEUE_MAX:
+                queue.clear()
+            frame = Frame(data)
+            frame.leave = leave
+            frame.due = max(self.now + self._delay(process, peer), _due(queue[-1]) if queue else 0)
+            queue.append(frame)
 
     def _delay(self, sender: ProcessId, receiver: ProcessId) -> int:
         delays = self.setup.delays
@@ -195,7 +203,7 @@ class LiveWorld(Model):
             return f"Nothing is under way from process {a} to process {b}."
         if (a, b) in self.cut:
             return f"The link from process {a} to process {b} is cut; mend it first."
-        return f"Process {b} is paused; resume it first." if self.nodes[b].paused else ""
+        return f"Process {b} is down." if b not in self.engines else ""
 
     def _pass_to(self, instant: int) -> None:
         self.now = self.scene.now = max(self.now, instant)
@@ -204,12 +212,13 @@ class LiveWorld(Model):
         frame = self.links[a, b][0]
         assert isinstance(frame, Frame)
         self._pass_to(frame.due)
-        self._trace.arriving = frame.leave
+        self._trace.arriving.setdefault((b, a), deque()).append(frame.leave)
         channel, message = self.engines[b].codec.decode(frame)
         if channel != wire.PROTOCOL:
             self._trace.tell("arrival", b, **{"from": a}, message={"type": type(message).__name__}, channel="host")
+        elif self.nodes[b].paused:
+            self._trace.tell("waiting", b, **{"from": a}, type=type(message).__name__, of=frame.leave)
         self.do(model.Action("arrive", a, b))
-        self._trace.arriving = None
 
     def _settle(self) -> None:
         while links := [link for link, queue in self.links.items() if queue]:
@@ -237,9 +246,13 @@ class LiveWorld(Model):
         self._trace.tell("wait", None, us=us)
 
     def _crash(self, process: ProcessId) -> None:
+        for link in [link for link in self._trace.arriving if link[0] == process]:
+            del self._trace.arriving[link]
         self._writing[process].clear()
         self.nodes[process].up = self.nodes[process].paused = False
+        kept = {link: queue.copy() for link, queue in self.links.items() if link[1] == process}
         self.do(model.Action("crash", process))
+        self.links.update(kept)
         self._trace.on_crash(self.nodes[process])
 
     def _lose_disk(self, process: ProcessId) -> None:
@@ -293,7 +306,7 @@ class LiveWorld(Model):
         if any(self._writing.values()):
             return False
         for (a, b), queue in self.links.items():
-            if (a, b) not in self.cut and b in self.engines and not self.nodes[b].paused:
+            if (a, b) not in self.cut and b in self.engines:
                 for frame in queue:
                     channel, message = self.engines[b].codec.decode(frame)
                     if channel == wire.PROTOCOL and not isinstance(message, quiet):

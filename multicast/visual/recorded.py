@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -22,6 +23,7 @@ from multicast.visual.published import figures
 from multicast.visual.setup import Problem, option_text, planted_settings, protocol_class
 
 LINES_MAX = 200_000
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
 SEED_MAX = 1 << 53
 GROUPS_MAX, REPLICAS_MAX, MESSAGES_MAX = 16, 9, 2_000
 
@@ -119,6 +121,7 @@ def recording(lines: list[Line], protocol: MulticastProtocol | None) -> dict[str
     """What the page shows of a trace's lines; they get what it wants beside."""
     header, events = lines[0], lines[1:]
     told = next((line["violations"] for line in reversed(events) if line.get("event") == "violations"), None)
+    _name_messages(events, told or [])
     found = [{"checker": e["checker"], "text": e["text"]} for e in events if e.get("event") == "violation"]
     steps = number_steps(events)
     match_arrivals(events)
@@ -132,6 +135,13 @@ def recording(lines: list[Line], protocol: MulticastProtocol | None) -> dict[str
         "handlers": {} if protocol is None else handlers(protocol), "steps": steps,
         "violations": found if told is None else told, "complete": told is not None,
     }  # fmt: skip
+
+
+def _name_messages(events: list[Line], told: list[dict[str, str]]) -> None:
+    """In what checkers say: names for ids."""
+    names = {event["id"]: event["message"] for event in events if event.get("event") == "submit" and "id" in event}
+    for one in (*told, *(event for event in events if event.get("event") == "violation")):
+        one["text"] = _ID.sub(lambda found: names.get(found[0], found[0]), one["text"])
 
 
 def first_violation(recorded: Mapping[str, Any]) -> int:

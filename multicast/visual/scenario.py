@@ -1,7 +1,8 @@
 """Scenarios: files that say what to look at, what happens, and how it must end (`scenarios/*.toml`).
 
-A script has the actions of live worlds, and two words more: ["run", "step" | "delivery" | "end", at most so many steps] lets time run, and
-["until", {...}] lets it run until a line of the trace has these fields ("type" is also that of an arrival's message).
+A script has the actions of live worlds, and two words more. ["run", "step" | "delivery" | "end", at most so many steps]
+lets time run; ["until", {...}] lets it run until a line of the trace has these fields ("type" is also that of an
+arrival's message).
 
 `end` says what holds when the script is over, one list each:
 ["delivers", process, ["m1", ...]]      its final deliveries, in this order; a new life after a lost disk begins anew

@@ -60,7 +60,8 @@ class Links(msgspec.Struct, frozen=True, tag="links", tag_field="kind", forbid_u
 class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Protocol, processes, clocks and delays. options: values as in JSON. senders: processes outside all groups; each
     is a group of its own, with its number, to which nobody sends. clock: None: as in the options. clock_offsets_us: how
-    far wall clocks are ahead. fsync_us: how long a disk takes to sync. bug: the name of a planted bug of this protocol."""
+    far wall clocks are ahead. fsync_us: how long a disk takes to sync. bug: the name of a planted bug of the
+    protocol."""
 
     protocol: str
     options: dict[str, Any] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from multicast.visual import scenario
 from multicast.visual.answers import User
 from multicast.visual.scenario import Scenario, missed, record, scenarios
 
@@ -28,12 +27,12 @@ def test_it_says_what_to_look_at_and_what_to_learn(name: str) -> None:
 def test_an_end_that_does_not_come_is_missed() -> None:
     one = scenarios()["01-skeen"]
     wrong = (
-        ("delivers", 0, ["m2"]), ("latency", "m1", 0, 3.0), ("waits", 0, "m1", "anything"), ("phase", 0, "m1", "proposed"),
-        ("is", 0, "role", "leader"), ("line", {"event": "crash"}), ("violation", "order"),
+        ("delivers", 0, ["m2"]), ("latency", "m1", 0, 3.0), ("waits", 0, "m1", "anything"),
+        ("phase", 0, "m1", "proposed"), ("is", 0, "role", "leader"), ("line", {"event": "crash"}), ("violation", "order"),
     )  # fmt: skip
     changed: Scenario = msgspec.structs.replace(one, end=wrong)
     assert len(missed(changed, record(one))) == len(wrong)
 
 
 def test_ten_chapters_are_there() -> None:
-    assert sorted({one.chapter for one in scenario.scenarios().values()}) == list(range(1, 11))
+    assert sorted({one.chapter for one in scenarios().values()}) == list(range(1, 11))

@@ -117,17 +117,46 @@ def test_time_passes_by_the_delays_of_the_links() -> None:
     assert deliveries(whole(user)) == [(1, "m1", 5_000), (0, "m1", 6_000)]
 
 
-def test_nothing_arrives_on_a_cut_link_or_at_a_paused_process_until_that_is_over() -> None:
+def test_nothing_arrives_on_a_cut_link_until_it_is_mended() -> None:
     user, _ = opened("skeen")
-    do(user, 0, ["cut", 0, 1], ["pause", 0], ["resume", 0], ["multicast", 0, [0, 1]])
+    do(user, 0, ["cut", 0, 1], ["multicast", 0, [0, 1]])
+    assert run(user, 2)["enabled"] != []
+    assert deliveries(whole(user)) == []
     with pytest.raises(Problem, match="is cut"):
-        do(user, 4, ["arrive", 0, 1])
-    do(user, 4, ["mend", 0, 1], ["pause", 1])
-    with pytest.raises(Problem, match="is paused"):
-        do(user, 6, ["arrive", 0, 1])
-    do(user, 6, ["resume", 1])
-    run(user, 7)
+        do(user, 2, ["arrive", 0, 1])
+    do(user, 2, ["mend", 0, 1])
+    run(user, 3)
     assert {message for _, message, _ in deliveries(whole(user))} == {"m1"}
+
+
+def test_what_reaches_a_paused_process_waits_and_is_one_batch_when_it_resumes() -> None:
+    user, _ = opened("skeen")
+    do(user, 0, ["multicast", 0, [0, 1]], ["multicast", 0, [0, 1]], ["pause", 1], ["arrive", 0, 1], ["arrive", 0, 1])
+    events = [line["event"] for line in whole(user)["lines"] if line.get("process") == 1 and line["s"] > 3]
+    assert events == ["waiting", "waiting"]
+    grown = do(user, 5, ["resume", 1])
+    arrived = [line["message"]["type"] for line in grown["lines"] if line["event"] == "arrival" and line["from"] == 0]
+    left = [line["type"] for line in grown["lines"] if line["event"] == "leave"]
+    assert (arrived, left) == (["Multicast", "Propose"], ["Propose"])
+
+
+def test_a_crash_loses_what_the_disk_had_not_synced() -> None:
+    user, _ = opened("skeen", fsync_us=500)
+    do(user, 0, ["multicast", 0, [0, 1]], ["arrive", 0, 1])
+    assert whole(user)["lines"][-1]["event"] != "flush"
+    do(user, 2, ["crash", 1], ["restart", 1])
+    state = [line["changed"] for line in whole(user)["lines"] if line["event"] == "start" and line["s"] == 4]
+    assert state[0]["messages"] == {}
+    do(user, 2, ["sync", 1], ["crash", 1], ["restart", 1])
+    state = [line["changed"] for line in whole(user)["lines"] if line["event"] == "start" and line["s"] == 5]
+    assert state[0]["messages"]["m1"]["phase"] == "proposed"
+
+
+def test_what_was_sent_to_a_process_that_died_reaches_its_next_life() -> None:
+    user, _ = opened("skeen")
+    do(user, 0, ["multicast", 0, [0, 1]], ["crash", 1], ["multicast", 0, [1]], ["restart", 1], ["arrive", 0, 1])
+    arrived = [line["message"] for line in whole(user)["lines"] if line["event"] == "arrival" and line["s"] == 5]
+    assert arrived[0] == {"type": "Multicast", "message": "m1"}
 
 
 def test_a_lost_disk_comes_back_through_the_group() -> None:
