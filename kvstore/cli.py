@@ -115,16 +115,24 @@ def cluster_init(
 def cluster_up(
     directory: Directory,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all are ready; they run on.")] = False,
-) -> None:
-    """Start the replicas that are down and wait until all are ready. Without --detach, stop them at Ctrl-C."""
+) -> int:
+    """Start the replicas that are down and wait until all are ready. Without --detach, stop them at Ctrl-C.
+
+    What cannot start is named; the others run on, and the exit status is 1."""
     from kvstore import cluster
 
+    status = 0
     with cluster.terminable():
-        started = cluster.up(directory, say)
-        if not started:
+        try:
+            started = cluster.up(directory, say)
+        except cluster.NotAll as error:
+            complain(str(error))
+            started, status = error.started, FAILED
+        if not started and not status:
             say("all replicas were running already")
-        elif not detach:
+        elif started and not detach:
             cluster.watch(directory, started, say)
+    return status
 
 
 @cluster_app.command("status")

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore.config import ClusterConfig, ReplicaConfig, claim, load, replica_directory
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, claim, load, replica_directory
 from kvstore.console import ERROR_PREFIX
 from kvstore.process import Handle, PortBusy, check_port, running
 
@@ -35,6 +35,14 @@ _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 class ClusterError(Exception):
     """A replica cannot be started or stopped; one line."""
+
+
+class NotAll(ClusterError):
+    """Some replicas could not be started, or are not ready; the text names each and why. started: those that run."""
+
+    def __init__(self, problems: list[str], started: list[Started]):
+        super().__init__("; ".join(problems))
+        self.started = started
 
 
 class Started(msgspec.Struct):
@@ -114,39 +122,60 @@ def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_d
 def up(directory: Path, say: Callable[[str], None]) -> list[Started]:
     """Start every replica that is down, and wait until all are ready; those that this call started.
 
-    ClusterError if one cannot be started or is not ready in time; then those that this call started are stopped.
+    NotAll, once all others are ready: some cannot be started, or do not become ready. Whatever runs goes on.
     """
     config = load(directory)
     started: list[Started] = []
+    problems: list[str] = []
     try:
         for replica in config.replicas:
             if running(replica_directory(directory, replica.id)) is None:
-                started.append(start(directory, config, replica))
-        _wait_ready(config, started, say)
+                try:
+                    started.append(start(directory, config, replica))
+                except (ClusterError, ConfigError, OSError) as error:
+                    name = f"replica {replica.id}: "
+                    problems.append(name + str(error).removeprefix(name))
+        ended = _wait_ready(directory, config, started, problems, say)
     except BaseException:
         stop_started(directory, started, say)
         raise
+    if problems:
+        raise NotAll(problems, [one for one in started if one not in ended])
     return started
 
 
-def _wait_ready(config: ClusterConfig, started: list[Started], say: Callable[[str], None]) -> None:
-    waiting = {replica.id: replica for replica in config.replicas}
+def _wait_ready(
+    directory: Path, config: ClusterConfig, started: list[Started], problems: list[str], say: Callable[[str], None]
+) -> list[Started]:
+    """Until every replica is ready that can be; adds why one is not. Returns those that have ended meanwhile."""
+    alive = {r.id for r in config.replicas if running(replica_directory(directory, r.id))} | {
+        one.replica.id for one in started
+    }
+    waiting = [replica for replica in config.replicas if replica.id in alive]
+    ended: list[Started] = []
     deadline = time.monotonic() + READY_SECONDS
     while waiting:
         for one in started:
-            if one.process.poll() is not None:
-                raise ClusterError(f"replica {one.replica.id} ended while starting: {one.last_words()}")
-        for replica in list(waiting.values()):
-            if is_ready(replica):
-                del waiting[replica.id]
+            if one not in ended and one.process.poll() is not None:
+                ended.append(one)
+                alive.discard(one.replica.id)
+                problems.append(f"replica {one.replica.id} ended while starting: {one.last_words()}")
+        for replica in list(waiting):
+            members = config.shards[replica.shard]
+            late = time.monotonic() > deadline
+            if replica.id not in alive:
+                waiting.remove(replica)
+            elif is_ready(replica):
+                waiting.remove(replica)
                 say(f"replica {replica.id} of shard {replica.shard} is ready at {replica.url}")
-        if waiting and time.monotonic() > deadline:
-            names = ", ".join(str(i) for i in waiting)
-            raise ClusterError(
-                f"not ready after {READY_SECONDS:.0f} s: replica {names}; see {Path('replicas') / 'ID' / LOG_FILE}"
-            )
+            elif late or 2 * len(alive.intersection(members)) <= len(members):
+                waiting.remove(replica)
+                why = f"after {READY_SECONDS:.0f} s" if late else f"no majority of shard {replica.shard} runs"
+                log = Path("replicas") / str(replica.id) / LOG_FILE
+                problems.append(f"replica {replica.id} runs and is not ready ({why}; {log})")
         if waiting:
             time.sleep(POLL_SECONDS)
+    return ended
 
 
 def down(directory: Path, say: Callable[[str], None]) -> bool:

@@ -10,6 +10,7 @@ journal has delivered after that position. A buffer that fills faster than the d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
@@ -74,21 +75,25 @@ class LiveReplica:
         protocol_class = registry.load(config.protocol)
         options = config.options()
         self._protocol = protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
-        disk: Disk = FileDisk(home / "journal")
         self._failpoints = failpoints
-        if failpoints:
-            disk = FailingDisk(disk, failpoints)
-        self._journal = Journal(
-            disk, config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max
-        )
-        backend: Backend = LmdbBackend(home / "data", durability=config.durability)
-        if failpoints:
-            backend = FailingBackend(backend, failpoints)
-        self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
-        known = identity(home)
-        self._lost_disk = known.lost_disk
-        if known.started and not known.lost_disk and not self._journal.end and not self._store.position:
-            raise ConfigError(f"{home / 'journal'} is empty: {lost_disk_remedy(directory, config, replica_id)}")
+        with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
+            disk: Disk = FileDisk(home / "journal")
+            opened.callback(disk.close)
+            if failpoints:
+                disk = FailingDisk(disk, failpoints)
+            self._journal = Journal(
+                disk, config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max
+            )
+            backend: Backend = LmdbBackend(home / "data", durability=config.durability)
+            opened.callback(backend.close)
+            if failpoints:
+                backend = FailingBackend(backend, failpoints)
+            self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
+            known = identity(home)
+            self._lost_disk = known.lost_disk
+            if known.started and not known.lost_disk and not self._journal.end and not self._store.position:
+                raise ConfigError(f"{home / 'journal'} is empty: {lost_disk_remedy(directory, config, replica_id)}")
+            opened.pop_all()
         self._replica = Replica(
             replica_id,
             topology,

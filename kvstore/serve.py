@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import faulthandler
 import gc
 import ipaddress
 import logging
@@ -80,6 +81,7 @@ def serve(directory: Path, replica_id: ProcessId, lost_disk: bool = False, failp
     lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     try:
         set_up_logging()
+        faulthandler.enable(STANDARD_ERROR)  # a memory map on a failing disk ends a process by a signal
         structlog.contextvars.clear_contextvars()
         check_port(me.host, me.peer_port, "peer port")
         check_port(me.host, me.http_port, "HTTP port")

@@ -15,6 +15,12 @@ FORGET_MAX = 100_000
 """Ids forgotten per commit; the rest follow with the next one, so that no commit takes seconds."""
 
 
+FORMAT = b"format"
+"""The key in `META` under which the data's format stands, in two bytes."""
+UNCHECKED_FORMAT_MAX = 2
+"""Up to this format rows on disk had no checksums."""
+
+
 class StorageError(Exception):
     """The directory cannot be used or written; the text says why and what to do."""
 
@@ -30,7 +36,8 @@ class Changes:
 
 
 class Backend(Protocol):
-    """Reads come from one thread; `apply` may run in another at the same time."""
+    """Reads come from one thread; `apply` may run in another at the same time. Reads raise StorageError, and return
+    nothing of it, if a row is not as it was written."""
 
     name: str
 
@@ -47,6 +54,9 @@ class Backend(Protocol):
 
     def refresh(self) -> None:
         """From the reading thread: reads see everything applied."""
+
+    def upgrade(self) -> None:
+        """Before anything is applied to data of an older format: bring its rows into the present one, all at once."""
 
     def close(self) -> None: ...
 
@@ -91,6 +101,9 @@ class MemoryBackend:
 
     def refresh(self) -> None:
         """Reads go to the rows themselves."""
+
+    def upgrade(self) -> None:
+        """Nothing of an older format lies in memory."""
 
     def close(self) -> None:
         """Nothing to release."""

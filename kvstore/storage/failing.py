@@ -16,7 +16,7 @@ class FailingBackend:
         self._failpoints = failpoints
         self.name = backend.name
         self.get, self.scan, self.last = backend.get, backend.scan, backend.last
-        self.refresh, self.close = backend.refresh, backend.close
+        self.refresh, self.upgrade, self.close = backend.refresh, backend.upgrade, backend.close
 
     def apply(self, changes: Changes) -> None:
         faults = self._failpoints.faults

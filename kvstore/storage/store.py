@@ -18,13 +18,24 @@ from hashlib import blake2b
 
 from kvstore.api.model import RANGE_BYTES_MAX
 from kvstore.core.state import Row
-from kvstore.storage.backend import DATA, IDS, META, PARTS, Backend, Changes, StorageError
+from kvstore.storage.backend import (
+    DATA,
+    FORMAT,
+    IDS,
+    META,
+    PARTS,
+    UNCHECKED_FORMAT_MAX,
+    Backend,
+    Changes,
+    StorageError,
+)
 from multicast.types import MessageId, Timestamp
 
-FORMAT_VERSION = 2
-"""1 held the protocol's state, too, and the journal offset that it was of; both are left unread."""
+FORMAT_VERSION = 3
+"""1 held the protocol's state, too, and the journal offset that it was of; both are left unread. Rows of 1 and 2 had no
+checksums."""
 
-_FORMAT, _OWNER, _POSITION, _DIGEST, _FORGOTTEN = b"format", b"owner", b"position", b"digest", b"forgotten"
+_OWNER, _POSITION, _DIGEST, _FORGOTTEN = b"owner", b"position", b"digest", b"forgotten"
 _DELETED = b""
 _VERSION_BYTES = 16
 _ENTRY_BYTES = 120
@@ -100,7 +111,7 @@ class Store:
     @classmethod
     def open(cls, backend: Backend, cluster: bytes = bytes(16), replica: int = 0) -> Store:
         """StorageError for a newer format or for what belongs to another cluster or replica."""
-        found = backend.get(META, _FORMAT)
+        found = backend.get(META, FORMAT)
         if found is not None and int.from_bytes(found, "big") > FORMAT_VERSION:
             raise StorageError(
                 f"{backend.name}: data format {int.from_bytes(found, 'big')} is newer than this program's "
@@ -111,8 +122,11 @@ class Store:
         if other is not None and other != owner:
             raise StorageError(
                 f"{backend.name}: belongs to replica {int.from_bytes(other[16:], 'big')} of cluster "
-                f"{other[:16].hex()}, not to replica {replica} of cluster {cluster.hex()}"
+                f"{other[:16].hex()}, not to replica {replica} of cluster {cluster.hex()}; use the directory of this"
+                " replica"
             )
+        if found is not None and int.from_bytes(found, "big") <= UNCHECKED_FORMAT_MAX:
+            backend.upgrade()
         return cls(backend, owner)
 
     # -- the host's side ----------------------------------------------------------------------------------------------
@@ -137,7 +151,7 @@ class Store:
             return False
         self._frozen, self._active = self._active, Layer()
         self._frozen_meta = {
-            _FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
+            FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
             _OWNER: self._owner,
             _POSITION: position.to_bytes(8, "big"),
             _DIGEST: self.state_digest(),

@@ -90,7 +90,11 @@ def running_cluster(
     """A ready cluster; stopped at the end."""
     made = make_cluster(directory, shards, replicas, protocol, **limits)
     said: list[str] = []
-    started = cluster.up(directory, said.append)
+    try:
+        started = cluster.up(directory, said.append)
+    except cluster.NotAll as error:
+        cluster.stop_started(directory, error.started, said.append)
+        raise
     try:
         yield [Replica(r.host, r.http_port) for r in made.replicas]
     finally:

@@ -161,12 +161,22 @@ def test_a_busy_port_is_named_with_its_owner(stopped_afterwards: Path, said: lis
     assert cluster.status(directory)[0].state == "down"
 
 
-def test_one_replica_that_cannot_start_stops_the_others(stopped_afterwards: Path, said: list[str]) -> None:
+def test_whatever_can_start_starts_and_the_rest_is_named(stopped_afterwards: Path) -> None:
+    """One of three in a shard cannot, nor can the only one of another; the command says so and fails."""
     directory = stopped_afterwards
-    made = make_cluster(directory, 2, 1, "skeen")
-    with socket.create_server(("127.0.0.1", made.replica(1).peer_port)), pytest.raises(ClusterError, match="replica 1"):
-        cluster.up(directory, said.append)
-    assert [line.state for line in cluster.status(directory)] == ["down", "down"]
+    made = make_cluster(directory, 1, 3, "white_box")
+    identity = directory / "replicas" / "2" / "identity.json"
+    identity.write_text(identity.read_text().replace(made.cluster_id, "0" * 32))
+    command = [sys.executable, "-m", "kvstore", "cluster", "up", str(directory), "--detach"]
+    with socket.create_server(("127.0.0.1", made.replica(1).peer_port)):
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SERVE_SECONDS, check=False)
+    assert ran.returncode == 1
+    for told in ("replica 1: peer port", "replica 2: ", "belongs to cluster 000", "replica 0 runs and is not ready"):
+        assert told in ran.stderr
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SERVE_SECONDS, check=False)
+    assert (ran.returncode, "replica 1: " in ran.stderr, "replica 2: " in ran.stderr) == (1, False, True)
+    assert [line.state for line in cluster.status(directory)] == ["ready", "ready", "down"]
+    assert http(made, 0)("PUT", "/v1/kv/k", b"x").status == 200
 
 
 def test_the_directory_of_another_cluster_is_refused_untouched(stopped_afterwards: Path, said: list[str]) -> None:
@@ -178,7 +188,7 @@ def test_the_directory_of_another_cluster_is_refused_untouched(stopped_afterward
     home = directory / "replicas" / "0"
     before = {p: p.read_bytes() for p in home.rglob("*") if p.is_file() and p.name != "lock.mdb"}
     make_cluster(directory, 1, 1, "skeen")
-    with pytest.raises(ConfigError, match=f"belongs to cluster {made.cluster_id}"):
+    with pytest.raises(ClusterError, match=f"belongs to cluster {made.cluster_id}"):
         cluster.up(directory, said.append)
     assert "belongs to cluster" in refusal(serve(directory))
     (home / "identity.json").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import lmdb
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.storage.backend import IDS, META, Changes, MemoryBackend, StorageError
+from kvstore.storage.backend import IDS, META, TABLES, Changes, MemoryBackend, StorageError
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import SortedKeys, Store, row_digest
 from multicast.types import Timestamp
@@ -193,9 +194,68 @@ def test_a_directory_of_another_replica_or_cluster_is_refused(reopen):
 def test_a_newer_format_is_refused_in_one_sentence(reopen):
     store = reopen()
     commit(store)
-    store._backend.apply(Changes({META: {b"format": (3).to_bytes(2, "big")}}, b""))
-    with pytest.raises(StorageError, match="data format 3 is newer than this program's 2; use a newer release"):
+    store._backend.apply(Changes({META: {b"format": (4).to_bytes(2, "big")}}, b""))
+    with pytest.raises(StorageError, match="data format 4 is newer than this program's 3; use a newer release"):
         reopen()
+
+
+def test_rows_of_a_format_without_checksums_get_them(tmp_path):
+    """More than fit the first map."""
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    for i in range(2_000):
+        store.write(b"k%04d" % i, b"v" * (i % 50), Timestamp(i + 1, 0))
+    commit(store, 2_000)
+    before = store.scan(b"", b"", 3_000)
+    store.close()
+    with lmdb.open(str(tmp_path), max_dbs=8, map_size=1 << 24) as environment:  # as programs of format 2 wrote it
+        for table in TABLES:
+            database = environment.open_db(table.encode())
+            with environment.begin(db=database, write=True) as transaction:
+                for key, value in list(transaction.cursor()):
+                    transaction.put(key, (2).to_bytes(2, "big") if key == b"format" else value[:-4])
+    for _ in range(2):
+        store = Store.open(LmdbBackend(tmp_path, map_size=256 * 1024, durability="os"))
+        assert (store.scan(b"", b"", 3_000), store.position) == (before, 2_000)
+        store.close()
+    change(tmp_path / "data.mdb", b"v" * 49, b"w" + b"v" * 48)
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    with pytest.raises(StorageError, match="damaged"):
+        store.scan(b"", b"", 3_000)
+    store.close()
+
+
+def change(file, old: bytes, new: bytes) -> None:
+    """Wherever it stands."""
+    data = file.read_bytes()
+    assert old in data and len(old) == len(new)
+    file.write_bytes(data.replace(old, new))
+
+
+@pytest.mark.parametrize("old, new", [(b"value-of-b", b"value-of-x"), (b"key-b", b"key-a"), (b"key-b", b"key-d")])
+def test_a_row_that_was_changed_on_disk_is_never_served(tmp_path, old, new):
+    """Nor does its key seem to be absent."""
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    for name in (b"a", b"b", b"c"):
+        store.write(b"key-" + name + name, b"value-of-" + name, Timestamp(1, 0))
+    commit(store)
+    store.close()
+    change(tmp_path / "data.mdb", old, new)
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    for read in (lambda: store.get(b"key-bb"), lambda: store.scan(b"key", b"", 10)):
+        with pytest.raises(StorageError, match=f"{tmp_path}: damaged: a row of data .* move .* away and start again"):
+            read()
+    store.close()
+
+
+def test_a_file_that_was_cut_short_is_refused_before_it_is_mapped(tmp_path):
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    store.write(b"k", bytes(100_000), Timestamp(1, 0))
+    commit(store)
+    store.close()
+    file = tmp_path / "data.mdb"
+    os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(StorageError, match=r"data\.mdb: cut short, .* move .* away and start again"):
+        LmdbBackend(tmp_path)
 
 
 def test_a_full_map_grows_and_nothing_is_lost(tmp_path):
