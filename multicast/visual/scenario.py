@@ -1,6 +1,7 @@
 """Scenarios: files that say what to look at, what happens, and how it must end (`scenarios/*.toml`).
 
-A script has the actions of live worlds, and two words more. ["run", "step" | "delivery" | "end", at most so many steps]
+A script has the actions of live worlds, and three words more. ["all", [from, ...], [to, ...]]: everything that is under
+way on these links arrives. ["run", "step" | "delivery" | "end", at most so many steps]
 lets time run; ["until", {...}] lets it run until a line of the trace has these fields ("type" is also that of an
 arrival's message).
 
@@ -86,6 +87,8 @@ def stage(scenario: Scenario) -> LiveSession:
             _run(session, *word[1:])
         elif word[0] == "until":
             _until(session, word[1])
+        elif word[0] == "all":
+            _all(session, word[1], word[2])
         else:
             session.do(session.steps, [list(word)])
     return session
@@ -98,6 +101,12 @@ def _run(session: LiveSession, until: str, steps_max: int = STEPS_MAX) -> None:
         session.run(before, until, end - before)
         if until != "end" or session.steps == before:
             return
+
+
+def _all(session: LiveSession, senders: Iterable[int], receivers: Iterable[int]) -> None:
+    links = [(a, b) for b in receivers for a in senders]
+    under_way = [("arrive", *link) for link in links for _ in session.world.links.get(link, ())]
+    session.do(session.steps, under_way)
 
 
 def _until(session: LiveSession, wanted: Mapping[str, Any]) -> None:

@@ -28,7 +28,8 @@ def test_an_end_that_does_not_come_is_missed() -> None:
     one = scenarios()["01-skeen"]
     wrong = (
         ("delivers", 0, ["m2"]), ("latency", "m1", 0, 3.0), ("waits", 0, "m1", "anything"),
-        ("phase", 0, "m1", "proposed"), ("is", 0, "role", "leader"), ("line", {"event": "crash"}), ("violation", "order"),
+        ("phase", 0, "m1", "proposed"), ("is", 0, "role", "leader"), ("line", {"event": "crash"}),
+        ("violation", "order"),
     )  # fmt: skip
     changed: Scenario = msgspec.structs.replace(one, end=wrong)
     assert len(missed(changed, record(one))) == len(wrong)
