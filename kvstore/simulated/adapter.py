@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
-from kvstore.simulated import runner
+from kvstore.core.signals import SignalRule
+from kvstore.simulated import runner, schedules
 from multicast.protocol import MulticastProtocol
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings
@@ -49,6 +51,15 @@ class StoreWorld:
             violations=[(v.partition(": ")[0], v.partition(": ")[2]) for v in run.violations],
             options=run.options,
         )
+
+    def play(
+        self, schedule: str, variant: str, protocol: type[MulticastProtocol], observers: Sequence[Observer]
+    ) -> list[str]:
+        """One of `schedules.SCHEDULES`, with this way to signal executions (`core.signals`)."""
+        if schedule not in schedules.SCHEDULES or variant not in get_args(SignalRule):
+            raise ValueError(f"the store has no schedule {schedule!r} with signals {variant!r}")
+        rule: SignalRule = variant  # type: ignore[assignment]
+        return schedules.play(schedule, protocol.specification.name, rule, observers=observers).violations
 
 
 store = StoreWorld()

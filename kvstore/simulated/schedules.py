@@ -21,7 +21,7 @@ knows its stamp. With four groups C delivers z1 while D still holds it back behi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.simulated.runner import write_run
 from multicast import registry
 from multicast.simulation.network import Conditions
+from multicast.simulation.observe import Observer
 from multicast.types import GroupId, new_message_id
 
 DELAY_US = 1_000
@@ -198,10 +199,16 @@ class _Player:
 
 
 def play(
-    name: str, protocol: str, signals: SignalRule, out: Path | None = None, options: Mapping[str, str] | None = None
+    name: str,
+    protocol: str,
+    signals: SignalRule,
+    out: Path | None = None,
+    options: Mapping[str, str] | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Played:
-    """Play one of SCHEDULES; `out`: write the run directory there."""
+    """Play one of SCHEDULES; `out`: write the run directory there. observers: who else watches."""
     player = _Player(name, protocol, signals, options or {})
+    player.cluster.world.observers += observers
     player.play()
     if out is not None:
         write_run(player.cluster, player.history, out)

@@ -41,6 +41,12 @@ class SeedRunner(Protocol):
     ) -> Outcome:
         """Run one seed. Everything about it comes from the first three arguments. Exceptions are violations."""
 
+    def play(
+        self, schedule: str, variant: str, protocol: type[MulticastProtocol], observers: Sequence[Observer]
+    ) -> list[str]:
+        """Play a scripted schedule of this world in one of its variants. What is wrong then, "checker: text".
+        ValueError if there is none of these names."""
+
 
 def load(name: str) -> SeedRunner:
     """The world of this name. NoWorld."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from multicast.visual.recorded import Run, first_violation, play, read, read_run
-from multicast.visual.scenario import described, find, stage
+from multicast.visual.scenario import described, find, record, stage
 from multicast.visual.session import STEPS_MAX, LiveSession
 from multicast.visual.setup import Problem, Script, read_script, read_setup
 
@@ -58,10 +58,10 @@ class User:
 
     def _scenario(self, name: str) -> Answer:
         scenario, fragment = find(name), f"scenario={name}"
-        if scenario.run is not None:
-            answer = self._recorded(play(scenario.run), fragment)
-        else:
+        if scenario.setup is not None:
             answer = {**self._opened(stage(scenario)), "fragment": fragment, "at": scenario.at}
+        else:
+            answer = self._recorded(record(scenario), fragment)
         return {**answer, "scenario": described(name)}
 
     def _run(self, run: Run) -> Answer:

@@ -101,6 +101,10 @@ class Waits:
 
     def sentence(self, blockers: list[Mapping[str, Any]], messages: Mapping[str, Any]) -> str:
         """Of one message, for people."""
+        silent = [str(blocker["process"]) for blocker in blockers if "process" in blocker]
+        if len(silent) > 1 and len(silent) == len(blockers):
+            names = f"{', '.join(silent[:-1])} and {silent[-1]}"
+            return f"waits for processes {names}: nothing new was heard from them, and their words count"
         said = [self._one(blocker, messages) for blocker in blockers[:3]]
         more = len(blockers) - len(said)
         return "; ".join(said) + (f"; and {more} more" if more > 0 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -38,6 +38,14 @@ class KeptTrace(Trace):
     def _line(self, content: Mapping[str, Any]) -> None:
         self.kept.append(dict(content))
         self.lines += 1
+
+
+    def conclude(self, violations: Sequence[str]) -> None:
+        """The last lines of a run that was judged from outside: "checker: text"."""
+        told = [(checker, text) for one in violations for checker, _, text in [one.partition(": ")]]
+        self._violations += told
+        self.finish()
+        self._line({"n": self.lines, "event": "violations", "violations": [{"checker": c, "text": t} for c, t in told]})
 
 
 class _Header(msgspec.Struct):
@@ -109,12 +117,16 @@ def _check(line: _Line, header: _Header, number: int) -> None:
 def _protocol(header: _Header) -> MulticastProtocol | None:
     """One process of the run's, if the protocol is known here."""
     try:
-        kind = registry.load(header.protocol)
-        options = protocol_options(kind, {name: option_text(value) for name, value in header.options.items()})
-        topology = Topology(header.groups)
-        return kind(topology.processes[0], topology, options, random.Random(0))
+        return _process(registry.load(header.protocol), header)
     except ValueError:
         return None
+
+
+def _process(protocol: type[MulticastProtocol], header: _Header) -> MulticastProtocol:
+    """One of the run's processes, to look at."""
+    options = protocol_options(protocol, {name: option_text(value) for name, value in header.options.items()})
+    topology = Topology(header.groups)
+    return protocol(topology.processes[0], topology, options, random.Random(0))
 
 
 def recording(lines: list[Line], protocol: MulticastProtocol | None) -> dict[str, Any]:
@@ -225,11 +237,32 @@ def play(run: Run) -> dict[str, Any]:
     protocol = run.kind()
     settings = run.settings(protocol)
     trace = KeptTrace(run.protocol, run.seed, settings, settings.replay(run.protocol, run.seed))
-    outcome = run_seed(protocol, run.seed, settings, [trace])
-    trace.end(outcome)
+    trace.end(run_seed(protocol, run.seed, settings, [trace]))
+    return _whole(trace, protocol)
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scripted schedule of a world on top of the protocols (`multicast.simulation.worlds`), in one variant."""
+
+    world: str
+    name: str
+    variant: str
+    protocol: str
+
+
+def play_schedule(schedule: Schedule) -> dict[str, Any]:
+    """Play the schedule, and record it. Problem."""
+    protocol = protocol_class(schedule.protocol, None)
+    trace = KeptTrace(schedule.protocol, 0, schedule, "")
+    try:
+        trace.conclude(load(schedule.world).play(schedule.name, schedule.variant, protocol, [trace]))
+    except (ValueError, NoWorld) as error:
+        raise Problem(f"This schedule cannot be played: {error}.") from None
+    return _whole(trace, protocol)
+
+
+def _whole(trace: KeptTrace, protocol: type[MulticastProtocol]) -> dict[str, Any]:
     if len(trace.kept) > LINES_MAX:
         raise Problem(f"This run has {len(trace.kept)} lines; at most {LINES_MAX} can be shown.")
     header = msgspec.convert(trace.kept[0], _Header, strict=False)
-    topology = Topology(header.groups)
-    options = protocol_options(protocol, {name: option_text(value) for name, value in header.options.items()})
-    return recording(trace.kept, protocol(topology.processes[0], topology, options, random.Random(0)))
+    return recording(trace.kept, _process(protocol, header))

@@ -27,7 +27,7 @@ import msgspec
 
 from multicast.simulation.trace import apply_patch
 from multicast.visual.lines import Line
-from multicast.visual.recorded import Run, play
+from multicast.visual.recorded import Run, Schedule, play, play_schedule
 from multicast.visual.session import LiveSession, is_delivery
 from multicast.visual.setup import Fixed, Problem, Script, Setup
 
@@ -38,7 +38,7 @@ STEPS_MAX = 600
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file. chapter: of which scenario this is a part, 1 to 10. at: the step to begin with. setup and script, or
-    run: a seed. end: see the module."""
+    run: a seed, or a schedule of another world. end: see the module."""
 
     chapter: int
     title: str
@@ -48,6 +48,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     setup: Setup | None = None
     script: tuple[tuple[Any, ...], ...] = ()
     run: Run | None = None
+    schedule: Schedule | None = None
     at: int = 0
     end: tuple[tuple[Any, ...], ...]
 
@@ -130,6 +131,10 @@ def fits(line: Line, wanted: Mapping[str, Any]) -> bool:
 
 def record(scenario: Scenario) -> dict[str, Any]:
     """What happens, recorded. Problem."""
+    if scenario.schedule is not None:
+        recorded = play_schedule(scenario.schedule)
+        recorded["header"]["title"] = scenario.title
+        return recorded
     return play(scenario.run) if scenario.run is not None else stage(scenario).recording()
 
 
