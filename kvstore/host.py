@@ -4,7 +4,8 @@ Theory of operation. `multicast.runtime.Host` drives the protocol and `kvstore.c
 they do. The replica writes into the store's write buffer. From time to time the buffer is frozen between two batches,
 at a completed position; once the journal has flushed everything up to there, the frozen layer goes to LMDB in one
 transaction, in a thread. So LMDB is always a prefix of what the journal holds, and recovery is LMDB plus what the
-journal has delivered after that position. A buffer that fills faster than the disk takes it makes requests wait (503).
+journal has delivered after that position. While a buffer fills faster than the disk takes it, requests are refused
+(503) and nothing is read from peers.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class LiveReplica:
         self._host: Host | None = None
         self._failure = ""
         self._written = self._flushed = self._frozen_at = 0
-        self._frozen = False
+        self._frozen = self._held = False
         self._committed = self._replica.position
         self._commit: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -248,6 +249,14 @@ class LiveReplica:
             self._written = batch.number
         if self._store.pending_bytes >= self.config.limits.commit_bytes:
             self._freeze()
+        self._hold_if_full()
+
+    def _hold_if_full(self) -> None:
+        """Between batches: while the buffer is full nothing more is delivered, for nothing comes in."""
+        full = bool(self.overload())
+        if full != self._held and self._host is not None:
+            self._held = full
+            self._host.hold(full)
 
     def _on_flushed(self, number: int) -> None:
         if self._failpoints:
@@ -280,6 +289,9 @@ class LiveReplica:
         await asyncio.to_thread(self._store.commit)
         self._store.thawed()
         self._frozen, self._commit = False, None
+        if self._held:
+            self._freeze()
+            self._hold_if_full()
 
     async def _last_commit(self) -> None:
         """After the host has stopped, everything is flushed: commit what is left."""

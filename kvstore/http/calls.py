@@ -1,8 +1,9 @@
 """Requests from their head to their answer: the time and the memory that each may take, and what is known of its fate.
 
-A body may arrive up to `OWN_BYTES` at its connection's own expense: whoever announces much and sends nothing holds
-nothing. For more, room for the whole is reserved before it is read, so that bodies which arrive cannot wait for one
-another; and once a body is whole it waits for room among those that are ordered, which no unfinished body can take.
+A body may arrive up to `OWN_BYTES` at its connection's own expense. Of a larger one what has come takes room among
+those that arrive: whoever announces much and sends nothing holds nothing, and who stops sending is refused, because
+what he has sent is held. Once a body is whole it waits for room among those that are ordered, which no unfinished one
+can take.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from kvstore.config import Limits
 from kvstore.core.bundles import NO_ID
 from kvstore.http import errors
 from kvstore.http.answers import Response
-from kvstore.http.budget import ByteBudget
+from kvstore.http.budget import Arrivals, ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
 from multicast.types import MessageId
 
 OWN_BYTES = 64 * 1024
 """What a connection may hold of a body, or of further requests, without having asked for room."""
+LEAST_BYTES, LEAST_SECONDS = 32 * 1024, 1.0
+"""Of a body that holds room at least so much has to come in so many seconds."""
 DEADLINE_GRAIN_SECONDS = 0.002
 
 _log = structlog.get_logger("kvstore.http")
@@ -71,8 +74,11 @@ class Call:
     text_id = ""
     then: Callable[[Call, bytes], None] | None = None
     deadline = math.inf
-    _arriving = _ordering = 0
+    _ordering = 0
     _turn: asyncio.Task[int] | None = None
+    _come = _come_before = 0
+    _stuck = False
+    _pace: asyncio.TimerHandle | None = None
 
     def __init__(self, calls: Calls, caller: Caller, head: Head):
         self.calls = calls
@@ -106,7 +112,7 @@ class Call:
         """Answer with a problem. The id of a write goes out with every answer, good or bad."""
         if self.text_id:
             problem.headers.setdefault("Idempotency-Key", self.text_id)
-        self.closes = problem.status == 413
+        self.closes = problem.status in (408, 413)
         self.answer(problem.response())
 
     def answer(self, response: Response) -> None:
@@ -135,8 +141,7 @@ class Call:
             self._ordering = 0
         if self.then is not None:  # its body was waited for
             self.then = None
-            self.calls.arriving.give(self._arriving)
-            self._arriving = 0
+            self._arrived()
             if self._turn is not None:
                 self._turn.cancel()
 
@@ -159,17 +164,36 @@ class Call:
 
     @property
     def waits_for_room(self) -> bool:
-        return self._turn is not None
+        return self._turn is not None or self._stuck
 
     def body_grew(self, size: int) -> None:
-        """So much of the body has come, and it is not whole: reserve room for the rest before more is read."""
-        if size > OWN_BYTES and not self._arriving and self._turn is None:
-            length = self.head.fields.length
-            self._take(self.calls.arriving, self.body_bytes_max if length is None else length, self._may_arrive)
+        """So much of the body has come, and it is not whole: more is read when there is room for this."""
+        if size <= OWN_BYTES:
+            return
+        self._come = size
+        self._stuck = not self.calls.arriving.grow(self, size, self._may_arrive)
+        if self._pace is None:
+            self._keep_pace()
 
-    def _may_arrive(self, size: int) -> None:
-        self._arriving = size
+    def _may_arrive(self) -> None:
+        self._stuck = False
         self.caller.go_on()
+
+    def _keep_pace(self) -> None:
+        """Again and again, until it is whole: enough of it must have come, unless it was we who did not read."""
+        if self._pace is not None and not self._stuck and self._come - self._come_before < LEAST_BYTES:
+            self._pace = None
+            self.fail(errors.too_slow(LEAST_BYTES, LEAST_SECONDS))
+            return
+        self._come_before = 0 if self._stuck else self._come
+        self._pace = asyncio.get_running_loop().call_later(LEAST_SECONDS, self._keep_pace)
+
+    def _arrived(self) -> None:
+        """It holds no room among those that arrive."""
+        if self._pace is not None:
+            self._pace.cancel()
+            self._pace = None
+        self.calls.arriving.leave(self)
 
     def body_read(self, body: bytes) -> None:
         """All of it is here."""
@@ -184,9 +208,7 @@ class Call:
         self._go_on(body)
 
     def _go_on(self, body: bytes) -> None:
-        if self._arriving:
-            self.calls.arriving.give(self._arriving)
-            self._arriving = 0
+        self._arrived()
         then, self.then = self.then, None
         assert then is not None
         self.step(then, body)
@@ -217,7 +239,7 @@ class Calls:
         self.metrics = metrics
         self.forget = forget
         self.stopping = False
-        self.arriving = ByteBudget(limits.in_flight_bytes_max)
+        self.arriving = Arrivals(limits.in_flight_bytes_max)
         self.ordering = ByteBudget(limits.in_flight_bytes_max)
         self._open: dict[Call, None] = {}
         self._alarm: asyncio.TimerHandle | None = None

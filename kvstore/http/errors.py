@@ -73,6 +73,12 @@ def too_large(what: str, limit_bytes: int) -> Problem:
     return Problem(413, "too_large", f"{what} has at most {limit_bytes} bytes", field="body")
 
 
+def too_slow(least_bytes: int, seconds: float) -> Problem:
+    """408: what has come of a body takes room that others need."""
+    detail = f"of a large body less than {least_bytes} bytes came within {seconds:g} s"
+    return Problem(408, "body_too_slow", detail, retryable=True, field="body")
+
+
 def unavailable(code: str, detail: str, outcome: str = NOT_APPLIED) -> Problem:
     """503: try again, here after a moment or at another replica at once."""
     return Problem(503, code, detail, retryable=True, outcome=outcome)

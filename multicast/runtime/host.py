@@ -109,7 +109,7 @@ class Host:
         self._token = 0
         self._answers: dict[int, Callable[[Any], None]] = {}
         self._unflushed: deque[int] = deque()
-        self._flushing = False
+        self._flushing = self._held = False
         self._batches = 0
         self._aside: dict[object, asyncio.Future[Any]] = {}
         self._checkpoint_at = 0
@@ -237,6 +237,19 @@ class Host:
         """Nobody waits for this answer any longer. The request may have its effect all the same."""
         self._answers.pop(token, None)
 
+    def hold(self, held: bool) -> None:
+        """The application can take no more, or can again: meanwhile nothing is read from peers."""
+        self._held = held
+        self._pause()
+
+    def _pause(self) -> None:
+        """Read from peers, or not; in between, as before."""
+        pending = self._writer.pending_bytes
+        if self._held or pending > UNWRITTEN_BYTES_MAX:
+            self._links.listener.pause(True)
+        elif pending < UNWRITTEN_BYTES_MAX // 2:
+            self._links.listener.pause(False)
+
     def _check_open(self) -> None:
         if self._state != "running":
             raise HostStopped("this replica is not running; nothing was done")
@@ -280,8 +293,7 @@ class Host:
         if batch.journal:
             self._unflushed.append(batch.number)
             self._writer.put(batch.number, batch.journal)
-            if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
-                links.listener.pause(True)
+            self._pause()
         elif not self._unflushed:
             links.flushed(batch.number)
         links.send(batch.sends)
@@ -324,8 +336,7 @@ class Host:
             self._links.send(self.engine.take_sends())
             self._links.flush()
             self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
-            if self._writer.pending_bytes < UNWRITTEN_BYTES_MAX // 2:
-                self._links.listener.pause(False)
+            self._pause()
             if self.journal.synced >= self._checkpoint_at:
                 self._make_checkpoint()
             if self._on_flushed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,8 @@ from kvstore import config, host
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered
-from tests.kvstore.live import executed
+from multicast.runtime.failpoints import Failpoints, Faults
+from tests.kvstore.live import executed, make_cluster
 from tests.multicast.live import eventually
 from tests.ports import free_base_port
 
@@ -40,3 +42,27 @@ async def test_reads_that_nobody_can_repeat_write_nothing_but_now_and_then_the_p
         await eventually(lambda: live._store.position == 11, "the position is committed")
     finally:
         await live.stop()
+
+
+async def test_a_replica_whose_buffer_is_full_takes_no_more_and_the_others_go_on(tmp_path: Path) -> None:
+    """Its commits take long; once they are done it has everything."""
+    made = make_cluster(tmp_path, 1, 3, "white_box", buffer_bytes_max=1 << 20, commit_bytes=1 << 16)
+    (tmp_path / "faults").write_bytes(msgspec.json.encode(Faults(commit_ms=400)))
+    slow = host.LiveReplica(tmp_path, made, 2, Failpoints(tmp_path / "faults"))
+    replicas = [*(host.LiveReplica(tmp_path, made, number) for number in (0, 1)), slow]
+    held = []
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await eventually(lambda: not any(replica.unready() for replica in replicas), "all are ready")
+        for number in range(50):
+            put = Transaction((), (Put(b"k%d" % number, bytes(100_000)),))
+            assert isinstance(await executed(replicas[0], replicas[0].new_message_id(), put), Answered)
+            held.append(slow.status()["write_buffer_bytes"])
+        assert slow.overload() and slow.status()["completed"] < 50
+        while slow.status()["completed"] < 50:
+            held.append(slow.status()["write_buffer_bytes"])
+            await eventually(lambda: slow.status()["completed"] == 50 or not slow.overload(), "it goes on")
+            await asyncio.sleep(0)
+        assert max(held) < 3 << 20
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))

@@ -1,10 +1,13 @@
-"""The budget of request bytes: never overdrawn, first come first served, nothing lost to those who give up."""
+"""Room for request bytes: first come first served, nothing lost to those who give up, and never all wait at once."""
 
 from __future__ import annotations
 
 import asyncio
 
-from kvstore.http.budget import ByteBudget
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.http.budget import Arrivals, ByteBudget
 
 
 async def settle() -> None:
@@ -66,3 +69,37 @@ async def test_who_gives_up_just_as_its_turn_comes_gives_back() -> None:
     waiting.cancel()
     await settle()
     assert waiting.cancelled() and budget.free == 10
+
+
+# -- arrivals ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_announced_body_holds_what_has_come_and_the_oldest_goes_on_without_room() -> None:
+    arrivals, went_on = Arrivals(10), []
+    assert arrivals.grow("oldest", 4, lambda: None) and arrivals.grow("second", 6, lambda: None)
+    assert not arrivals.grow("second", 7, lambda: went_on.append("second")) and arrivals.free == 0
+    assert not arrivals.grow("third", 1, lambda: went_on.append("third"))
+    assert arrivals.grow("oldest", 9, lambda: None) and arrivals.free == -5
+    arrivals.leave("oldest")
+    assert went_on == ["second", "third"] and arrivals.free == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60))
+def test_somebody_can_always_go_on_and_all_room_comes_back(plan: list[tuple[int, int, bool]]) -> None:
+    """Bodies grow one piece after the other and leave at any time; those that wait grow no further."""
+    arrivals, sizes, waiting = Arrivals(8), {}, set()  # type: ignore[var-annotated]
+    for body, piece, leaves in plan:
+        if leaves:
+            sizes.pop(body, None)
+            waiting.discard(body)
+            arrivals.leave(body)
+        elif body not in waiting:
+            sizes[body] = sizes.get(body, 0) + piece
+            waiting.add(body)
+            if arrivals.grow(body, sizes[body], lambda body=body: waiting.remove(body)):  # type: ignore[misc]
+                waiting.remove(body)
+        assert not sizes or set(sizes) - waiting
+        assert arrivals.free >= 0 or len(set(sizes)) >= 1
+    for body in sizes:
+        arrivals.leave(body)
+    assert arrivals.free == 8

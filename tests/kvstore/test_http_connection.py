@@ -346,7 +346,7 @@ async def test_bodies_that_stall_do_not_stop_those_of_others() -> None:
             writer.write(stalled.encode() + bytes(sent))
             writers.append(writer)
         arriving = client.api.calls.arriving
-        await eventually(lambda: arriving.free == 0)
+        await eventually(lambda: arriving.free == arriving.bytes_max - 300_000)
         reader, writer = await connect(client)
         head, _, body = put("b", "x" * 50_000).partition(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n")
@@ -356,6 +356,18 @@ async def test_bodies_that_stall_do_not_stop_those_of_others() -> None:
         for one in (writer, *writers):
             await end(one)
         await eventually(lambda: arriving.free == arriving.bytes_max and len(client.api.calls) == 0)
+
+
+async def test_a_body_that_holds_room_and_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.http.calls.LEAST_SECONDS", 0.05)
+    async with serving(FakeNode(done), in_flight_bytes_max=1 << 20) as client:
+        reader, writer = await connect(client)
+        writer.write(b"PUT /v1/kv/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n" + bytes(100_000))
+        status, body = await response(reader)
+        assert (status, b"body_too_slow" in body, b"not_applied" in body) == (408, True, True)
+        arriving = client.api.calls.arriving
+        assert arriving.free == arriving.bytes_max and len(client.api.calls) == 0
+        await end(writer)
 
 
 async def test_large_bodies_wait_for_one_another_and_all_are_taken() -> None:
