@@ -13,7 +13,7 @@ holds. A process that missed deliveries fetches them from a peer's journal (`Cat
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from multicast import records, wire
@@ -34,7 +34,7 @@ from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
 
 _ROUNDS_MAX = 1_000
 
-_MESSAGE, _SUBMIT, _REQUEST, _RESET, _LOST = range(5)
+_MESSAGE, _SUBMIT, _REQUEST, _RESET, _CONNECTED = range(5)
 
 
 class Batch:
@@ -101,15 +101,19 @@ class Engine:
         self._flush_positions: deque[tuple[int, int]] = deque()
         self._stable = self._stable_told = 0
         self._journaled_completed = 0
+        self._away: set[ProcessId] = set()
         self._catch_up = CatchUp(self.self_id, protocol.topology.groups[protocol.group])
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def recover(self, written: Iterable[tuple[int, Any]], now: int, lost: bool = False) -> Batch:
+    def recover(
+        self, written: Iterable[tuple[int, Any]], now: int, lost: bool = False, clock: Callable[[], int] | None = None
+    ) -> Batch:
         """The first call. written: (journal offset at its end, record) of the whole journal, up to the last BatchEnd,
         or of what stands for it (`Checkpoint.recovery`). lost: this process took part before, and its disk is gone;
-        ignored if there is something on the disk. Returns the first batch. JournalError if the journal lacks deliveries
-        that the application holds.
+        ignored if there is something on the disk. clock(): what `now` is by when all that is replayed, which may take
+        long: timers start then. Returns the first batch. JournalError if the journal lacks deliveries that the
+        application holds.
         """
         values: dict[bytes, bytes] = {}
         held = self.application.position
@@ -143,6 +147,8 @@ class Engine:
                 self.completed = d.position
             self.application.on_deliver(d, outcomes.get(d.position), now, self._app_out)
             self._drain(now)
+        if clock is not None:
+            now = clock()
         first = not self.recorder.offset
         self.recorder.record(
             records.Started(
@@ -195,10 +201,11 @@ class Engine:
     def connected(self, peer: ProcessId, up: bool) -> bool:
         """Whether there is a connection to this peer; if not, what is sent to it waits. Returns whether that is a
         reason to `run`."""
-        asked = self._catch_up.connected(peer, up)
-        if asked:
-            self._inputs.append((_LOST, peer, None, None))
-        return asked
+        if up != (peer in self._away):
+            return False
+        (self._away.discard if up else self._away.add)(peer)
+        self._inputs.append((_CONNECTED, peer, up, None))
+        return True
 
     def feed(self, peer: ProcessId, deliveries: list[tuple[records.Delivered, bytes | None]], more: bool) -> None:
         """What a read of `Batch.reads` has found."""
@@ -293,8 +300,9 @@ class Engine:
             self.application.on_request(a, b, now, self._app_out)
         elif kind == _SUBMIT:
             self._app_out.submit(a)
-        elif kind == _LOST:
-            if not self._catch_up.alone_with(a):
+        elif kind == _CONNECTED:
+            self.protocol.on_connected(a, b, now)
+            if self._catch_up.connected(a, b) and not self._catch_up.alone_with(a):
                 self._ask_for_deliveries(self._catch_up.ask_instead_of(a, now))
         else:
             if self.discipline is not None:
@@ -434,7 +442,8 @@ class Engine:
         data = self.codec.encode(channel, message)
         if getattr(message, "bulk", False):
             data = Bulk(data)
-        to = self._lanes.enter(to, data, ticket)
+        if not getattr(message, "overtakes", False):
+            to = self._lanes.enter(to, data, ticket)
         if to:
             self._batch.sends.append((to, data))
 

@@ -7,7 +7,8 @@ same object runs in the simulator (`multicast.simulation`) and over TCP (`multic
 `multicast.engine.Engine`, which is the host's side of this contract:
 
 - One FIFO per link. `send` never overtakes an earlier message to the same peer, whichever lane. But messages of a type
-  that says `bulk` wait while much else does, and are overtaken by all but each other.
+  that says `bulk` wait while much else does, and are overtaken by all but each other; and those of a type that says
+  `overtakes`, signs of life that vouch for nothing, do not wait behind what waits for the disk.
 - A vote, acknowledgement, promise, barrier or reported clock is `send_durable`: it leaves only after every earlier
   `put` is on disk. A process counts its own vote only when it comes back to it through that lane.
 - Messages to oneself come back like any others. A durable one waits for the disk; any other is handled in the same
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
@@ -205,12 +206,25 @@ class Handler(NamedTuple):
     own_group: bool = False
 
 
+class Electing(Protocol):
+    """What a protocol has that elects leaders; the methods are those of `MulticastProtocol`."""
+
+    has_majority: bool
+
+    @property
+    def is_member(self) -> bool: ...
+
+    def on_clock(self, off: bool, now: int) -> None: ...
+
+    def on_connected(self, peer: ProcessId, up: bool, now: int) -> None: ...
+
+
 class MulticastProtocol:
     """One process's side of a protocol. Subclasses override what they need.
 
     Handlers are called one at a time; none blocks. Assertions of a paper's per-process invariants stay on.
     handlers: message type -> its handler, for all of `specification.messages`; a protocol fills it when it is made, its
-    parts bring their own.
+    parts bring their own. election: set by a protocol that elects leaders.
     clock_correction, clock_off: the host's, see `real_clock` and `on_clock`.
     """
 
@@ -223,6 +237,7 @@ class MulticastProtocol:
         self.rng = rng
         self.group: GroupId = topology.group_of[self_id]
         self.handlers: dict[type, Handler] = {}
+        self.election: Electing | None = None
         self.clock_correction: int | None = 0
         self.clock_off = False
 
@@ -292,6 +307,17 @@ class MulticastProtocol:
         """This process's wall clock is off from what most show by more than `clock_skew_us_max`, or no longer: so long
         it should not lead, if anybody else can."""
         self.clock_off = off
+        if self.election is not None:
+            self.election.on_clock(off, now)
+
+    def on_connected(self, peer: ProcessId, up: bool, now: int) -> None:
+        """There is a connection to `peer` again, or none any more: a hint that it lives, or does not."""
+        if self.election is not None:
+            self.election.on_connected(peer, up, now)
+
+    def has_majority(self) -> bool:
+        """Of a process that leads: whether a quorum of its group has answered it lately."""
+        return self.election is None or self.election.has_majority
 
     def strict_groups_max(self) -> int | None:
         """With how many groups delivery alone is strictly serializable under these options; None: with any number."""
@@ -299,7 +325,7 @@ class MulticastProtocol:
 
     def is_member(self) -> bool:
         """False from `Saved.lost` until this process has been readmitted."""
-        return True
+        return self.election is None or self.election.is_member
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         """Best guess of the process through which `group` is reached soonest; None if nobody is known."""

@@ -5,13 +5,13 @@ Subclasses of `Vote`, `State`, `Joined` and `Heartbeat` say more: what their pro
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from multicast.parts.portions import Portion
 from multicast.protocol import PeerError
-from multicast.types import Ballot, GroupId, Topology
+from multicast.types import Ballot, GroupId, ProcessId, Topology
 
 REJOINING, PROMISED, CANDIDATE, ELECT = "rejoining", "promised", "candidate", "elect"
 JOINED, FOLLOWER, LEADER = "joined", "follower", "leader"
@@ -41,16 +41,22 @@ class KnownLeaders(dict[GroupId, Ballot]):
 
     def __init__(self, topology: Topology):
         super().__init__({g: Ballot(FIRST_NUMBER, members[0]) for g, members in topology.groups.items()})
+        self._acting = dict(self)
         self._topology = topology
 
-    def learn(self, group: GroupId, ballot: Ballot) -> bool:
-        """Somebody says that this ballot's leader leads that group. Whether this is new."""
+    def learn(self, group: GroupId, ballot: Ballot, by: ProcessId | None = None) -> bool:
+        """Somebody says that this ballot's leader leads that group. Whether it may now answer what it did not before:
+        the ballot is new, or this is the first time that its leader says so itself (`by`)."""
         if ballot.leader not in self._topology.groups[group]:
             raise PeerError(f"process {ballot.leader} does not belong to group {group}")
-        if ballot <= self[group]:
+        if ballot < self[group]:
             return False
+        new = ballot > self[group]
         self[group] = ballot
-        return True
+        if by == ballot.leader and ballot > self._acting[group]:
+            self._acting[group] = ballot
+            return True
+        return new
 
 
 class Vote(Portion, array_like=True, gc=False):
@@ -96,3 +102,40 @@ class Heartbeat(msgspec.Struct, array_like=True, tag=123, gc=False):
     ballot: Ballot
     position: int
     resigning: bool
+
+
+class Pulse(msgspec.Struct, array_like=True, tag=115, gc=False):
+    """The leader of this ballot lives. obeyed: a quorum has answered it lately; else it is as good as silent."""
+
+    overtakes: ClassVar[bool] = True
+    ballot: Ballot
+    obeyed: bool
+
+
+class Echo(msgspec.Struct, array_like=True, tag=119, gc=False):
+    """I have promised no ballot above this one, and hear its leader."""
+
+    overtakes: ClassVar[bool] = True
+    ballot: Ballot
+
+
+class Doubt(msgspec.Struct, array_like=True, tag=110, gc=False):
+    """I miss the leader of `ballot`, the highest that I have promised. Do you miss yours? question: the answer's."""
+
+    overtakes: ClassVar[bool] = True
+    ballot: Ballot
+    question: int
+
+
+class Agreed(msgspec.Struct, array_like=True, tag=114, gc=False):
+    """I do. ballot: the highest that I know of."""
+
+    overtakes: ClassVar[bool] = True
+    ballot: Ballot
+    question: int
+
+
+class LeaderIs(msgspec.Struct, array_like=True, tag=99, gc=False):
+    """The leader of this ballot leads my group; if it says so itself: it acts as the leader from now on."""
+
+    ballot: Ballot

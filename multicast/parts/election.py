@@ -1,20 +1,29 @@
 """Who may lead a group: ballots, elections, and how a process comes back that has lost its disk.
 
 Theory of operation. A ballot has one leader and one set of members; any two quorums of them have a member in common. A
-process that has not heard its leader for too long promises itself a higher ballot, and asks the others for theirs. Who
-promises takes no part any more in lower ballots, and says what it holds (its *vote*), in portions. With the votes of a
-quorum, its own among them, and having caught up with what any of these voters does not tell any more, the candidate
-has won. What follows from that is its user's: consensus (parts.paxos), or one state for all (parts.leadership).
+process that has not heard its leader for too long first asks whether the others miss theirs, too, which changes nothing
+(pre-vote: Ongaro's thesis on Raft, 9.6). If a quorum does, it promises itself a higher ballot, and asks the others for
+their promises. Who promises takes no part any more in lower ballots, and says what it holds (its *vote*), in portions.
+With the votes of a quorum, its own among them, and having caught up with what any of these voters does not tell any
+more, the candidate has won. What follows from that is its user's: consensus (parts.paxos), or one state for all
+(parts.leadership).
+
+That a leader lives is told by its `Pulse`s, which overtake what waits for the disk, and by whatever else it says. A
+leader whose pulses a quorum has not answered for long has no majority: it says so, and is missed as if it were silent.
+That there is no connection to a leader is a hint: it shortens patience, and is no evidence. A wrong one costs a
+question.
 
     message     from -> to                    durable before it leaves
+    Pulse       leader -> others              -  (answered by Echo)
+    Doubt       member -> others              -  (answered by Agreed, or not)
     NewLeader   candidate -> others           its own promise
     (a vote)    member -> candidate           the promised ballot, and what the vote vouches for
     Nack        member -> candidate, leader   -  (it has promised a higher ballot)
     Returned    who lost its disk -> others   -  (parts.rejoin; answered by Highest)
 
-The first ballot belongs to the first member. A restarted process never leads in a ballot from before. A leader or
-candidate that hears of a higher ballot, and sees no new leader soon, stands again. The states of a process, and what
-may happen to it in each, are `TRANSITIONS` of parts.ballots.
+The first ballot belongs to the first member. A restarted process never leads in a ballot from before. A leader that
+hears of a higher ballot, and sees no new leader soon, stands again, without asking: some member will never follow it.
+The states of a process, and what may happen to it in each, are `TRANSITIONS` of parts.ballots.
 
 Lost disk. Who has no memory (`REJOINING`) promises nothing and votes for nothing. When all others have answered it,
 whoever leads a ballot for which it may have voted stands for a higher one, and who leads a higher one readmits it.
@@ -34,8 +43,12 @@ from multicast.parts.ballots import (
     PROMISED,
     REJOINING,
     TRANSITIONS,
+    Agreed,
+    Doubt,
+    Echo,
     Nack,
     NewLeader,
+    Pulse,
 )
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.options import GroupOptions
@@ -48,7 +61,9 @@ from multicast.types import Ballot, ProcessId, quorum_of
 _NACKED = 0.3
 """Patience with a higher ballot that one has only heard of, as a share of the usual one."""
 _RESTARTED = 0.1
-"""Patience of a restarted leader, before it stands again."""
+"""Patience of a restarted leader, before it asks whether it may stand again."""
+
+MESSAGES = (NewLeader, Nack, Returned, Highest, Pulse, Echo, Doubt, Agreed)
 
 
 class Vote(Protocol):
@@ -97,7 +112,8 @@ class Election(Generic[V]):
     """One process's part in who leads its group.
 
     members, others, quorum: of the present ballot, and of every other so far.
-    state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun.
+    state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun. has_majority: of a leader: a
+    quorum has answered one of its latest pulses; it leads the first ballot before it has ever been answered.
     promised: the highest ballot promised. highest: the highest heard of.
     deadlines: the user's; this part adds its timers, the user one more: "return", for who has lost its disk.
     position(): how much of the group's history is here. bytes_of(entry): of a vote.
@@ -119,7 +135,7 @@ class Election(Generic[V]):
         self.others = tuple(p for p in members if p != self_id)
         self.quorum = quorum_of(len(members))
         self.state = PROMISED
-        self.takes_part = False
+        self.takes_part = self.has_majority = False
         self.promised = self.highest = Ballot(FIRST_NUMBER, members[0])
         self.rejoin = Rejoin(self_id, members, options.retry_us, rng)
         self._voter = voter
@@ -129,6 +145,11 @@ class Election(Generic[V]):
         self._position = position
         self._bytes_of = bytes_of
         self._timer = LeaderTimer(options.election_timeout_us, rng)
+        self._away: set[ProcessId] = set()
+        self._question = self._unanswered = 0
+        self._unanswered_max = options.election_timeout_us // options.heartbeat_us
+        self._echoed: set[ProcessId] = set()
+        self._agreed: dict[ProcessId, int] = {}
         self._votes: dict[ProcessId, V] = {}
         self._assembly: Assembly[Any] = Assembly()
         self._deadlines = deadlines
@@ -141,7 +162,9 @@ class Election(Generic[V]):
         return {
             NewLeader: Handler(self._on_new_leader, own_group=True), vote: Handler(self._on_vote, own_group=True),
             Nack: Handler(self._on_nack, own_group=True), Returned: Handler(self.on_returned, own_group=True),
-            Highest: Handler(self.on_highest, own_group=True),
+            Highest: Handler(self.on_highest, own_group=True), Pulse: Handler(self._on_pulse, own_group=True),
+            Echo: Handler(self._on_echo, own_group=True), Doubt: Handler(self._on_doubt, own_group=True),
+            Agreed: Handler(self._on_agreed, own_group=True),
         }  # fmt: skip
 
     def go(self, what: str) -> None:
@@ -151,6 +174,13 @@ class Election(Generic[V]):
             raise AssertionError(f"process {self._self_id} is {self.state}: it cannot {what}")
         self.state = after
         self.takes_part = after is LEADER or after is FOLLOWER
+        self.has_majority = after is LEADER and (self.promised.number > FIRST_NUMBER or not self.others)
+        self._unanswered = 0
+
+    @property
+    def is_member(self) -> bool:
+        """Not so from the loss of its disk until it has come back."""
+        return self.state is not REJOINING
 
     @property
     def resigning(self) -> bool:
@@ -247,11 +277,14 @@ class Election(Generic[V]):
     def wait(self, now: int, share: float = 1.0) -> None:
         """For a leader, from now on; share: of the usual patience."""
         self._timer.restart(now, share)
+        self._timer.cut_off = self.promised.leader in self._away
+        self._question = 0
         self._deadlines.by("campaign", self._timer.deadline)
 
     def heard(self, now: int, resigning: bool = False) -> None:
         """The leader lives. resigning: see `LeaderTimer.heard`."""
         self._timer.heard(now, resigning)
+        self._question = 0
         if resigning:
             self._deadlines.by("campaign", self._timer.deadline)
 
@@ -268,6 +301,63 @@ class Election(Generic[V]):
         if sender != self._self_id:  # a leader that has heard of a higher ballot must not reassure itself
             self.heard(now, resigning)
         return True
+
+    # -- whether the leader is missed ----------------------------------------------------------------------------------
+
+    def _on_pulse(self, sender: ProcessId, pulse: Pulse, now: int, out: Outbox) -> None:
+        if pulse.ballot.leader != sender:
+            raise PeerError("a pulse of somebody else's ballot")
+        if self.state is REJOINING:
+            return
+        if pulse.ballot < self.promised:
+            out.send((sender,), Nack(self.promised))
+        elif pulse.ballot == self.promised:
+            out.send((sender,), Echo(pulse.ballot))
+            if pulse.obeyed:
+                self.heard(now)
+
+    def _on_echo(self, sender: ProcessId, echo: Echo, now: int, out: Outbox) -> None:
+        if echo.ballot == self.promised and self.state is LEADER:
+            self._echoed.add(sender)
+            if len(self._echoed) + 1 >= self.quorum:
+                self._echoed.clear()
+                self._unanswered = 0
+                self.has_majority = True
+
+    def _ask(self, now: int, out: Outbox) -> None:
+        """Patience has ended: do others miss the leader, too? Until it is heard, the question stays the same."""
+        if not self._question:
+            self._question = now + 1
+            self._agreed.clear()
+        self._timer.asked(now)
+        out.send(self.others, Doubt(self.promised, self._question))
+
+    def _on_doubt(self, sender: ProcessId, doubt: Doubt, now: int, out: Outbox) -> None:
+        """The leader whom this member waits for does not lead if it asks itself."""
+        if self.state is LEADER:
+            misses = not self.has_majority or self.resigning
+        else:
+            misses = sender == self.promised.leader or self._timer.misses(now)
+        if misses and self.state is not REJOINING:
+            out.send((sender,), Agreed(max(self.promised, self.highest), doubt.question))
+        elif doubt.ballot < self.promised and self.state is not REJOINING:
+            out.send((sender,), Nack(self.promised))
+
+    def _on_agreed(self, sender: ProcessId, agreed: Agreed, now: int, out: Outbox) -> None:
+        if agreed.question != self._question or self.state in (LEADER, REJOINING):
+            return
+        self.highest = max(self.highest, agreed.ballot)
+        self._agreed[sender] = now
+        recent = [at for at in self._agreed.values() if at > now - self._timer.timeout_us]
+        if len(recent) + 1 >= self.quorum:
+            self.campaign(now, out)
+
+    def on_connected(self, peer: ProcessId, up: bool, now: int) -> None:
+        """As the protocol is told."""
+        (self._away.discard if up else self._away.add)(peer)
+        if peer == self.promised.leader:
+            self._timer.cut_off = not up
+            self._deadlines.by("campaign", max(now, self._timer.deadline))
 
     # -- after the loss of a disk -------------------------------------------------------------------------------------
 
@@ -314,7 +404,7 @@ class Election(Generic[V]):
             self._deadlines.by("beat", now)
 
     def on_clock(self, off: bool, now: int) -> None:
-        """See `MulticastProtocol.on_clock`."""
+        """As the protocol is told."""
         self._timer.reluctant = off
         self._deadlines.by("beat", now)
         self._deadlines.by("campaign", now)
@@ -322,13 +412,21 @@ class Election(Generic[V]):
     def _beat(self, now: int, out: Outbox) -> int | None:
         if self.state is not LEADER or not self.others:
             return None
-        self._voter.beat(now, out)
+        self._unanswered += 1
+        obeyed = self._unanswered <= self._unanswered_max
+        self.has_majority = self.has_majority and obeyed
+        out.send(self.others, Pulse(self.promised, obeyed))
+        if obeyed:
+            self._voter.beat(now, out)
         return now + self._heartbeat_us
 
     def _campaign_if_due(self, now: int, out: Outbox) -> int | None:
-        """A leader stands again if it has heard of a higher ballot, and still leads."""
+        """A leader stands again if it has heard of a higher ballot, and still leads. Others ask first."""
         if self.state is REJOINING or (self.state is LEADER and self.highest <= self.promised):
             return None
         if self._timer.due(now):
-            self.campaign(now, out)
+            if self.state is LEADER or not self.others:
+                self.campaign(now, out)
+            else:
+                self._ask(now, out)
         return self._timer.deadline

@@ -6,17 +6,19 @@ too. The ballot has begun once a quorum has joined it. Who comes late votes with
 present one. What is fetched before a candidate wins are the deliveries that any of its voters has.
 
     message     from -> to                    durable before it leaves
-    NewLeader, Vote, Nack, Returned           (parts.election)
+    NewLeader, Vote, Nack, Pulse, Doubt, ...  (parts.election)
     State       new leader -> others          -
     Joined      member -> leader or members   the state, and the ballot that it joined
     Heartbeat   leader -> others              as its protocol demands
+    LeaderIs    new leader -> everybody       -  (who waits for an answer of this group asks again)
 
 What a protocol supplies is `Led`: what a vote and a state hold (its own subclasses of `Vote` and `State`), which
 state the votes of a quorum amount to (`choose`), how a process takes one over (`adopt`), what it says then
 (`accepted`), and what it does when a ballot begins (`confirmed`) or ends (`ended`) for it.
 
 Use. Merge `handlers(...)` into the protocol's own; call `start` once what is on disk has been restored, `installed`
-after each delivery that came from a peer's journal, `tick`, `on_peer_reset` and `on_clock` with the protocol's own.
+after each delivery that came from a peer's journal, `tick` and `on_peer_reset` with the protocol's own; be the
+protocol's `election`.
 Durable, under one key: the promised and the joined ballot. The state of the first ballot is the empty one: its leader
 leads when its own Joined comes back from the disk.
 
@@ -44,6 +46,7 @@ from multicast.parts.ballots import (
     Heartbeat,
     Joined,
     KnownLeaders,
+    LeaderIs,
     Nack,
     State,
     Vote,
@@ -93,6 +96,9 @@ class Led(Protocol[V, S]):
     def heard(self, heartbeat: Any, out: Outbox) -> None:
         """One of the leader that this process follows."""
 
+    def leaders_changed(self, now: int) -> None:
+        """Another process leads a group from now on: it may answer what is waited for."""
+
 
 class Deliveries(Protocol):
     """position: of the last one."""
@@ -125,6 +131,8 @@ class Leadership(Election[V], Generic[V, S]):
         )  # fmt: skip
         self.joined = self.promised
         self.leaders = KnownLeaders(topology)
+        self._group_of = topology.group_of
+        self._strangers = tuple(p for p in topology.processes if p not in self.members)
         self._led = led
         self._deliveries = deliveries
         self._retry_us = options.retry_us
@@ -142,7 +150,8 @@ class Leadership(Election[V], Generic[V, S]):
         calls: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
             state: self._on_new_state, joined: self.on_joined, heartbeat: self._on_heartbeat,
         }  # fmt: skip
-        return {**self.ballot_handlers(vote), **{kind: Handler(call, own_group=True) for kind, call in calls.items()}}
+        of_group = {kind: Handler(call, own_group=True) for kind, call in calls.items()}
+        return {**self.ballot_handlers(vote), **of_group, LeaderIs: Handler(self._on_leader_is)}
 
     # -- for the protocol ---------------------------------------------------------------------------------------------
 
@@ -294,8 +303,19 @@ class Leadership(Election[V], Generic[V, S]):
         self.go("confirm")
         self._deadlines.by("beat", now)
         self._led.confirmed(now, out)
+        if self.state is LEADER:
+            self.learn_leader(self.group, self.joined, now, self._self_id)
+            out.send(self.others + self._strangers, LeaderIs(self.joined))
 
     # -- leaders and followers ----------------------------------------------------------------------------------------
+
+    def learn_leader(self, group: GroupId, ballot: Ballot, now: int, by: ProcessId | None = None) -> None:
+        """See `KnownLeaders.learn`."""
+        if self.leaders.learn(group, ballot, by):
+            self._led.leaders_changed(now)
+
+    def _on_leader_is(self, sender: ProcessId, message: LeaderIs, now: int, out: Outbox) -> None:
+        self.learn_leader(self._group_of[sender], message.ballot, now, sender)
 
     def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
         ballot = heartbeat.ballot

@@ -9,7 +9,7 @@ nothing was. A member that hears of a higher ballot from its leader has promised
 and when that is decided, is parts.instances.
 
     message    from -> to               durable before it leaves
-    NewLeader, Nack, Returned, Highest  (parts.election, parts.rejoin)
+    NewLeader, Nack, Pulse, Doubt, ...  (parts.election, parts.rejoin)
     Promise    member -> candidate      the promised ballot (accepted batches are on disk already)
     Accept     leader -> members        -  (the leader's own promise is on disk: it has won only after that came back)
     Accepted   member -> members        the accepted batches (and to `learners`, if there are any)
@@ -48,8 +48,8 @@ from typing import Any
 
 import msgspec
 
-from multicast.parts import rejoin
-from multicast.parts.ballots import CANDIDATE, LEADER, REJOINING, Heartbeat, Nack, NewLeader
+from multicast.parts import election
+from multicast.parts.ballots import CANDIDATE, LEADER, Heartbeat
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.election import Election
 from multicast.parts.instances import Instances, Values
@@ -116,8 +116,8 @@ class Begun(msgspec.Struct, array_like=True, tag=118, gc=False):
     upto: int
 
 
-MESSAGES = (NewLeader, Promise, Accept, Accepted, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
-HOUSEKEEPING = (NewLeader, Promise, Nack, Heartbeat, Fetch, Chosen, Begun, *rejoin.MESSAGES)
+MESSAGES = (Accept, Accepted, Promise, Heartbeat, Fetch, Chosen, Begun, *election.MESSAGES)
+HOUSEKEEPING = (Promise, Heartbeat, Fetch, Chosen, Begun, *election.MESSAGES)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ballot = msgspec.msgpack.Decoder(Ballot).decode
@@ -204,7 +204,7 @@ class Paxos:
     @property
     def amnesiac(self) -> bool:
         """Whether this process lost its disk and is not yet a member again: it must not vouch for anything."""
-        return self.election.state is REJOINING
+        return not self.election.is_member
 
     @property
     def may_return(self) -> bool:
@@ -450,10 +450,6 @@ class Paxos:
     def on_peer_reset(self, peer: ProcessId, now: int) -> None:
         """What was under way to or from this member may be lost."""
         self.election.on_peer_reset(peer, now)
-
-    def on_clock(self, off: bool, now: int) -> None:
-        """See `MulticastProtocol.on_clock`."""
-        self.election.on_clock(off, now)
 
     def tick(self, now: int, out: Outbox) -> int | None:
         """Heartbeats, elections, fetches, and Accepts that may have been lost. Returns when to be called again."""

@@ -9,7 +9,8 @@ the protocols differ in.
     message        from -> to                                   durable before it leaves
     Multicast      sender -> see the protocol                   -
     Stamp          leader -> see the protocol                   -  (it is decided: on a quorum's disks)
-    LeaderIs       member -> sender of a Multicast              -
+    LeaderIs       member -> sender of a Multicast              -  (whom it should ask instead)
+                   new leader -> everybody                      -  (who waits for it asks again)
     Stamps         leader -> processes of a destination         -  (they are decided; tell me yours)
     Asked, Lacked, Copies  sender or leader <-> destinations    -  (parts.submissions)
     Known          leader -> who repeats m                      -  (m was delivered, at this timestamp)
@@ -34,7 +35,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from multicast.parts import group_member, submissions
-from multicast.parts.ballots import KnownLeaders
+from multicast.parts.ballots import KnownLeaders, LeaderIs
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known
 from multicast.parts.group_log import Deliver, Entry
@@ -70,12 +71,6 @@ class Stamps(msgspec.Struct, array_like=True, tag=10, gc=False):
     ask: bool
 
 
-class LeaderIs(msgspec.Struct, array_like=True, tag=3, gc=False):
-    """Not me: the leader of this ballot leads my group."""
-
-    ballot: Ballot
-
-
 ORDERING = (Multicast, Stamp, Deliver)
 HOUSEKEEPING = (LeaderIs, Stamps, Known, *group_member.HOUSEKEEPING, *submissions.MESSAGES)
 
@@ -101,6 +96,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self.log = DeliveredLog(self_id, topology, o.stability_us, o.dedup_window_us)
         self._deadlines = Deadlines({"stamps": self._ask_for_stamps, "strays": self._forget_strays})
         self.member = GroupMember(self, self.log, self._deadlines, self_id, topology, o, rng)
+        self.election = self.member.paxos.election
         self.stamps: dict[MessageId, dict[GroupId, Timestamp]] = {}
         self.leaders = KnownLeaders(topology)
         self._retries: Retries[Timestamp] = Retries(o.retry_us, rng)
@@ -205,6 +201,9 @@ class ReplicatedSkeen(MulticastProtocol):
                 self._consider(entry)
         self._retries.hurry()
         self._deadlines.by("stamps", now)
+        self._learn_leader(self.group, self.member.reign.ballot, now, self.self_id)
+        everybody = tuple(p for p in self.topology.processes if p != self.self_id)
+        out.send(everybody, LeaderIs(self.member.reign.ballot))
         for sender, message in held:
             self._take(sender, message, now, out)
 
@@ -232,7 +231,7 @@ class ReplicatedSkeen(MulticastProtocol):
         group = self.topology.group_of[sender]
         if stamp.ballot.leader != sender:
             raise PeerError("a stamp of somebody else's ballot")
-        self._learn_leader(group, stamp.ballot, now)
+        self._learn_leader(group, stamp.ballot, now, sender)
         entry, known = self.member.entry_of(stamp.id), self.log.known(stamp.id)
         if group == self.group or (known is not None and (entry is None or entry.position)):
             return
@@ -290,11 +289,11 @@ class ReplicatedSkeen(MulticastProtocol):
     # -- leaders and retries ------------------------------------------------------------------------------------------
 
     def _on_leader_is(self, sender: ProcessId, message: LeaderIs, now: int, out: Outbox) -> None:
-        self._learn_leader(self.topology.group_of[sender], message.ballot, now)
+        self._learn_leader(self.topology.group_of[sender], message.ballot, now, sender)
 
-    def _learn_leader(self, group: GroupId, ballot: Ballot, now: int) -> None:
-        """Whom to ask about what waits for that group has changed."""
-        if self.leaders.learn(group, ballot):
+    def _learn_leader(self, group: GroupId, ballot: Ballot, now: int, by: ProcessId | None = None) -> None:
+        """Ask again about what waits, if there is somebody new to ask (`KnownLeaders.learn`)."""
+        if self.leaders.learn(group, ballot, by):
             self._retries.hurry()
             self._submissions.hurry()
             self._deadlines.by("stamps", now)
@@ -355,13 +354,6 @@ class ReplicatedSkeen(MulticastProtocol):
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.member.on_peer_reset(peer, now)
-
-    def on_clock(self, off: bool, now: int) -> None:
-        super().on_clock(off, now)
-        self.member.paxos.on_clock(off, now)
-
-    def is_member(self) -> bool:
-        return not self.member.paxos.amnesiac
 
     def end_batch(self, now: int, out: Outbox) -> None:
         self.member.end_batch(now, out)

@@ -9,28 +9,37 @@ import random
 
 _HAND_OVER = 0.1
 """Patience with a leader that asks to be relieved, as a share of the usual one."""
+_CUT_OFF = 0.2
+"""With one that was heard, and to which there is no connection any more. It still takes so long a silence."""
+_ASKED_AGAIN = 0.1
+"""Between two questions whether others miss the leader, too."""
 _RELUCTANCE = 4
 
 
 class LeaderTimer:
     """timeout_us: silence of `timeout_us` to twice that lets `due` return True. reluctant: this process should not
-    lead (`MulticastProtocol.on_clock`), and waits four times as long."""
+    lead (`MulticastProtocol.on_clock`), and waits four times as long. cut_off: there is no connection to the leader: a
+    hint that it is dead."""
 
-    __slots__ = ("_last", "_patience", "_relieving", "_rng", "reluctant", "timeout_us")
+    __slots__ = ("_heard", "_last", "_not_before", "_patience", "_relieving", "_rng", "_share", "cut_off",
+                 "reluctant", "timeout_us")  # fmt: skip
 
     def __init__(self, timeout_us: int, rng: random.Random):
         self.timeout_us = timeout_us
         self._rng = rng
-        self._last = 0
+        self._last = self._not_before = 0
+        self._share = 1.0
         self._patience = timeout_us
-        self._relieving = False
-        self.reluctant = False
+        self._heard = self._relieving = False
+        self.reluctant = self.cut_off = False
 
     def heard(self, now: int, resigning: bool = False) -> None:
         """The leader lives. resigning: it asks to be relieved; after that nothing that it says prolongs patience."""
         if not resigning or self.reluctant:
             if not self._relieving:
                 self._last = now
+                self._heard = True
+                self._not_before = 0
         elif not self._relieving:
             self.restart(now, _HAND_OVER)
             self._relieving = True
@@ -38,13 +47,30 @@ class LeaderTimer:
     def restart(self, now: int, share: float = 1.0) -> None:
         """Wait anew, for a patience drawn from `share` times the usual one."""
         self._last = now
-        self._relieving = False
+        self._not_before = 0
+        self._heard = self._relieving = False
+        self._share = share
         self._patience = int(self.timeout_us * share * (1.0 + self._rng.random()))
+
+    def asked(self, now: int) -> None:
+        """Whether others miss the leader, too; not again before a while."""
+        self._not_before = now + int(self.timeout_us * _ASKED_AGAIN * (1.0 + self._rng.random()))
+
+    @property
+    def _hurry(self) -> float:
+        """The share of its patience that this process has with a leader to which there is no connection: it has to have
+        been heard before, or it may be about to start."""
+        return _CUT_OFF if self.cut_off and self._heard else 1.0
 
     @property
     def deadline(self) -> int:
         """The instant at which patience ends unless the leader is heard before."""
-        return self._last + (self._patience * _RELUCTANCE if self.reluctant else self._patience)
+        patience = int(self._patience * self._hurry)
+        return max(self._not_before, self._last + (patience * _RELUCTANCE if self.reluctant else patience))
 
     def due(self, now: int) -> bool:
         return now >= self.deadline
+
+    def misses(self, now: int) -> bool:
+        """Whether the leader has been silent for so long that the most impatient would be due."""
+        return now >= self._last + int(self.timeout_us * self._share * self._hurry)

@@ -21,7 +21,7 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Fetch, Refill  follower <-> primary                          the clock  (parts.sequence: T was lost on the way)
     Known        primary -> sender; process -> who asks          -  (m was delivered, at this timestamp)
     Stable       process -> destination groups                   -  (parts.delivered)
-    NewLeader (NEW-EPOCH), Promise, NewState, Nack, Returned, Highest: parts.leadership
+    NewLeader (NEW-EPOCH), Promise, NewState, LeaderIs and the rest: parts.leadership
 
 Acks carry the clock, so a Bump leaves only if no Ack of the same batch tells its group. All that one batch acknowledges
 to one set of destinations is one message. Without merging, k groups of n exchange kn + k^2 n^2 + bumps messages.
@@ -72,8 +72,8 @@ from typing import Any
 
 import msgspec
 
-from multicast.parts import submissions
-from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, Nack, NewLeader, State, Vote
+from multicast.parts import election, submissions
+from multicast.parts.ballots import FOLLOWER, LEADER, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
@@ -174,11 +174,11 @@ class PrimCast(MulticastProtocol):
         paper="Pacheco, Coelho, Pedone, PrimCast: A Latency-Efficient Atomic Multicast, Middleware 2023",
         options=PrimCastOptions,
         messages=(
-            Start, Ack, Bump, Want, NewLeader, Promise, NewState, Accept, Nack, Beat, Fetch, Refill, Known, Stable,
-            Returned, Highest, *submissions.MESSAGES,
+            Start, Ack, Bump, Want, Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable,
+            *election.MESSAGES, *submissions.MESSAGES,
         ),
         housekeeping=(
-            NewLeader, Promise, NewState, Accept, Nack, Beat, Fetch, Refill, Known, Stable, Returned, Highest,
+            Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *election.MESSAGES,
             *submissions.MESSAGES,
         ),
         fault_tolerant=True,
@@ -195,6 +195,7 @@ class PrimCast(MulticastProtocol):
         self.leadership: Leadership[Promise, NewState] = Leadership(
             self, self.log, self_id, topology, self.options, rng, to_all=True
         )
+        self.election = self.leadership
         self.members = self.leadership.members
         self.window = Window(self.options.dedup_window_us)
         self.t = Sequence(self.group, self.leadership.quorum, self.options.early_max)
@@ -374,7 +375,7 @@ class PrimCast(MulticastProtocol):
         group = self.topology.group_of[sender]
         own = group == self.group
         if not own and ack.epoch > self.leadership.leaders[group]:
-            self.leadership.leaders.learn(group, ack.epoch)
+            self.leadership.learn_leader(group, ack.epoch, now)
         proposing = own and sender == ack.epoch.leader and self.leadership.is_current(ack.epoch)
         for stamp in ack.stamps:
             if proposing and stamp.digest:
@@ -641,6 +642,11 @@ class PrimCast(MulticastProtocol):
         self._retries.hurry()
         self._deadlines.by("retry", now)
 
+    def leaders_changed(self, now: int) -> None:
+        """Those who wait ask again."""
+        self._submissions.hurry()
+        self._deadlines.by("submissions", now)
+
     def beat(self, out: Outbox) -> None:
         leadership, position = self.leadership, self.log.position
         beat = Beat(leadership.joined, position, leadership.resigning, self._told_clock, self.t.length)
@@ -709,10 +715,6 @@ class PrimCast(MulticastProtocol):
         self.t.on_peer_reset(peer)
         self.leadership.on_peer_reset(peer, now)
 
-    def on_clock(self, off: bool, now: int) -> None:
-        super().on_clock(off, now)
-        self.leadership.on_clock(off, now)
-
     def on_tick(self, now: int, out: Outbox) -> int | None:
         told = self.log.tick(now, out) if self.is_member() else None
         return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
@@ -771,9 +773,6 @@ class PrimCast(MulticastProtocol):
 
     def role(self) -> str:
         return self.leadership.role()
-
-    def is_member(self) -> bool:
-        return self.leadership.state is not REJOINING
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -236,6 +236,7 @@ class QuasiGenuine(MulticastProtocol):
         self.log = CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
         parallel = max(_PARALLEL_MAX, o.instances_max) if o.parallel_consensus else o.instances_max
         self.paxos = Paxos(self_id, members, o, rng, parallel)
+        self.election = self.paxos.election
         self.paxos.instances.carried = carried
         self.learners: dict[GroupId, RemoteLearner[Ordered]] = {}
         if o.direct_learners:
@@ -737,10 +738,6 @@ class QuasiGenuine(MulticastProtocol):
         if leader is not None and self.paxos.proposals:
             self._announce(leader, self.paxos.proposals, out)
 
-    def on_clock(self, off: bool, now: int) -> None:
-        super().on_clock(off, now)
-        self.paxos.on_clock(off, now)
-
     def on_tick(self, now: int, out: Outbox) -> int | None:
         self.channels.watch(now)
         if self._passed_some and self.stream.droppable:
@@ -762,9 +759,6 @@ class QuasiGenuine(MulticastProtocol):
 
     def strict_groups_max(self) -> int | None:
         return None if barriers.all_promise(self.senders_to) else 1
-
-    def is_member(self) -> bool:
-        return not self.paxos.amnesiac
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self._leader_of(group)

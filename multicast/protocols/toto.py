@@ -202,6 +202,7 @@ class Toto(MulticastProtocol):
         self.peers = tuple(p for p in topology.groups[self.group] if p != self_id)
         self.log = CopiesLog(self_id, topology, o.stability_us, o.dedup_window_us)
         self.paxos = Paxos(self_id, everybody, o, rng)
+        self.election = self.paxos.election
         self.record = ViewRecord(1, list(everybody), 0, False, True, 0)
         self.time = 0
         self._begin_view()
@@ -692,6 +693,9 @@ class Toto(MulticastProtocol):
         if self.paxos.promised.leader in members:
             return self.paxos.promised.leader
         return next((p for p in members if p in self.view.index), members[0])
+
+    def has_majority(self) -> bool:
+        return self.view.me is not None and (not self.paxos.leading or self.paxos.election.has_majority)
 
     def role(self) -> str:
         if self.view.me is None:

@@ -18,10 +18,10 @@ latest ballot.
     Asked          sender -> destinations                       -  (parts.submissions; answered by Lacked)
     Lacked, Copies  process <-> leader or sender                -  (what it should send again)
     Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
-    LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead)
+    LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead; and parts.leadership)
     Known          process -> who repeats m                     -  (m was delivered, at this timestamp)
     Stable         process -> destination groups                -  (parts.delivered)
-    NewLeader, NewLeaderAck, NewState, Joined (NEWSTATE_ACK), Nack, Heartbeat, Returned, Highest: parts.leadership
+    NewLeader, NewLeaderAck, NewState, Joined (NEWSTATE_ACK), Heartbeat and the rest: parts.leadership
     Confirm, Confirmed: parts.reads
 
 Deviations from the figures, with reasons:
@@ -72,16 +72,16 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from multicast.parts import accepts, reads, submissions
+from multicast.parts import accepts, election, reads, submissions
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState, Quorums, Vector
-from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, Nack, NewLeader, State, Vote
+from multicast.parts.ballots import FOLLOWER, LEADER, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
-from multicast.parts.rejoin import Highest, Returned
+from multicast.parts.rejoin import Returned
 from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
 from multicast.parts.submissions import Lacked, Submissions
 from multicast.parts.window import Window
@@ -139,12 +139,6 @@ class NewState(State, array_like=True, tag=7, gc=False):
     clock: int
 
 
-class LeaderIs(msgspec.Struct, array_like=True, tag=11, gc=False):
-    """Not me: the leader of this ballot leads my group."""
-
-    ballot: Ballot
-
-
 class Stamps(msgspec.Struct, array_like=True, tag=12, gc=False):
     """ACCEPT again, of many messages, without their payloads. ask: they wait for you; a leader tells its own stamps."""
 
@@ -173,12 +167,12 @@ class WhiteBox(MulticastProtocol):
         paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019",
         options=WhiteBoxOptions,
         messages=(
-            Multicast, Accept, AcceptAck, Deliver, Stamps, LeaderIs, NewLeader, NewLeaderAck, NewState, Joined, Nack,
-            Heartbeat, *submissions.MESSAGES, Known, Stable, Returned, Highest, *reads.MESSAGES,
+            Multicast, Accept, AcceptAck, Deliver, Stamps, LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known,
+            Stable, *election.MESSAGES, *submissions.MESSAGES, *reads.MESSAGES,
         ),
         housekeeping=(
-            LeaderIs, NewLeader, NewLeaderAck, NewState, Joined, Nack, Heartbeat, *submissions.MESSAGES, Known, Stable,
-            Returned, Highest, *reads.MESSAGES,
+            LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known, Stable, *election.MESSAGES,
+            *submissions.MESSAGES, *reads.MESSAGES,
         ),
         fault_tolerant=True,
         survives_lost_disk=True,
@@ -196,6 +190,7 @@ class WhiteBox(MulticastProtocol):
         self.leadership: Leadership[NewLeaderAck, NewState] = Leadership(
             self, self.log, self_id, topology, self.options, rng
         )
+        self.election = self.leadership
         self.members = self.leadership.members
         self.window = Window(self.options.dedup_window_us)
         self.quorums = Quorums(self_id, topology, self.options.leaders_in_quorum)
@@ -215,8 +210,8 @@ class WhiteBox(MulticastProtocol):
             **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers, **self._reads.handlers,
             Multicast: Handler(self._on_multicast), Accept: Handler(self._on_accept),
             AcceptAck: Handler(self._on_accept_ack), Deliver: Handler(self._on_deliver, own_group=True),
-            Stamps: Handler(self._on_stamps), LeaderIs: Handler(self._on_leader_is), Known: Handler(self._on_known),
-            Stable: Handler(self._on_stable), Returned: Handler(self._on_returned, own_group=True),
+            Stamps: Handler(self._on_stamps), Known: Handler(self._on_known), Stable: Handler(self._on_stable),
+            Returned: Handler(self._on_returned, own_group=True),
         }  # fmt: skip
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
         self._early: dict[int, Deliver] = {}
@@ -328,7 +323,7 @@ class WhiteBox(MulticastProtocol):
                     raise PeerError("an ACCEPT of the own group without the message")
                 entry.message = accept.message
         else:
-            self._learn_leader(accept.group, accept.ballot, now)
+            self.leadership.learn_leader(accept.group, accept.ballot, now, sender)
             self._retries.answered(accept.id)
         if entry.hold(accept.group, accept.ballot, accept.local):
             self._accept_if_complete(entry, out)
@@ -586,15 +581,8 @@ class WhiteBox(MulticastProtocol):
         assert entry.final is not None
         return entry.final.time > self.window.limit(entry.id) and entry.final <= self.log.timestamp
 
-    def _on_leader_is(self, sender: ProcessId, message: LeaderIs, now: int, out: Outbox) -> None:
-        self._learn_leader(self.topology.group_of[sender], message.ballot, now)
-
-    def _learn_leader(self, group: GroupId, ballot: Ballot, now: int) -> None:
-        if self.leadership.leaders.learn(group, ballot):
-            self._hurry(now)
-
-    def _hurry(self, now: int) -> None:
-        """Whom to ask about what waits has changed."""
+    def leaders_changed(self, now: int) -> None:
+        """Ask again about what waits."""
         self._retries.hurry()
         self._submissions.hurry()
         self._deadlines.by("retry", now)
@@ -649,7 +637,6 @@ class WhiteBox(MulticastProtocol):
         self._queue = PendingQueue()
         self._retries.clear()
         self._early.clear()
-        self._hurry(now)
         self.clock.save(out)
 
     def _is_past(self, state: EntryState) -> bool:
@@ -745,10 +732,6 @@ class WhiteBox(MulticastProtocol):
         self.log.forget_reports(peer)
         self.leadership.on_peer_reset(peer, now)
 
-    def on_clock(self, off: bool, now: int) -> None:
-        super().on_clock(off, now)
-        self.leadership.on_clock(off, now)
-
     def on_tick(self, now: int, out: Outbox) -> int | None:
         told = self.log.tick(now, out) if self.is_member() else None
         return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
@@ -768,9 +751,6 @@ class WhiteBox(MulticastProtocol):
 
     def strict_groups_max(self) -> int | None:
         return 2 if self.quorums.leaders else 1
-
-    def is_member(self) -> bool:
-        return self.leadership.state is not REJOINING
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self.leadership.leaders[group].leader

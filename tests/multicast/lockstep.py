@@ -121,6 +121,12 @@ class Lockstep:
             self.settle()
         self.now = end
 
+    def stand(self, process: ProcessId) -> None:
+        """It stands for election, whether anybody misses the leader or not."""
+        election: Any = self.protocol(process).election
+        election.campaign(self.now, self.engines[process]._out)
+        self._run(process)
+
     def crash(self, process: ProcessId) -> None:
         """For good: its links lose what is under way."""
         self.down.add(process)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import records, wire
 from multicast.engine import Batch, Engine
-from multicast.protocol import ApplicationOutbox, Options, Outbox, PeerError
+from multicast.protocol import ApplicationOutbox, Options, Outbox, PeerError, Saved
 from multicast.records import JournalError, decode_body, scan
 from multicast.types import AppMessage, Topology, new_message_id
 from tests.multicast.scripted import Keeper, Memo, Note, Order, Scripted, changes
@@ -520,7 +521,8 @@ def test_nobody_waits_for_deliveries_from_a_peer_whose_link_breaks_or_forgets() 
     follower = Bench(1)
     follower.start()
     follower.receive(0, Order(8, message(8)))
-    assert not follower.engine.connected(2, up=False) and follower.engine.connected(0, up=False)
+    assert follower.engine.connected(2, up=False) and follower.engine.connected(0, up=False)
+    assert not follower.engine.connected(0, up=False), "it is known"
     follower.run()
     assert asked(follower) == [0]  # nobody else is there, and the link keeps the question
     follower.engine.connected(0, up=True)
@@ -548,6 +550,46 @@ def test_catching_up_is_a_matter_inside_a_group(bench: Bench) -> None:
 
 
 # -- bytes of a peer --------------------------------------------------------------------------------------------------
+
+
+def test_a_sign_of_life_does_not_wait_behind_what_waits_for_the_disk() -> None:
+    class Alive(Note, array_like=True, tag=3):
+        overtakes = True
+
+    class Lively(Scripted):
+        specification = msgspec.structs.replace(Scripted.specification, messages=(Note, Order, Alive))
+
+    engine = Engine(Lively(0, TOPOLOGY), Keeper(), 1)
+    engine.recover([], NOW)
+
+    def script(out: Outbox) -> None:
+        out.put(b"k", b"v")
+        out.send_durable([1], Note("vote"))
+        out.send([1], Note("later"))
+        out.send([1], Alive("here"))
+
+    engine.protocol.script = script  # type: ignore[attr-defined]
+    engine.submit(AppMessage(b"m" * 16, (), b"", 0))
+    batch = engine.run(NOW)
+    assert [engine.codec.decode(data)[1].text for _, data in batch.sends] == ["here"]
+    engine.flushed(batch.number)
+    assert [engine.codec.decode(data)[1].text for _, data in engine.take_sends()] == ["vote", "later"]
+
+
+def test_timers_start_when_everything_is_replayed() -> None:
+    clock = iter([NOW + 9_000_000])
+    started: list[int] = []
+
+    class Timed(Scripted):
+        def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
+            started.append(now)
+
+        def on_tick(self, now: int, out: Outbox) -> int:
+            started.append(now)
+            return now + 1
+
+    batch = Engine(Timed(0, TOPOLOGY), Keeper(), 1).recover(iter([]), NOW, clock=lambda: next(clock))
+    assert set(started) == {NOW + 9_000_000} and batch.wake_at == NOW + 9_000_001
 
 
 @given(st.binary(max_size=40))

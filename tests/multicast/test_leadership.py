@@ -17,10 +17,14 @@ from multicast.parts.ballots import (
     PROMISED,
     REJOINING,
     TRANSITIONS,
+    Agreed,
+    Doubt,
     Heartbeat,
     Joined,
+    LeaderIs,
     Nack,
     NewLeader,
+    Pulse,
     State,
     Vote,
 )
@@ -86,13 +90,17 @@ class Member:
     def heard(self, heartbeat: Heartbeat, out: Outbox) -> None:
         self.said.append("heard")
 
+    def leaders_changed(self, now: int) -> None:
+        self.said.append("leaders changed")
+
 
 class Group:
-    """Three members; nothing moves by itself. cut: links whose messages are lost."""
+    """Three members; nothing moves by itself. cut: links whose messages are lost. lost: what other groups are told."""
 
     def __init__(self, to_all: bool = False):
         self.now = 0
         self.cut: set[tuple[ProcessId, ProcessId]] = set()
+        self.lost: list[tuple[ProcessId, Any]] = []
         self.members = {p: Member(p, to_all) for p in TOPOLOGY.groups[0]}
         self.settle()
 
@@ -111,8 +119,18 @@ class Group:
             if not under_way:
                 return
             sender, to, message = under_way.popleft()
-            if (sender, to) not in self.cut:
+            if to not in self.members:
+                self.lost.append((to, message))
+            elif (sender, to) not in self.cut:
                 self.members[to].handlers[type(message)].call(sender, message, self.now, self.members[to].out)
+
+    def live(self, us: int) -> None:
+        """Let time pass; messages take none."""
+        for now in range(self.now, self.now + us + 1, OPTIONS.heartbeat_us // 4):
+            self.now = now
+            for pid, member in self.members.items():
+                self[pid].tick(self.now, member.out)
+            self.settle()
 
     def campaign(self, pid: ProcessId) -> None:
         self[pid].campaign(self.now, self.members[pid].out)
@@ -137,7 +155,8 @@ def test_a_quorum_is_brought_into_one_state(to_all: bool) -> None:
     group.campaign(1)
     assert group.states() == [LEADER, LEADER, FOLLOWER]
     assert group.members[1].words == group.members[2].words == ["a", "b"]
-    assert group.members[1].said == group.members[2].said[-2:] == ["ended", "confirmed"]
+    said = {p: [what for what in group.members[p].said if what != "leaders changed"] for p in (1, 2)}
+    assert said[1] == said[2][-2:] == ["ended", "confirmed"]
 
 
 def test_without_a_quorum_of_votes_nobody_leads() -> None:
@@ -179,6 +198,103 @@ def test_a_candidate_first_fetches_what_a_voter_has_delivered() -> None:
     assert group[1].state == LEADER
 
 
+PATIENCE = 2 * OPTIONS.election_timeout_us
+
+
+def isolate(*pids: ProcessId) -> set[tuple[ProcessId, ProcessId]]:
+    return {pair for p in pids for q in TOPOLOGY.groups[0] for pair in ((p, q), (q, p)) if p != q}
+
+
+def test_who_alone_misses_the_leader_deposes_nobody() -> None:
+    group = Group()
+    group.cut = {(0, 2)}
+    group.live(5 * PATIENCE)
+    assert group.states() == [LEADER, FOLLOWER, FOLLOWER]
+    assert {group[p].promised for p in range(3)} == {Ballot(1, 0)}
+
+
+@pytest.mark.parametrize("to_all", [False, True])
+def test_when_a_quorum_misses_the_leader_another_one_leads(to_all: bool) -> None:
+    group = Group(to_all)
+    group.live(OPTIONS.heartbeat_us)
+    group.cut = isolate(0)
+    group.live(2 * PATIENCE)
+    assert sorted(group.states()[1:]) == [FOLLOWER, LEADER]
+
+
+def test_a_quorum_that_agreed_long_ago_does_not_count() -> None:
+    group = Group()
+    group.live(OPTIONS.heartbeat_us)
+    group.cut = isolate(0, 1) | {(0, 2)}
+    group.live(PATIENCE)
+    question = group[2]._question
+    group[2]._on_agreed(1, Agreed(Ballot(1, 0), question - 1), group.now, group.members[2].out)
+    assert group[2].state is FOLLOWER, "an answer to another question"
+    group[2].heard(group.now)
+    group[2]._on_agreed(1, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
+    assert group[2].state is FOLLOWER, "it has heard its leader since"
+
+
+def test_a_leader_that_nobody_answers_has_no_majority_and_is_missed_though_it_is_heard() -> None:
+    group = Group()
+    group.live(OPTIONS.heartbeat_us)
+    assert group[0].has_majority and not group[1].has_majority
+    group.cut = {(1, 0), (2, 0)}
+    group.live(OPTIONS.election_timeout_us + 2 * OPTIONS.heartbeat_us)
+    assert not group[0].has_majority
+    group.live(2 * PATIENCE)
+    assert sorted(group.states()[1:]) == [FOLLOWER, LEADER]
+    group.cut = set()
+    group.live(PATIENCE)
+    assert group[0].state is FOLLOWER
+
+
+def test_the_first_leader_has_a_majority_once_it_was_answered() -> None:
+    group = Group()
+    assert group[0].state is LEADER and not group[0].has_majority
+    group.live(OPTIONS.heartbeat_us)
+    assert group[0].has_majority
+
+
+def test_a_lost_connection_shortens_patience_with_a_leader_that_is_silent() -> None:
+    group = Group()
+    group.live(OPTIONS.heartbeat_us)
+    group.cut = isolate(0)
+    for p in (1, 2):
+        group[p].on_connected(0, False, group.now)
+    group.live(OPTIONS.election_timeout_us // 2)
+    assert sorted(group.states()[1:]) == [FOLLOWER, LEADER]
+
+
+def test_a_lost_connection_is_no_evidence() -> None:
+    """Its leader is heard all the while, by other ways, or by a connection that came back at once."""
+    group = Group()
+    group.live(OPTIONS.heartbeat_us)
+    for p in (1, 2):
+        group[p].on_connected(0, False, group.now)
+    group.live(5 * PATIENCE)
+    assert group.states() == [LEADER, FOLLOWER, FOLLOWER]
+
+
+def test_who_was_never_heard_may_be_about_to_start() -> None:
+    group = Group()
+    group[1].on_connected(0, False, 0)
+    group.cut = isolate(0)
+    group.live(OPTIONS.election_timeout_us // 2)
+    assert group.states() == [LEADER, FOLLOWER, FOLLOWER]
+
+
+def test_who_begins_to_lead_tells_everybody_and_they_ask_again() -> None:
+    group = Group()
+    group.cut = isolate(0)
+    group.campaign(1)
+    assert group.members[1].said.count("leaders changed") == group.members[2].said.count("leaders changed") == 1
+    assert (3, LeaderIs(Ballot(2, 1))) in group.lost
+    group[2].learn_leader(1, Ballot(1, 3), group.now, 3)
+    group[2].learn_leader(0, Ballot(2, 1), group.now, 1)
+    assert group.members[2].said.count("leaders changed") == 1, "that was known"
+
+
 def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
     group = Group()
     group.cut = {(2, 0), (0, 2)}
@@ -218,6 +334,12 @@ def test_a_restarted_leader_waits_or_stands_again() -> None:
     again = Member(0, saved=Saved(group.members[0].disk, first=False))
     assert again.leadership.state == PROMISED and again.leadership.role() == "recovering"
     again.leadership.tick(OPTIONS.election_timeout_us, again.out)
+    assert [type(message) for _, message, _ in again.out.sends] == [Doubt]
+    doubt, again.out.sends = again.out.sends[0][1], []
+    group.members[1].handlers[Doubt].call(0, doubt, OPTIONS.election_timeout_us, group.members[1].out)
+    [(_, agreed, _)] = group.members[1].out.sends
+    assert isinstance(agreed, Agreed), "whom it followed does not lead if it asks"
+    again.handlers[Agreed].call(1, agreed, OPTIONS.election_timeout_us, again.out)
     assert again.leadership.promised == Ballot(2, 0)
     assert [type(message) for _, message, _ in again.out.sends] == [Vote, NewLeader]
 
@@ -231,8 +353,12 @@ def test_who_lost_its_disk_promises_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [NewLeader(Ballot(9, 2), 0), Heartbeat(Ballot(9, 2), 0, False), State(Ballot(9, 2), 0, [])]
-)
+    "message",
+    [
+        NewLeader(Ballot(9, 2), 0), Heartbeat(Ballot(9, 2), 0, False), State(Ballot(9, 2), 0, []),
+        Pulse(Ballot(9, 2), True),
+    ],
+)  # fmt: skip
 def test_nobody_speaks_for_another_leader(message: Any) -> None:
     group = Group()
     with pytest.raises(PeerError, match="somebody else's ballot"):

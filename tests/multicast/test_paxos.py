@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multicast.parts import paxos
-from multicast.parts.ballots import Heartbeat
+from multicast.parts.ballots import Agreed, Doubt, Heartbeat
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Accept, Chosen, Paxos
 from multicast.protocol import Application, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
@@ -208,7 +208,7 @@ def test_a_new_leader_that_is_far_behind_holds_all_that_it_proposes_again() -> N
     world.crash(0)
     drop(world, 2)
     world.cut = {(1, 2)}
-    world.protocol(1).paxos.on_clock(True, world.now)
+    world.protocol(1).paxos.election.on_clock(True, world.now)
     while not world.links[(1, 2)]:  # the promise that it answers with
         world.advance(100_000)
     world.cut = set()
@@ -350,8 +350,12 @@ def test_a_restarted_leader_leads_only_in_a_new_ballot() -> None:
         part.on_start(saved, 0, out)
         saved.update({k: v for k, v, _ in out.changes if v is not None})
     assert part.role() == paxos.FOLLOWER
+    out.sends.clear()
     part.tick(SECOND, out)
-    assert {m.ballot for _, m, _ in out.sends} == {Ballot(2, 0)}
+    [(_, doubt, _)] = out.sends
+    assert doubt == Doubt(Ballot(1, 0), doubt.question), "it asks, and does not lead"
+    part.on_message(2, Agreed(Ballot(1, 0), doubt.question), SECOND, out)
+    assert part.promised == Ballot(2, 0)
 
 
 def test_a_follower_does_not_propose() -> None:

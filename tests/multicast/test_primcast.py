@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from multicast.engine import Engine
-from multicast.parts.ballots import NewLeader
+from multicast.parts.ballots import Agreed, Doubt, NewLeader
 from multicast.parts.delivered import Known
 from multicast.parts.payloads import Want
 from multicast.parts.submissions import Copies
@@ -394,6 +394,8 @@ def test_a_restarted_primary_does_not_lead_in_its_old_epoch() -> None:
     assert again.role() == "recovering"
     out = Outbox()
     again.on_tick(world.now + SECOND, out)
+    [doubt] = [m for _, m, _ in out.sends if type(m) is Doubt]
+    again.on_message(1, Agreed(Ballot(1, 0), doubt.question), world.now + SECOND, out)
     assert [m.ballot for _, m, _ in out.sends if type(m) is NewLeader] == [Ballot(2, 0)]
 
 

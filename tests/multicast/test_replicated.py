@@ -291,6 +291,7 @@ def test_who_leads_already_goes_on_after_taking_over_a_state(
     step_until(world, 0, 2, lambda: lagging._transfer._waiting is not None)
     world.reading = True
     world.lose_link(1, 2)
+    world.stand(2)
     step_until(world, 1, 2, lambda: lagging.paxos.leading)
     assert (lagging.role(), lagging.log.instance, lagging.deliveries.position) == ("recovering", 1, 0)
     world.cut = {(1, 2)}

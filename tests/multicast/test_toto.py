@@ -65,7 +65,7 @@ def test_when_nothing_is_pending_only_heartbeats_are_sent(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Toto, "on_message", spy)
     one.advance(3 * SECOND)
-    assert {kind.__name__ for kind in heard} == {"Alive", "Heartbeat"}
+    assert {kind.__name__ for kind in heard} == {"Alive", "Heartbeat", "Pulse", "Echo"}
     assert all(not one.protocol(p).view.everything() or not one.protocol(p)._is_busy() for p in range(6))
 
 

@@ -278,8 +278,7 @@ def deposed_before_its_own_deliver(protocol: type[OwnDeliverOverALink]) -> list[
     world.settle()
     world.cut = {(0, 1), (0, 2)}
     world.settle()
-    world.now += 3 * SECOND
-    world._run(1)  # stands for election; its quorum is 1 and 2, because the vote of 0 does not reach it
+    world.stand(1)  # its quorum is 1 and 2, because the vote of 0 does not reach it
     while world.protocol(1).leadership.joined.leader != 1:
         assert world.step(1, 2) or world.step(2, 1)
     while world.protocol(2).leadership.joined.leader != 1:
@@ -290,9 +289,7 @@ def deposed_before_its_own_deliver(protocol: type[OwnDeliverOverALink]) -> list[
     assert world.delivered(0) == [] and world.protocol(0).entries[first.id].phase == ACCEPTED
     world.crash(1)
     world.cut = set()
-    world.now += 3 * SECOND
-    world.protocol(2).leadership._timer.restart(world.now)
-    world._run(0)
+    world.stand(0)
     world.settle()
     assert world.protocol(0).role() == "leader"
     second = world.message(0)
@@ -398,8 +395,8 @@ def test_a_leader_cut_off_by_a_dead_candidates_ballot_must_hear_of_it(protocol: 
     world = Lockstep(Topology.grid(1, 3), protocol)
     world.settle()
     world.cut = {(0, 2), (2, 0), (1, 2)}
-    while world.protocol(1).leadership.promised == world.protocol(0).leadership.promised:
-        world.advance(SECOND // 10)
+    world.stand(2)
+    world.settle()
     assert world.protocol(0).role() == "leader" and world.protocol(1).leadership.promised.leader == 2
     world.crash(2)
     world.cut = set()

@@ -223,8 +223,8 @@ class DuplicateFiltered(WhiteBox):
 
 @rewrite(
     "_campaign_if_due",
-    "self.campaign(now, out)",
-    "self.wait(now) if self.state is PROMISED else self.campaign(now, out)",
+    "self._ask(now, out)",
+    "self.wait(now) if self.state is PROMISED else self._ask(now, out)",
     part="leadership",
 )
 class WaitsForItsCandidate(WhiteBox):
