@@ -29,7 +29,7 @@ import msgspec
 
 from multicast.discipline import Discipline
 from multicast.records import Delivered
-from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import FINAL, AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 
 class PeerError(Exception):
@@ -207,8 +207,10 @@ class Handler(NamedTuple):
 
 
 class Electing(Protocol):
-    """What a protocol has that elects leaders; the methods are those of `MulticastProtocol`."""
+    """What a protocol has that elects leaders; the methods are those of `MulticastProtocol`. promised: the highest
+    ballot in which this process would take part."""
 
+    promised: Ballot
     has_majority: bool
 
     @property

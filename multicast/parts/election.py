@@ -144,7 +144,7 @@ class Election(Generic[V]):
         self._portion_bytes = options.portion_bytes
         self._position = position
         self._bytes_of = bytes_of
-        self._timer = LeaderTimer(options.election_timeout_us, rng)
+        self._timer = LeaderTimer(options.election_timeout_us, rng, options.heartbeat_us)
         self._away: set[ProcessId] = set()
         self._question = self._unanswered = 0
         self._unanswered_max = options.election_timeout_us // options.heartbeat_us

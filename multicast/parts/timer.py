@@ -9,23 +9,26 @@ import random
 
 _HAND_OVER = 0.1
 """Patience with a leader that asks to be relieved, as a share of the usual one."""
-_CUT_OFF = 0.2
-"""With one that was heard, and to which there is no connection any more. It still takes so long a silence."""
+_CUT_OFF = 0.25
+"""With one that was heard, and to which there is no connection any more: so long a silence it still takes, and
+`_BEATS_MISSED` heartbeats, so that a connection that comes back costs nothing."""
+_BEATS_MISSED = 2
 _ASKED_AGAIN = 0.1
 """Between two questions whether others miss the leader, too."""
 _RELUCTANCE = 4
 
 
 class LeaderTimer:
-    """timeout_us: silence of `timeout_us` to twice that lets `due` return True. reluctant: this process should not
-    lead (`MulticastProtocol.on_clock`), and waits four times as long. cut_off: there is no connection to the leader: a
-    hint that it is dead."""
+    """timeout_us: silence of `timeout_us` to twice that lets `due` return True. heartbeat_us: how often a leader is
+    heard at least. reluctant: this process should not lead (`MulticastProtocol.on_clock`), and waits four times as
+    long. cut_off: there is no connection to the leader: a hint that it is dead."""
 
-    __slots__ = ("_heard", "_last", "_not_before", "_patience", "_relieving", "_rng", "_share", "cut_off",
-                 "reluctant", "timeout_us")  # fmt: skip
+    __slots__ = ("_cut_off_share", "_heard", "_last", "_not_before", "_patience", "_relieving", "_rng", "_share",
+                 "cut_off", "reluctant", "timeout_us")  # fmt: skip
 
-    def __init__(self, timeout_us: int, rng: random.Random):
+    def __init__(self, timeout_us: int, rng: random.Random, heartbeat_us: int = 0):
         self.timeout_us = timeout_us
+        self._cut_off_share = min(1.0, max(_CUT_OFF, _BEATS_MISSED * heartbeat_us / timeout_us))
         self._rng = rng
         self._last = self._not_before = 0
         self._share = 1.0
@@ -60,7 +63,7 @@ class LeaderTimer:
     def _hurry(self) -> float:
         """The share of its patience that this process has with a leader to which there is no connection: it has to have
         been heard before, or it may be about to start."""
-        return _CUT_OFF if self.cut_off and self._heard else 1.0
+        return self._cut_off_share if self.cut_off and self._heard else 1.0
 
     @property
     def deadline(self) -> int:

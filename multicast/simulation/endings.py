@@ -8,7 +8,10 @@
    and after a quiet time, on a network with known delay, probes to each group, to all of them and to some are sent,
    each twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not
    recovered: it lives on being asked, on catching up, or on retries.
-3. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
+3. *Leaders stay*, in a part of the runs with faults: one who does not lead restarts, another one does not hear its
+   leader for long, connections break, the leader's disk is slow beyond every timer. None of that may cost a group its
+   leader.
+4. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
    a calm run.)
 
@@ -28,7 +31,7 @@ from multicast.records import Delivered
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
-from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Topology
+from multicast.types import FINAL, AppMessage, Ballot, GroupId, ProcessId, Topology
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -169,6 +172,8 @@ class Endings:
             if not self._settle(dead, quiet=False):
                 return
         self._judge_latency(dead)
+        if injector is not None and not dead and not world.violations and rng.random() < 0.5:
+            self._keep_leaders()
         if injector is not None and not world.violations:
             self._restart_everything()
 
@@ -269,6 +274,68 @@ class Endings:
         clocks = [clock for node in up if (clock := node.protocol.real_clock(node.clock()))]
         apart_us = max(clocks) - min(clocks) if clocks else 0
         return promised_us(self._specification, self._options, apart_us)
+
+    # -- leaders stay -------------------------------------------------------------------------------------------------
+
+    def _keep_leaders(self) -> None:
+        """What is no reason for a change of leaders, one after the other, in one group."""
+        world, rng = self._world, self._rng
+        members = world.topology.groups[rng.choice(list(world.topology.groups))]
+        before = self._ballots()
+        off = any(node.protocol.clock_off for node in world.nodes.values())
+        if off or len(members) < 3 or members[0] not in before:
+            return
+        leader = max(before[p] for p in members).leader
+        other, deaf = rng.sample([p for p in members if p != leader], 2)
+        disturbances = (
+            ("other_restarts", other, self._restart_one), ("leader_unheard", deaf, self._deafen),
+            ("links_break", leader, self._break_links), ("leaders_disk", leader, self._slow_disk),
+        )  # fmt: skip
+        for kind, victim, disturb in disturbances:
+            self._tell(kind, (victim,))
+            disturb(victim, leader)
+            world.run_for(3 * self._timeout_us)
+            if not self._settle((), quiet=False):
+                return
+            if self._ballots() != before:
+                text = f"a leader was deposed: {before}, and after {kind} at process {victim}: {self._ballots()}"
+                world.report("leaders", text)
+                return
+
+    def _ballots(self) -> dict[ProcessId, Ballot]:
+        """What each process has promised, where leaders are elected."""
+        elections = {pid: node.protocol.election for pid, node in self._world.nodes.items()}
+        return {pid: election.promised for pid, election in elections.items() if election is not None}
+
+    def _restart_one(self, victim: ProcessId, leader: ProcessId) -> None:
+        self._world.crash(victim)
+        self._begin_again((victim,), self._rng.choice((0, self._timeout_us)))
+
+    def _deafen(self, victim: ProcessId, leader: ProcessId) -> None:
+        """The leader does not reach it, and cannot be dialled; the other way, and with others, all is well."""
+        pair = [(leader, victim)] if leader != victim else []
+        self._world.network.block(pair)
+        self._world.run_for(3 * self._timeout_us)
+        self._world.network.unblock(pair)
+
+    def _break_links(self, victim: ProcessId, leader: ProcessId) -> None:
+        """All of the leader's, which come back soon."""
+        timeout_us: int = getattr(self._options, "election_timeout_us", 0)
+        soon = (timeout_us // 20, timeout_us // 10)
+        network = self._world.network
+        network.conditions = msgspec.structs.replace(network.conditions, reconnect_us=soon)
+        for pid in self._world.topology.processes:
+            if pid != victim:
+                self._world.network.reset(pid, victim)
+                self._world.network.reset(victim, pid)
+
+    def _slow_disk(self, victim: ProcessId, leader: ProcessId) -> None:
+        """Syncs take longer than anybody's patience, and there is always one to wait for."""
+        self._world.slow_disk(victim, 3 * self._timeout_us)
+        for _ in range(6):
+            self._judged.multicast(victim, tuple(self._world.topology.groups))
+            self._world.run_for(self._timeout_us)
+        self._world.slow_disk(victim, 0)
 
     # -- everything restarts ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,65 @@
+"""Bugs by which leaders change without need (parts.election): they cost time and nothing else. See
+`multicast.simulation.endings`, "Leaders stay"."""
+
+from __future__ import annotations
+
+from multicast.parts.ballots import Pulse
+from multicast.parts.election import Election
+from multicast.parts.timer import LeaderTimer
+from multicast.protocols.ft_skeen import FtSkeen
+from multicast.protocols.primcast import PrimCast
+from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.protocols.white_box import WhiteBox
+from multicast.simulation.runner import Settings
+from multicast.types import ProcessId
+from tests.planted import Planted
+from tests.planted.rewriting import rewrite
+
+TWO_GROUPS = Settings(profile="faults", size="small", groups=2, replicas=3)
+
+
+@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part=Election)
+class StandsUnasked(WhiteBox):
+    """Whose patience ends stands for election at once: one that only it cannot hear is deposed."""
+
+
+@rewrite("_on_doubt", "sender == self.promised.leader or self._timer.misses(now)", "True", part=Election)
+class AgreesWithEverybody(PrimCast):
+    """Whoever is asked agrees, though it hears its leader."""
+
+
+@rewrite("restore", "self.wait(now, _RESTARTED if led else 1.0)", "self.wait(now, 0.001)", part=Election)
+@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part=Election)
+class RestartDeposes(FtSkeen):
+    """A restarted process stands for election before it has heard anybody."""
+
+
+@rewrite("misses", "now >= self._last", "self.cut_off or now >= self._last", part=LeaderTimer)
+@rewrite(
+    "deadline",
+    "patience = int(self._patience * self._hurry)",
+    "patience = 0 if self.cut_off else self._patience",
+    part=LeaderTimer,
+)
+class HintIsEvidence(WhiteBox):
+    """A connection that breaks is as good as a leader's death."""
+
+
+class HeldPulse(Pulse, array_like=True, tag=115, gc=False):
+    """Waits its turn."""
+
+    overtakes = False
+
+
+@rewrite("_beat", "Pulse(self.promised, obeyed)", "HeldPulse(self.promised, obeyed)", part=Election)
+class PulseBehindTheDisk(PrimCast):
+    """A leader's signs of life wait for its disk."""
+
+
+PLANTED = (
+    Planted(StandsUnasked, TWO_GROUPS),
+    Planted(AgreesWithEverybody, TWO_GROUPS),
+    Planted(RestartDeposes, TWO_GROUPS),
+    Planted(HintIsEvidence, TWO_GROUPS),
+    Planted(PulseBehindTheDisk, TWO_GROUPS),
+)
