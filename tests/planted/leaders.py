@@ -3,27 +3,25 @@
 
 from __future__ import annotations
 
-from multicast.parts.ballots import Pulse
+from multicast.engine import Engine
 from multicast.parts.election import Election
 from multicast.parts.timer import LeaderTimer
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
-from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.runner import Settings
-from multicast.types import ProcessId
 from tests.planted import Planted
 from tests.planted.rewriting import rewrite
 
 TWO_GROUPS = Settings(profile="faults", size="small", groups=2, replicas=3)
 
 
-@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part=Election)
+@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part="leadership")
 class StandsUnasked(WhiteBox):
     """Whose patience ends stands for election at once: one that only it cannot hear is deposed."""
 
 
-@rewrite("_on_doubt", "sender == self.promised.leader or self._timer.misses(now)", "True", part=Election)
+@rewrite("_on_doubt", "sender == self.promised.leader or self._timer.misses(now)", "True", part="leadership")
 class AgreesWithEverybody(PrimCast):
     """Whoever is asked agrees, though it hears its leader."""
 
@@ -45,14 +43,8 @@ class HintIsEvidence(WhiteBox):
     """A connection that breaks is as good as a leader's death."""
 
 
-class HeldPulse(Pulse, array_like=True, tag=115, gc=False):
-    """Waits its turn."""
-
-    overtakes = False
-
-
-@rewrite("_beat", "Pulse(self.promised, obeyed)", "HeldPulse(self.promised, obeyed)", part=Election)
-class PulseBehindTheDisk(PrimCast):
+@rewrite("_send", 'if not getattr(message, "overtakes", False):', "if True:")
+class PulseBehindTheDisk(Engine):
     """A leader's signs of life wait for its disk."""
 
 
@@ -61,5 +53,5 @@ PLANTED = (
     Planted(AgreesWithEverybody, TWO_GROUPS),
     Planted(RestartDeposes, TWO_GROUPS),
     Planted(HintIsEvidence, TWO_GROUPS),
-    Planted(PulseBehindTheDisk, TWO_GROUPS),
+    Planted(PrimCast, TWO_GROUPS, host=(PulseBehindTheDisk,)),
 )
