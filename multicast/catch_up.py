@@ -12,20 +12,20 @@ RETRY_US = 1_000_000
 
 
 class CatchUp:
-    """Of process `self_id`, one of `members`."""
+    """Of process `self_id`, one of `members`. away: peers to which there is no connection."""
 
     def __init__(self, self_id: ProcessId, members: tuple[ProcessId, ...]):
         self._self_id = self_id
         self._members = members
         self._asked: tuple[ProcessId, int] | None = None
-        self._away: set[ProcessId] = set()
+        self.away: set[ProcessId] = set()
 
     def connected(self, peer: ProcessId, up: bool) -> bool:
         """Whether there is a connection to this peer. Returns whether another one should be asked instead."""
         if up:
-            self._away.discard(peer)
+            self.away.discard(peer)
             return False
-        self._away.add(peer)
+        self.away.add(peer)
         return self._asked is not None and self._asked[0] == peer
 
     def ask(self, peer: ProcessId, now: int) -> ProcessId | None:
@@ -33,7 +33,7 @@ class CatchUp:
         that was asked."""
         if self._asked is not None and now - self._asked[1] < RETRY_US:
             return None
-        if peer in self._away:
+        if peer in self.away:
             peer = self._next_after(peer)
         self._asked = (peer, now)
         return peer
@@ -57,4 +57,4 @@ class CatchUp:
         """The next other member that is connected; the same one if there is none."""
         first = self._members.index(peer) + 1
         around = (*self._members[first:], *self._members[:first])
-        return next((p for p in around if p != self._self_id and p not in self._away), peer)
+        return next((p for p in around if p != self._self_id and p not in self.away), peer)

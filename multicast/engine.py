@@ -101,7 +101,6 @@ class Engine:
         self._flush_positions: deque[tuple[int, int]] = deque()
         self._stable = self._stable_told = 0
         self._journaled_completed = 0
-        self._away: set[ProcessId] = set()
         self._catch_up = CatchUp(self.self_id, protocol.topology.groups[protocol.group])
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -201,10 +200,9 @@ class Engine:
     def connected(self, peer: ProcessId, up: bool) -> bool:
         """Whether there is a connection to this peer; if not, what is sent to it waits. Returns whether that is a
         reason to `run`."""
-        if up != (peer in self._away):
+        if up != (peer in self._catch_up.away):
             return False
-        (self._away.discard if up else self._away.add)(peer)
-        self._inputs.append((_CONNECTED, peer, up, None))
+        self._inputs.append((_CONNECTED, peer, up, self._catch_up.connected(peer, up)))
         return True
 
     def feed(self, peer: ProcessId, deliveries: list[tuple[records.Delivered, bytes | None]], more: bool) -> None:
@@ -302,7 +300,7 @@ class Engine:
             self._app_out.submit(a)
         elif kind == _CONNECTED:
             self.protocol.on_connected(a, b, now)
-            if self._catch_up.connected(a, b) and not self._catch_up.alone_with(a):
+            if c and not self._catch_up.alone_with(a):
                 self._ask_for_deliveries(self._catch_up.ask_instead_of(a, now))
         else:
             if self.discipline is not None:
