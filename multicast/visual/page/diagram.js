@@ -9,7 +9,7 @@ import { tip } from "./tips.js";
 import { processName } from "./words.js";
 
 const SINGLE_ARROWS_MAX = 900;
-const PAD = 26;
+const PAD = 40;
 const FOLLOW_AT = 0.66;
 const MAIL_WIDTH = 280;
 const LARGE = 1800;

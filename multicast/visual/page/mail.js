@@ -54,7 +54,7 @@ function arranged(links, diagram, left) {
     letters.forEach((link, number) => {
       const row = number % rows;
       const text = letterText(link);
-      const width = (diagram.letter + 0.4) * text.length + 10;
+      const width = (diagram.letter + 1.2) * text.length + 10;
       found.push({ ...link, head: link.queue[0], text, width, left: ends[row], y: lanes.y.get(to) + (row - (rows - 1) / 2) * (HEIGHT + GAP) });
       ends[row] += width + GAP;
     });
@@ -62,7 +62,8 @@ function arranged(links, diagram, left) {
   return found;
 }
 
-function letterText({ head, from, queue, cut }) {
+function letterText({ from, queue, cut }) {
+  const head = queue[0];
   const name = head.about?.length ? head.about.join(" ") : head.type;
   const more = queue.length > 1 ? ` +${queue.length - 1}` : "";
   return `${cut ? "⊘ " : ""}${name.slice(0, 8)} ←${processName(from)}${more}`;

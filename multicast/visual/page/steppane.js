@@ -34,11 +34,11 @@ function effects(recording, lines, step) {
       const wait = send.durable ? ", once what it wrote is on its disk" : "";
       found.push([`sends ${send.type}${names && names !== "–" ? ` of ${shortened(names, 40)}` : ""} to ${list(send.to.map(processName))}${wait}`, "sends"]);
     }
-    const written = (line.puts?.length ?? 0) + (line.deletes?.length ?? 0);
-    if (written) found.push([`writes ${plural(written, "record")} to its journal`, "writes"]);
     if (line.refused) found.push([`refuses: ${line.refused}`, "problem"]);
     if (line.raised) found.push([`fails: ${line.raised}`, "problem"]);
   }
+  const written = lines.reduce((sum, line) => sum + (line.puts?.length ?? 0) + (line.deletes?.length ?? 0), 0);
+  if (written) found.push([`writes ${plural(written, "record")} to its journal`, "writes"]);
   const differences = lines.filter((line) => line.changed).flatMap((line) => changedIn(recording, line, step));
   return found.length + differences.length > 0 && h("ul", { class: "effects" },
     found.slice(0, SHOWN).map(([text, kind]) => h("li", { class: kind }, text)),
@@ -77,7 +77,7 @@ export function drawCode(pane, app) {
   show(pane, handlers.length
     ? handlers.map((handler) => [
         h("p", { class: "place" }, h("b", {}, handler.name), h("span", { class: "quiet" }, ` ${handler.file}:${handler.line}`)),
-        h("pre", { class: "code", tabindex: 0, "aria-label": `Source of ${handler.name}` }, (handler.source ?? "").split("\n").map((text, number) =>
+        h("pre", { class: "code", tabindex: 0, "aria-label": `Source of ${handler.name}` }, (handler.source ?? "").trimEnd().split("\n").map((text, number) =>
           h("span", { class: "line" }, h("span", { class: "number" }, String(handler.line + number)), h("code", {}, highlightPython(text), "\n")))),
       ])
     : h("p", { class: "empty" }, app.step ? "No handler of the protocol ran in this step." : "The code that runs stands here, step by step."));
