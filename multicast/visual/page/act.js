@@ -62,8 +62,10 @@ const ON_PROCESS = [
 
 function faults(app, process, on) {
   const status = app.recording.status(process, app.step);
+  const delta = app.recording.deltaUs || 1000;
+  const wait = h("button", { disabled: !app.canAct, "data-key": "wait", onclick: () => on.act(["wait", Math.round(delta / 2)]) }, "Let ½ δ pass");
   return h("div", { class: "buttons" }, ON_PROCESS.filter(([, , when]) => when.includes(status)).map(([kind, text]) => h("button", {
-    disabled: !app.canAct, "data-key": `${kind}-${process}`, onclick: () => on.act([kind, process]) }, text)));
+    disabled: !app.canAct, "data-key": `${kind}-${process}`, onclick: () => on.act([kind, process]) }, text)), wait);
 }
 
 function links(app, process, on) {

@@ -2,7 +2,7 @@
 
 /** [fragment without #, step or null]. */
 export function readAddress() {
-  const text = decodeURI(location.hash).replace(/^#/, "");
+  const text = location.hash.replace(/^#/, "");
   const found = text.match(/^(.*?)(?:&at=(\d+))?$/);
   return [found[1], found[2] === undefined ? null : Number(found[2])];
 }

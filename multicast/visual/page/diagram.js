@@ -13,6 +13,7 @@ const PAD = 40;
 const FOLLOW_AT = 0.66;
 const MAIL_WIDTH = 280;
 const LARGE = 1800;
+const FIRST_ZOOM_MAX = 2;
 
 export class Diagram {
   /** on: { step(k), process(p, element), deliver(from, to) } */
@@ -74,12 +75,18 @@ export class Diagram {
     this.draw(this.app);
   }
 
+  /** A short run has all the room there is. */
+  firstZoom() {
+    const room = this.width - LEFT - 2 * PAD - (this.app.live ? MAIL_WIDTH / 2 : 0);
+    return this.axis.total ? Math.max(1, Math.min(FIRST_ZOOM_MAX, room / this.axis.total)) : 1;
+  }
+
   /** The place of the playhead in the window depends on the step and the zoom alone, so stepping back shows the same. */
   place(k) {
     const room = this.width - LEFT;
-    const free = this.app.live ? Math.max(0.4 * room, room - MAIL_WIDTH) : room;
-    const all = this.axis.total * k + 2 * PAD <= free;
-    const at = this.app.live ? free : FOLLOW_AT * room;
+    const free = this.app.live ? room - MAIL_WIDTH / 2 : room;
+    const all = this.axis.total * k + 2 * PAD <= free + 1;
+    const at = this.app.live ? Math.max(0.4 * room, room - MAIL_WIDTH) : FOLLOW_AT * room;
     const x = all ? PAD : Math.min(PAD, at - this.axis.ofStep(this.app.step) * k);
     this.following = true;
     d3.select(this.svg).call(this.zoom.transform, d3.zoomIdentity.translate(x, 0).scale(k));
@@ -106,7 +113,7 @@ export class Diagram {
     this.width = this.container.clientWidth || 800;
     if (this.recording?.header !== recording.header) {
       this.transform = d3.zoomIdentity;
-      this.following = true;
+      this.following = this.fresh = true;
     }
     const kind = app.view.axis;
     if (this.recording !== recording || this.axis?.kind !== kind) {
@@ -117,6 +124,8 @@ export class Diagram {
     this.recording = recording;
     this.lanes = lanes(recording, this.container.clientHeight || 400);
     this.height = Math.max(this.lanes.height, this.container.clientHeight);
+    if (this.fresh) this.transform = d3.zoomIdentity.scale(this.firstZoom());
+    this.fresh = false;
     const x = this.x(this.axis.ofStep(app.step));
     if (this.following || (app.step !== this.step && (x < LEFT + 8 || x > this.width - 60))) this.place(this.transform.k);
     this.step = app.step;
@@ -303,7 +312,7 @@ export class Diagram {
       .attr("class", (process) => `name ${recording.status(process, app.step)}${process === app.process ? " chosen" : ""}`)
       .attr("aria-label", (process) => `process ${process}, ${this.roleOf(process)}`);
     name.select(".process").text(processName);
-    name.select(".role").text((process) => shortRole(this.roleOf(process)));
+    name.select(".role").text((process) => (process < 100 ? shortRole(this.roleOf(process)) : ""));
   }
 
   roleOf(process) {

@@ -22,7 +22,7 @@ export function openDialog(open) {
       problem.textContent = found.message;
     }
   };
-  const file = h("input", { type: "file", id: "trace-file", accept: ".jsonl,.json,.txt", onchange: async () => file.files.length && attempt({ trace: await file.files[0].text() }) });
+  const file = h("input", { type: "file", id: "trace-file", "aria-label": "Trace file", accept: ".jsonl,.json,.txt", onchange: async () => file.files.length && attempt({ trace: await file.files[0].text() }) });
   const field = (name, attributes) => h("label", { class: "number" }, name, h("input", { name, ...attributes }));
   const protocol = h("select", { name: "protocol" });
   const run = h("form", { onsubmit: (event) => {

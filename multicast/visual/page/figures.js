@@ -6,6 +6,7 @@ import { duration, number, processName } from "./words.js";
 
 const ROWS = 60;
 const BAR = 150;
+const CLAIM = 11;
 
 /** on: { highlight(name) } */
 export function drawFigures(pane, app, on) {
@@ -61,15 +62,16 @@ function chart(recording, rows) {
   const claimed = Object.entries(recording.header.latency_delta ?? {}).filter(([, amount]) => typeof amount === "number");
   const most = Math.max(...shown.map((row) => row.times.at(-1) / recording.deltaUs), ...claimed.map(([, amount]) => amount), 1);
   const x = d3.scaleLinear().domain([0, most]).nice().range([0, BAR * 2]);
-  const height = shown.length * 18 + 34;
+  const top = claimed.length * CLAIM + 6;
+  const height = top + shown.length * 18 + 18;
   return h("figure", {}, h("figcaption", {}, "Latency in δ: from the first delivery to the last"),
-    s("svg", { class: "bars", viewBox: `0 0 ${BAR * 2 + 70} ${height}`, role: "img", "aria-label": "Latency of each multicast in δ" },
-      x.ticks(6).map((tick) => s("g", { transform: `translate(${40 + x(tick)} 0)`, class: "tick" }, s("line", { y1: 14, y2: height - 16 }), s("text", { y: height - 4 }, String(tick)))),
-      claimed.map(([name, amount], index) => s("g", { transform: `translate(${40 + x(amount)} 0)`, class: "claim" }, s("line", { y1: 12, y2: height - 16 }), s("text", { y: index % 2 ? 20 : 10, "text-anchor": index ? "start" : "end" }, name.replaceAll("_", " ")))),
+    s("svg", { class: "bars", viewBox: `0 0 ${BAR * 2 + 130} ${height}`, role: "img", "aria-label": "Latency of each multicast in δ" },
+      x.ticks(6).map((tick) => s("g", { transform: `translate(${40 + x(tick)} 0)`, class: "tick" }, s("line", { y1: top, y2: height - 14 }), s("text", { y: height - 3 }, String(tick)))),
+      claimed.map(([name, amount], index) => s("g", { transform: `translate(${40 + x(amount)} 0)`, class: "claim" }, s("line", { y1: CLAIM * index + 2, y2: height - 14 }), s("text", { x: 3, y: CLAIM * (index + 1) - 1 }, `${name.replaceAll("_", " ")} ${number(amount)}`))),
       shown.map((row, index) => {
         const first = x(row.times[0] / recording.deltaUs);
         const last = x(row.times.at(-1) / recording.deltaUs);
-        return s("g", { transform: `translate(40 ${index * 18 + 26})`, class: `bar c${row.one.number % 7}` },
+        return s("g", { transform: `translate(40 ${top + index * 18 + 9})`, class: `bar c${row.one.number % 7}` },
           s("text", { x: -6, y: 4, "text-anchor": "end" }, row.one.name),
           s("rect", { class: "whole", x: 0, y: -1, width: first, height: 2 }), s("rect", { x: first, y: -5, width: Math.max(3, last - first), height: 10, rx: 2 }));
       })));

@@ -20,21 +20,21 @@ export function drawMail(diagram, x) {
     group.append("text").attr("x", 5).attr("y", 4);
     group.on("click", (event, link) => {
       event.preventDefault();
-      if (!link.cut) diagram.on.deliver(link.from, link.to);
+      if (!link.blocked) diagram.on.deliver(link.from, link.to);
     });
     group.on("keydown", (event, link) => {
       if (event.key !== "Enter" && event.key !== " ") return;
       event.preventDefault();
       event.stopPropagation();
-      if (!link.cut) diagram.on.deliver(link.from, link.to);
+      if (!link.blocked) diagram.on.deliver(link.from, link.to);
     });
     return group;
   });
-  letter.attr("class", (link) => `letter ${colourClass(recording, link.head.about ?? [])}${link.cut ? " cut" : ""}${diagram.dim(link.head.about ?? [])}`)
+  letter.attr("class", (link) => `letter ${colourClass(recording, link.head.about ?? [])}${link.blocked ? " blocked" : ""}${diagram.dim(link.head.about ?? [])}`)
     .attr("transform", (link) => `translate(${link.left} ${link.y})`)
-    .attr("aria-label", (link) => `${link.cut ? "The link is cut: " : "Let it arrive: "}${link.head.type} ${(link.head.about ?? []).join(" ")} from process ${link.from} to process ${link.to}`);
+    .attr("aria-label", (link) => `${link.cut ? "The link is cut: " : link.blocked ? "It waits: " : "Let it arrive: "}${link.head.type} ${(link.head.about ?? []).join(" ")} from process ${link.from} to process ${link.to}`);
   letter.select(".behind").attr("visibility", (link) => (link.queue.length > 1 ? "visible" : "hidden"));
-  letter.selectAll("rect").attr("width", (link) => link.width);
+  for (const part of [".behind", ".face"]) letter.select(part).attr("width", (link) => link.width);
   letter.select("text").text((link) => link.text);
   letter.select(".way").attr("d", (link) => {
     const leave = recording.arrows.find((arrow) => arrow.leave.n === link.head.n && arrow.to === link.to);
@@ -53,9 +53,10 @@ function arranged(links, diagram, left) {
     const ends = new Array(rows).fill(left);
     letters.forEach((link, number) => {
       const row = number % rows;
+      const blocked = link.cut || diagram.recording.status(to, diagram.app.step) !== "up";
       const text = letterText(link);
       const width = (diagram.letter + 1.2) * text.length + 10;
-      found.push({ ...link, head: link.queue[0], text, width, left: ends[row], y: lanes.y.get(to) + (row - (rows - 1) / 2) * (HEIGHT + GAP) });
+      found.push({ ...link, blocked, head: link.queue[0], text, width, left: ends[row], y: lanes.y.get(to) + (row - (rows - 1) / 2) * (HEIGHT + GAP) });
       ends[row] += width + GAP;
     });
   }

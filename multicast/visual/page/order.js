@@ -11,7 +11,7 @@ const ROWS = 40;
 export function drawOrder(pane, app, on) {
   const { recording, step } = app;
   const columns = recording.groups.flatMap((group) => group.members.map((process) => column(recording, process, group.name, step)));
-  const rows = rowsOf(columns);
+  const rows = [...rowsOf(columns), ...nowhere(recording, columns, step)];
   const last = rows.reduce((most, row, number) => (row.cells.some((cell) => cell.fresh) ? number : most), -1);
   const end = Math.max(last + 6, ROWS);
   const from = Math.max(0, Math.min(end, rows.length) - ROWS);
@@ -21,7 +21,7 @@ export function drawOrder(pane, app, on) {
         h("div", { class: "scroll" }, h("table", { class: "order" }, header(recording, columns),
           h("tbody", {}, rows.slice(from, from + ROWS).map((row) => orderRow(app, row, on))))),
       ]
-    : h("p", { class: "empty" }, "Nothing is delivered yet. Step on until the first delivery (Shift and →)."));
+    : h("p", { class: "empty" }, "Nothing is multicast yet. Step on (→), or go to the first delivery (Shift and →)."));
 }
 
 // -- verdict -----------------------------------------------------------------------------------------------------------
@@ -80,6 +80,13 @@ function rowsOf(columns) {
   return sorted;
 }
 
+/** What is multicast and delivered nowhere yet. */
+function nowhere(recording, columns, step) {
+  const last = recording.lastLine(step);
+  const open = [...recording.multicasts.values()].filter((one) => one.line && one.index <= last && columns.every(({ cells }) => !cells.has(one.name)));
+  return open.map(({ name, groups }) => ({ message: name, at: null, cells: columns.map(({ process, group }) => ({ process, mine: groups.includes(group) })) }));
+}
+
 /** All cells of a row have one timestamp, or all are wrong. */
 function agreed(cells) {
   const stamps = new Set(cells.filter((cell) => cell.line && !cell.optimistic).map((cell) => value(cell.line.at)));
@@ -105,7 +112,7 @@ function header(recording, columns) {
 
 function orderRow(app, row, on) {
   const chosen = row.message === app.highlight ? "chosen" : null;
-  return h("tr", { class: chosen }, h("th", { scope: "row" }, value(row.at)), row.cells.map((cell) => orderCell(app, row, cell, on)));
+  return h("tr", { class: chosen }, h("th", { scope: "row" }, row.at ? value(row.at) : chip(app.recording, row.message, on.highlight, { "data-key": `open-${row.message}` })), row.cells.map((cell) => orderCell(app, row, cell, on)));
 }
 
 function orderCell(app, row, cell, on) {

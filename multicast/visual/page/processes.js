@@ -81,7 +81,10 @@ function messages(app, row, on) {
   const { waiting, delivered } = queue(row.now.messages);
   const title = h("h3", {}, `Messages at ${processName(row.process)}`, h("span", { class: "quiet" }, " in the order of its queue"));
   const rest = details(row);
-  if (!waiting.length && !delivered.length) return [title, h("p", { class: "empty" }, "None: everything that it knew of is delivered and settled."), rest];
+  if (!waiting.length && !delivered.length) {
+    const begun = [...app.recording.multicasts.values()].some((one) => one.line && one.line.s <= app.step);
+    return [title, h("p", { class: "empty" }, begun ? "None: it knows of none that is not delivered and settled." : "None yet."), rest];
+  }
   const extra = [...new Set([...waiting, ...delivered].flatMap(({ message }) => Object.keys(message)))].filter(
     (name) => !COLUMNS.includes(name) && name !== "blocked_by" && name !== "why",
   );

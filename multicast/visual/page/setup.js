@@ -22,6 +22,7 @@ export class SetupDialog {
   open(catalogue, setup) {
     this.catalogue = catalogue;
     this.setup = structuredClone({ options: {}, senders: [], clock_offsets_us: {}, clock: null, seed: 0, bug: null, delays: { kind: "fixed", us: 1000 }, ...(setup ?? catalogue.setup) });
+    this.arranged = false;
     this.problem.textContent = "";
     this.draw();
     this.dialog.showModal();
@@ -64,11 +65,10 @@ export class SetupDialog {
       doc && h("details", {}, h("summary", {}, "How it works"), h("pre", { class: "doc" }, doc)));
   }
 
+  /** With the processes that suit it, unless some were added or removed here. */
   chooseProtocol(name) {
-    const before = this.protocol.setup;
-    const untouched = JSON.stringify(this.setup.groups) === JSON.stringify((before ?? this.catalogue.setup).groups);
-    const after = this.catalogue.protocols.find((one) => one.name === name).setup;
-    this.change({ protocol: name, options: {}, bug: null, ...(untouched && after ? { groups: structuredClone(after.groups) } : {}) });
+    const fitting = this.catalogue.protocols.find((one) => one.name === name).setup;
+    this.change({ protocol: name, options: {}, bug: null, ...(this.arranged ? {} : { groups: structuredClone(fitting.groups), senders: [], clock_offsets_us: {} }) });
   }
 
   // -- processes -------------------------------------------------------------------------------------------------------
@@ -76,10 +76,15 @@ export class SetupDialog {
   drawProcesses() {
     const { groups, senders } = this.setup;
     const full = this.all().length >= (this.catalogue.limits?.processes_max ?? 24);
-    const rows = Object.entries(groups).map(([name, members]) => this.row(`group ${name}`, name, members, full, (after) => this.change({ groups: after.length ? { ...groups, [name]: after } : without(groups, name) })));
-    const add = h("button", { type: "button", "data-key": "add-group", disabled: full, onclick: () => this.change({ groups: { ...groups, [next(Object.keys(groups).map(Number), 0)]: [this.unused(0)] } }) }, "+ group");
-    return h("fieldset", {}, h("legend", {}, "Processes"), rows, this.row("outside senders", "senders", senders, full, (after) => this.change({ senders: after }), FIRST_SENDER), add,
+    const rows = Object.entries(groups).map(([name, members]) => this.row(`group ${name}`, name, members, full, (after) => this.arrange({ groups: after.length ? { ...groups, [name]: after } : without(groups, name) })));
+    const add = h("button", { type: "button", "data-key": "add-group", disabled: full, onclick: () => this.arrange({ groups: { ...groups, [next(Object.keys(groups).map(Number), 0)]: [this.unused(0)] } }) }, "+ group");
+    return h("fieldset", {}, h("legend", {}, "Processes"), rows, this.row("outside senders", "senders", senders, full, (after) => this.arrange({ senders: after }), FIRST_SENDER), add,
       h("p", { class: "quiet" }, "The first process of a group leads it at first. A sender from outside is in no group."));
+  }
+
+  arrange(changes) {
+    this.arranged = true;
+    this.change(changes);
   }
 
   row(title, key, members, full, change, from = 0) {
@@ -120,7 +125,8 @@ export class SetupDialog {
     const choice = Object.entries(kinds).map(([kind, [text, fresh]]) => this.radio("delays", text, delays.kind === kind, () => this.change({ delays: fresh })));
     const ms = (label, name) => this.number(label, delays[name] / US_PER_MS, "ms", 0, (amount) => (delays[name] = Math.round(amount * US_PER_MS)));
     const inside = delays.kind === "drawn" ? [ms("at least", "low_us"), ms("at most", "high_us"), this.number("seed", this.setup.seed, "", 0, (seed) => (this.setup.seed = seed))] : [ms("a message takes", "us")];
-    return h("fieldset", {}, h("legend", {}, "Delays"), h("div", { class: "row" }, choice), h("div", { class: "grid" }, inside), delays.kind === "links" && this.drawLinks(delays));
+    const disk = this.number("a disk takes", (this.setup.fsync_us ?? 0) / US_PER_MS, "ms to sync", 0, (amount) => (this.setup.fsync_us = Math.round(amount * US_PER_MS)));
+    return h("fieldset", {}, h("legend", {}, "Delays"), h("div", { class: "row" }, choice), h("div", { class: "grid" }, inside, disk), delays.kind === "links" && this.drawLinks(delays));
   }
 
   drawLinks(delays) {

@@ -22,7 +22,7 @@ export function drawWords(pane, app) {
 
 function received(line) {
   const shown = fields(line.message).slice(0, SHOWN);
-  return shown.length > 0 && h("dl", { class: "fields" }, shown.map(([name, data]) => [h("dt", {}, name), h("dd", {}, shortened(value(data)))]));
+  return shown.length > 0 && h("dl", { class: "fields" }, shown.map(([name, data]) => h("div", {}, h("dt", {}, name), h("dd", {}, shortened(value(data))))));
 }
 
 function effects(recording, lines, step) {

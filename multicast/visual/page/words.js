@@ -110,6 +110,8 @@ const SENTENCES = {
     `Process ${line.process} delivers ${line.message} as its ${ordinal(line.position)}, at ${value(line.at)}` +
     `${line.stage === 1 ? " (optimistically)" : ""}${line.replay ? " (again, from its journal)" : ""}.`,
   violation: (line) => `Violation of ${line.checker}: ${line.text}`,
+  waiting: (line) => `${line.type} from process ${line.from} waits at process ${line.process}, which is paused.`,
+  wait: (line) => `Time passes: ${number(line.us / 1000)} ms.`,
   quiet: (line) => `Nothing changes at process ${line.process}.`,
   end: () => "The run ends.",
 };
