@@ -254,7 +254,7 @@ def test_messages_arrive_and_processes_fail_by_click(server: Running, new_page: 
         grown(page, lambda key=key: page.click(f"#tab-pane [data-key={key}]"))
         assert words in page.text_content(".sentence")
     assert page.locator(".mark.crash").count() == 1
-    assert page.locator(".lane.down").count() == 1
+    assert page.locator(".mark.life").count() == 1
 
 
 def test_another_branch_replaces_what_came_and_the_browser_goes_back(

@@ -238,7 +238,7 @@ export class Diagram {
     const name = classes.join(" ") + this.dim(arrow.about);
     if (node.__name !== name) node.setAttribute("class", (node.__name = name));
     const cut = when === "underway" && !this.app.view.future;
-    const shape = cut ? `${this.shape} ${this.app.step}` : this.shape;
+    const shape = cut || !arrow.arrival ? `${this.shape} ${this.app.step}` : this.shape;
     if (node.__arrow === arrow && node.__shape === shape) return;
     node.__arrow = arrow;
     node.__shape = shape;
@@ -261,7 +261,8 @@ export class Diagram {
     hit.setAttribute("d", line);
     shaft.setAttribute("d", line);
     shaft.setAttribute("stroke-dasharray", style.dashes || "none");
-    head.setAttribute("d", cut ? "" : arrow.arrival ? style.head : "M-4 -4L4 4M-4 4L4 -4");
+    const unknown = this.app.live && arrow.leave.s > this.app.step;
+    head.setAttribute("d", cut || (unknown && !arrow.arrival) ? "" : arrow.arrival ? style.head : "M-4 -4L4 4M-4 4L4 -4");
     head.setAttribute("class", `head${style.open || !arrow.arrival ? " open" : ""}`);
     head.setAttribute("transform", `translate(${x2} ${y2}) rotate(${turn})`);
   }

@@ -129,7 +129,7 @@ function reasons(message) {
 
 /** Attributes that are tables themselves. */
 function details(row) {
-  const found = Object.entries(row.now).filter(([name, data]) => name !== "messages" && isObject(data));
+  const found = Object.entries(row.now).filter(([name, data]) => name !== "messages" && isObject(data) && Object.keys(data).length > 0);
   if (!found.length) return null;
   return found.map(([name, data]) => h("dl", { class: "details" }, h("dt", {}, name.replaceAll("_", " ")),
     Object.entries(data).map(([key, item]) => h("dd", { class: row.before && changed(row.before[name]?.[key], item) ? "new" : null }, h("b", {}, key), ` ${shortened(value(item), 200)}`))));

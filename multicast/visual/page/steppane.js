@@ -70,7 +70,7 @@ function handlersOf(recording, lines) {
 /** The code that ran, with the place where it stands. */
 export function drawCode(pane, app) {
   const handlers = app.step ? handlersOf(app.recording, app.recording.linesOf(app.step)) : [];
-  const key = handlers.map((handler) => `${handler.file}:${handler.line}`).join();
+  const key = `${Boolean(app.step)} ${handlers.map((handler) => `${handler.file}:${handler.line}`)}`;
   if (pane.dataset.shown === key && pane.childElementCount) return;
   pane.dataset.shown = key;
   pane.scrollTop = 0;
