@@ -44,6 +44,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
     buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
     stop_deadline_ms: how long a stopping replica waits for open requests.
+    disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
+    on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
     """
 
     body_bytes_max: int = model.BODY_BYTES_MAX
@@ -56,6 +58,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     buffer_bytes_max: int = 128 * MIB
     segment_bytes_max: int = 64 * MIB
     stop_deadline_ms: int = 5_000
+    disk_full_bytes: int = 64 * MIB
+    disk_stop_bytes: int = 16 * MIB
 
 
 LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
@@ -69,6 +73,8 @@ LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
     "buffer_bytes_max": (MIB, 16 * 1024 * MIB),
     "segment_bytes_max": (MIB, 1024 * MIB),
     "stop_deadline_ms": (100, 600_000),
+    "disk_full_bytes": (0, MIB * MIB),
+    "disk_stop_bytes": (0, MIB * MIB),
 }
 
 
@@ -259,6 +265,8 @@ def check(config: ClusterConfig, source: str) -> None:
         fail("limits.timeout_default_ms: at most limits.timeout_max_ms")
     if config.limits.commit_bytes > config.limits.buffer_bytes_max:
         fail("limits.commit_bytes: at most limits.buffer_bytes_max")
+    if config.limits.disk_stop_bytes > config.limits.disk_full_bytes:
+        fail("limits.disk_stop_bytes: at most limits.disk_full_bytes")
     _check_replicas(config, fail)
     _check_protocol(config, fail)
 

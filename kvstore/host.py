@@ -26,13 +26,13 @@ from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_dis
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
-from kvstore.storage.backend import Backend
+from kvstore.storage.backend import Backend, NoSpace
 from kvstore.storage.failing import FailingBackend
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.engine import Batch
-from multicast.journal import Disk, Journal
+from multicast.journal import Journal
 from multicast.protocol import Overloaded
 from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
@@ -40,6 +40,10 @@ from multicast.runtime.failpoints import SENT, FailingDisk, Failpoints
 from multicast.runtime.host import Host, HostStopped
 from multicast.types import MessageId, ProcessId, new_message_id
 
+ROOM_SECONDS = 0.1
+"""So often a replica looks how much room is left on its disk."""
+NO_SPACE_SECONDS = 1.0
+"""So long between two tries of a commit for which there is no room."""
 COMMIT_POSITIONS = 10_000
 """After so many deliveries the position is committed though nothing else has changed: a restart replays from there."""
 
@@ -78,10 +82,9 @@ class LiveReplica:
         self._protocol = protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
         self._failpoints = failpoints
         with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
-            disk: Disk = FileDisk(home / "journal")
-            opened.callback(disk.close)
-            if failpoints:
-                disk = FailingDisk(disk, failpoints)
+            files = FileDisk(home / "journal")
+            opened.callback(files.close)
+            disk = self._disk = FailingDisk(files, failpoints) if failpoints else files
             self._journal = Journal(
                 disk, config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max
             )
@@ -115,6 +118,9 @@ class LiveReplica:
         self._committed = self._replica.position
         self._commit: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._room = self._disk.free_bytes()
+        self._suspended = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -137,6 +143,7 @@ class LiveReplica:
         await self._host.start()
         self._host.failed.add_done_callback(self._on_ended)
         self._wait_for_next_commit()
+        self._look_for_room()
         _log.info(
             "recovered",
             position=self._host.engine.position,
@@ -146,8 +153,8 @@ class LiveReplica:
 
     async def stop(self) -> None:
         """Flush, write the record of a good end, and bring LMDB up to date. Does what it can after a failure."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in filter(None, (self._timer, self._looking)):
+            timer.cancel()
         if self._host is not None:
             await self._host.stop()
             if not self._failure:
@@ -192,6 +199,8 @@ class LiveReplica:
             return "this replica is recovering"
         if self._failure:
             return "this replica has failed"
+        if self._suspended:
+            return f"this replica stands still: its disk is full, {self._room} bytes are left"
         if not self._protocol.is_member():
             return "this replica has lost its disk and is being readmitted: it fetches what it has missed"
         if self._protocol.role() == "recovering":
@@ -204,6 +213,10 @@ class LiveReplica:
         pending, limit = self._store.pending_bytes, self.config.limits.buffer_bytes_max
         return f"the write buffer is full: {pending} bytes, buffer_bytes_max is {limit}" if pending > limit else ""
 
+    def full(self) -> str:
+        room, limit = self._room, self.config.limits.disk_full_bytes
+        return f"the disk is full: {room} bytes are left, disk_full_bytes is {limit}" if room < limit else ""
+
     def failure(self) -> str:
         return self._failure
 
@@ -213,6 +226,7 @@ class LiveReplica:
         if self._host is None:
             return {**status, "role": "starting", "position": 0, "completed": 0}
         status |= self._host.status()
+        status["disk_free_bytes"] = self._room
         status["write_buffer_bytes"] = self._store.pending_bytes
         status["store"] = self._replica.status()
         return status
@@ -241,6 +255,21 @@ class LiveReplica:
             shards=shards,
             replica=self.status(),
         )
+
+    # -- room on the disk ---------------------------------------------------------------------------------------------
+
+    def _look_for_room(self) -> None:
+        """Without room to write in nothing is computed, as if the process stood still, so that others take over. The
+        room between the two marks is for what was begun, for deletions, and for the log."""
+        assert self._host is not None
+        self._looking = asyncio.get_running_loop().call_later(ROOM_SECONDS, self._look_for_room)
+        self._room = self._disk.free_bytes()
+        suspended = self._room < self.config.limits.disk_stop_bytes or self._host.disk_is_full
+        if suspended != self._suspended:
+            self._suspended = suspended
+            self._host.suspend(suspended)
+            what = "the disk is full: standing still" if suspended else "there is room on the disk again: going on"
+            _log.warning(what, free_bytes=self._room)
 
     # -- from the write buffer to LMDB --------------------------------------------------------------------------------
 
@@ -285,8 +314,15 @@ class LiveReplica:
             self._on_flushed(self._flushed)
 
     async def _commit_frozen(self) -> None:
-        """A commit that fails ends the replica: after an error of the device nobody knows what LMDB holds."""
-        await asyncio.to_thread(self._store.commit)
+        """A commit that fails ends the replica, for after an error of the device nobody knows what LMDB holds; one for
+        which there is no room waits for it."""
+        while True:
+            try:
+                await asyncio.to_thread(self._store.commit)
+                break
+            except NoSpace as error:
+                _log.warning("no room for a commit; waiting", error=str(error))
+                await asyncio.sleep(NO_SPACE_SECONDS)
         self._store.thawed()
         self._frozen, self._commit = False, None
         if self._held:

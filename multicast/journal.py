@@ -13,6 +13,7 @@ appending and syncing are one thread's.
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 import zlib
@@ -71,6 +72,10 @@ class Disk(Protocol):
 
     def close(self) -> None:
         """Give the directory back. Nothing else may be called afterwards."""
+
+
+class DiskFull(OSError):
+    """There is no room for an append. It was taken back: nothing is lost, and it may be tried again."""
 
 
 class _Segment(NamedTuple):
@@ -294,18 +299,34 @@ class Journal:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, data: bytes) -> None:
-        """Append whole batches (`Batch.journal`, or several of them joined). OSError: this journal is unusable."""
+        """Append whole batches (`Batch.journal`, or several of them joined). DiskFull: as if it had not been tried. Any
+        other OSError: this journal is unusable."""
         if self._broken:
             raise JournalError("the journal failed before; open it again")
         self._broken = True
-        last = self._segments[-1] if self._segments else None
-        if last is None or self.end - last.base >= self.segment_bytes_max or last.version < records.FORMAT_VERSION:
-            self._roll()
-        self.disk.append(self._segments[-1].name, data)
+        try:
+            last = self._segments[-1] if self._segments else None
+            if last is None or self.end - last.base >= self.segment_bytes_max or last.version < records.FORMAT_VERSION:
+                self._roll()
+            self.disk.append(self._segments[-1].name, data)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._take_back()
+            raise DiskFull(error.errno, error.strerror) from None
         with self._lock:
             if not self._offsets or self.end - self._offsets[-1] >= INDEX_BYTES:
                 self._index(data)
             self.end += len(data)
+        self._broken = False
+
+    def _take_back(self) -> None:
+        """Cut what an append has written for which there was no room: in the last segment, or all of a new one."""
+        new = segment_name(len(self._segments))
+        if new in self.disk.list():
+            self.disk.truncate(new, 0)
+        elif self._segments:
+            self.disk.truncate(self._segments[-1].name, self._file_position())
         self._broken = False
 
     def _index(self, data: bytes) -> None:

@@ -113,6 +113,7 @@ def nemesis_command(
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there, too.")] = None,
     directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("nemesis-run"),
     audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
+    only: Annotated[str, typer.Option(metavar="FAULT,...", help="Only these faults; a wrong name lists all.")] = "",
 ) -> int:
     """Run a new cluster on this machine under load and faults, and judge it: exit status 0 only if nothing is wrong."""
     from multicast.registry import UnknownProtocol
@@ -122,7 +123,8 @@ def nemesis_command(
     if not 0 < minutes <= 24 * 60:
         raise UserError(f"nemesis: --minutes is more than 0 and at most {24 * 60}, not {minutes:g}")
     try:
-        return run.command(run.Plan(seed, minutes, protocol, directory, audit=audit), json, say)
+        names = tuple(name.strip() for name in only.split(",") if name.strip())
+        return run.command(run.Plan(seed, minutes, protocol, directory, audit=audit, only=names), json, say)
     except (NemesisFailed, KvError, UnknownProtocol) as error:
         raise UserError(f"nemesis: {error}") from None
 

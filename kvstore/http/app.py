@@ -23,6 +23,8 @@ from kvstore.api import codec
 from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import (
     VALUE_BYTES_MAX,
+    Add,
+    Append,
     Delete,
     Get,
     InvalidTransaction,
@@ -69,6 +71,9 @@ class Node(Protocol):
 
     def overload(self) -> str:
         """Why requests must wait although the replica works; empty if they need not."""
+
+    def full(self) -> str:
+        """Why nothing can be added to the data; empty if it can."""
 
     def failure(self) -> str:
         """What ended this replica; empty while it lives."""
@@ -254,6 +259,9 @@ class HttpApi:
         overload = self.node.overload()
         if overload:
             raise errors.unavailable("overloaded", overload)
+        full = self.node.full() if writes and _adds(transaction) else ""
+        if full:
+            raise errors.full(full)
         call.transaction = transaction
         call.ordered = writes
         call.token = self.node.execute(call.message_id, transaction, partial(call.step, self._executed, render))
@@ -319,3 +327,8 @@ def _is_json(content_type: str) -> bool:
 def _writes(transaction: Transaction) -> bool:
     """Whether it can change anything: if not, its outcome is never in doubt."""
     return any([type(o) not in (Get, Range) for o in (*transaction.success, *transaction.failure)])
+
+
+def _adds(transaction: Transaction) -> bool:
+    """Whether it may make the data larger."""
+    return any([type(o) in (Put, Add, Append) for o in (*transaction.success, *transaction.failure)])

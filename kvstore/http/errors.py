@@ -57,7 +57,7 @@ class Problem(Exception):
             field=self.field or msgspec.UNSET,
         )
         headers = {"Content-Type": "application/problem+json", **self.headers}
-        if self.status == 503:
+        if self.status in (503, 507):
             headers["Retry-After"] = RETRY_AFTER_SECONDS
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return Response(self.status, lines.encode("ascii"), encode_problem(body))
@@ -82,6 +82,11 @@ def too_slow(least_bytes: int, seconds: float) -> Problem:
 def unavailable(code: str, detail: str, outcome: str = NOT_APPLIED) -> Problem:
     """503: try again, here after a moment or at another replica at once."""
     return Problem(503, code, detail, retryable=True, outcome=outcome)
+
+
+def full(detail: str) -> Problem:
+    """507: nothing can be added here; another replica's disk may have room."""
+    return Problem(507, "full", detail, retryable=True)
 
 
 def timed_out(timeout_ms: int, outcome: str) -> Problem:

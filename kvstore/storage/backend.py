@@ -25,6 +25,10 @@ class StorageError(Exception):
     """The directory cannot be used or written; the text says why and what to do."""
 
 
+class NoSpace(StorageError):
+    """There is no room on the disk for a commit; nothing was changed, and it may be tried again."""
+
+
 class Changes:
     """What one commit writes. tables: table -> key -> value, None to delete. forget: ids less than this are deleted."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kvstore.storage.backend import Backend, Changes, StorageError
+import errno
+
+from kvstore.storage.backend import Backend, Changes, NoSpace, StorageError
 from multicast.runtime.failpoints import COMMITTED, COMMITTING, Failpoints
 
 _PAGE_BYTES = 4096
@@ -25,6 +27,7 @@ class FailingBackend:
             self._failpoints.write(_PAGE_BYTES * sum(map(len, changes.tables.values())))
             self._failpoints.wait(faults.commit_ms, faults.commit_fails)
         except OSError as error:
-            raise StorageError(f"{self.name}: the commit failed, nothing was changed: {error.strerror}") from None
+            kind = NoSpace if error.errno == errno.ENOSPC else StorageError
+            raise kind(f"{self.name}: the commit failed, nothing was changed: {error.strerror}") from None
         self._backend.apply(changes)
         self._failpoints.reached(COMMITTED)

@@ -29,6 +29,7 @@ from kvstore.storage.backend import (
     TABLES,
     UNCHECKED_FORMAT_MAX,
     Changes,
+    NoSpace,
     StorageError,
 )
 
@@ -143,7 +144,8 @@ class LmdbBackend:
             except lmdb.MapFullError:
                 self._grow()
             except lmdb.Error as error:
-                raise StorageError(f"{self.name}: the commit failed, nothing was changed: {error}") from None
+                kind = NoSpace if isinstance(error, lmdb.DiskError) else StorageError
+                raise kind(f"{self.name}: the commit failed, nothing was changed: {error}") from None
 
     def _apply(self, changes: Changes) -> None:
         with self._env.begin(write=True) as transaction:

@@ -57,6 +57,11 @@ class FileDisk:
     def list(self) -> list[str]:
         return os.listdir(self._directory)
 
+    def free_bytes(self) -> int:
+        """So much room is left where these files are."""
+        found = os.fstatvfs(self._directory)
+        return found.f_bavail * found.f_frsize
+
     def size(self, name: str) -> int:
         return os.stat(name, dir_fd=self._directory).st_size
 

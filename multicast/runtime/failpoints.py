@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from multicast.journal import Disk
 from multicast.runtime.clock import wall_us
+from multicast.runtime.disk import FileDisk
 
 APPENDED, SYNCED, MARKED, SENT, COMMITTING, COMMITTED = POINTS = (
     "appended", "synced", "marked", "sent", "committing", "committed",
@@ -119,11 +119,15 @@ class Failpoints:
 class FailingDisk:
     """A journal's disk with these faults."""
 
-    def __init__(self, disk: Disk, failpoints: Failpoints):
+    def __init__(self, disk: FileDisk, failpoints: Failpoints):
         self._disk = disk
         self._failpoints = failpoints
         self.list, self.size, self.read = disk.list, disk.size, disk.read
         self.truncate, self.close = disk.truncate, disk.close
+
+    def free_bytes(self) -> int:
+        """So much room seems to be left."""
+        return self._failpoints.free_bytes(self._disk.free_bytes())
 
     def append(self, name: str, data: bytes) -> None:
         self._failpoints.write(len(data))

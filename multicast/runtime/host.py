@@ -13,6 +13,7 @@ ends the process. A failure of a peer costs that peer its link.
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -37,6 +38,8 @@ REQUESTS_MAX = 20_000
 """Requests that wait for an answer."""
 CHECKPOINT_PAUSE_SECONDS = 0.0005
 """A checkpoint is made in another thread, which lets the loop go on every few hundred records."""
+CHECKPOINT_AGAIN_BYTES = 1024 * 1024
+"""So much later in the journal one is tried again for which there was no room."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
 """Journal bytes that wait for the disk; beyond, nothing is read from peers and no request is taken."""
 
@@ -109,7 +112,7 @@ class Host:
         self._token = 0
         self._answers: dict[int, Callable[[Any], None]] = {}
         self._unflushed: deque[int] = deque()
-        self._flushing = self._held = False
+        self._flushing = self._held = self._suspended = False
         self._batches = 0
         self._aside: dict[object, asyncio.Future[Any]] = {}
         self._checkpoint_at = 0
@@ -158,6 +161,7 @@ class Host:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
+        self._writer.no_more_waiting()
         if self._state == "running":
             self._state = "stopping"
             self._run()
@@ -242,10 +246,21 @@ class Host:
         self._held = held
         self._pause()
 
+    def suspend(self, suspended: bool) -> None:
+        """Do nothing but finish what was begun, as if the process stood still, or go on."""
+        self._suspended = suspended
+        self._pause()
+        self._schedule()
+
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether something waits to be written for which there is no room."""
+        return self._writer.full
+
     def _pause(self) -> None:
         """Read from peers, or not; in between, as before."""
         pending = self._writer.pending_bytes
-        if self._held or pending > UNWRITTEN_BYTES_MAX:
+        if self._held or self._suspended or pending > UNWRITTEN_BYTES_MAX:
             self._links.listener.pause(True)
         elif pending < UNWRITTEN_BYTES_MAX // 2:
             self._links.listener.pause(False)
@@ -253,6 +268,8 @@ class Host:
     def _check_open(self) -> None:
         if self._state != "running":
             raise HostStopped("this replica is not running; nothing was done")
+        if self._suspended:
+            raise Overloaded("this replica stands still")
         if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
             raise Overloaded("the disk does not keep up")
 
@@ -279,7 +296,7 @@ class Host:
     def _run(self) -> None:
         """Whatever waits, now."""
         self._scheduled = False
-        if self._state not in ("running", "stopping"):
+        if self._state not in ("running", "stopping") or (self._suspended and self._state == "running"):
             return
         try:
             self._carry_out(self.engine.run(self.now(), self._clock.wall()))
@@ -397,11 +414,20 @@ class Host:
     def _make_checkpoint(self) -> None:
         """The journal has grown enough since the last one."""
 
-        def made(checkpoint: Checkpoint) -> None:
-            self._checkpoint_at = checkpoint.next_offset
+        checkpoints = Checkpoints(self.journal, partial(time.sleep, CHECKPOINT_PAUSE_SECONDS))
 
-        pause = partial(time.sleep, CHECKPOINT_PAUSE_SECONDS)
-        self._work_aside("checkpoint", Checkpoints(self.journal, pause).advance, made)
+        def advance() -> Checkpoint | None:
+            try:
+                return checkpoints.advance()
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                return None  # the one before still counts
+
+        def made(checkpoint: Checkpoint | None) -> None:
+            self._checkpoint_at = checkpoint.next_offset if checkpoint else self.journal.end + CHECKPOINT_AGAIN_BYTES
+
+        self._work_aside("checkpoint", advance, made)
 
     def _work_aside(self, key: object, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
         """Do this in another thread and then that on the loop, unless something under the same key is under way."""

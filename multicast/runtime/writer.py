@@ -5,6 +5,9 @@ a vote or an acknowledgement. What only records what has happened, deliveries an
 the next vote takes it along, or it is written LAZY_SECONDS later. All that waits is written as one: at once, on the
 loop's own thread, if the loop has nothing else to do, which saves two changes of thread; else by the writer's thread,
 while the loop computes the next batches. A disk that was slow the last time gets no chance to hold up the loop.
+
+Where no room is left on the disk nothing is written, and so nothing vouched for, until there is: an append that found
+no room was taken back, and is tried again. An append only: after a sync that failed nobody knows what is on the disk.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from multicast.journal import Journal
+from multicast.journal import DiskFull, Journal
 
 LAZY_SECONDS = 0.02
 """A batch that nobody needs is on disk after about so long."""
@@ -24,6 +27,8 @@ QUICK_US = 2_000
 """The loop does not wait for a disk that took longer than this for the last sync."""
 QUICK_BYTES = 64 * 1024
 """Nor for more than this."""
+FULL_SECONDS = 0.1
+"""So long between two tries on a full disk."""
 SYNC_TIMES_MAX = 4096
 """So many of the latest syncs are remembered for the percentiles."""
 
@@ -31,6 +36,7 @@ SYNC_TIMES_MAX = 4096
 class Writer:
     """Appends and syncs batches in the order of `put`. All its methods are the loop's.
 
+    full: there was no room for the last append.
     to_disk: False: no sync, appended is good enough (durability "os"); and nothing is put off.
     on_flushed(number): every batch up to `number` is durable. on_failed(error): what was not reported as flushed may or
     may not be on disk, and nothing more will be written.
@@ -56,8 +62,10 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._work, name="journal-writer", daemon=True)
+        self._patient = True
         self.pending_bytes = 0
         self.syncs = 0
+        self.full = False
 
     def start(self) -> None:
         """On the event loop that shall hear of flushes."""
@@ -89,10 +97,16 @@ class Writer:
             return
         try:
             self._write(data)
+        except DiskFull:
+            self._queue.put((self._number, data))  # the loop does not wait for room
         except Exception as error:
             self._on_failed(error)
         else:
             self._flushed(self._number, len(data), 1)
+
+    def no_more_waiting(self) -> None:
+        """From now on a full disk is an error like any other."""
+        self._patient = False
 
     async def close(self) -> None:
         """Return when everything that was put is written (or failed) and the thread has ended. Idempotent."""
@@ -123,6 +137,18 @@ class Writer:
         self.syncs += 1
         self._on_flushed(number)
 
+    def _write_when_there_is_room(self, data: bytes) -> None:
+        while True:
+            try:
+                self._write(data)
+                self.full = False
+                return
+            except DiskFull:
+                self.full = True
+                if not self._patient:
+                    raise
+                time.sleep(FULL_SECONDS)
+
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -151,7 +177,7 @@ class Writer:
                 break
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            self._write(data)
+            self._write_when_there_is_room(data)
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._flushed, number, len(data), len(pieces))
         return going_on

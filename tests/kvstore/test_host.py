@@ -11,7 +11,7 @@ import pytest
 from kvstore import config, host
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered
+from kvstore.core.messages import Answered, Refused
 from multicast.runtime.failpoints import Failpoints, Faults
 from tests.kvstore.live import executed, make_cluster
 from tests.multicast.live import eventually
@@ -47,22 +47,51 @@ async def test_reads_that_nobody_can_repeat_write_nothing_but_now_and_then_the_p
 async def test_a_replica_whose_buffer_is_full_takes_no_more_and_the_others_go_on(tmp_path: Path) -> None:
     """Its commits take long; once they are done it has everything."""
     made = make_cluster(tmp_path, 1, 3, "white_box", buffer_bytes_max=1 << 20, commit_bytes=1 << 16)
-    (tmp_path / "faults").write_bytes(msgspec.json.encode(Faults(commit_ms=400)))
+    (tmp_path / "faults").write_bytes(msgspec.json.encode(Faults(commit_ms=1500)))
     slow = host.LiveReplica(tmp_path, made, 2, Failpoints(tmp_path / "faults"))
     replicas = [*(host.LiveReplica(tmp_path, made, number) for number in (0, 1)), slow]
     held = []
     try:
         await asyncio.gather(*(replica.start() for replica in replicas))
         await eventually(lambda: not any(replica.unready() for replica in replicas), "all are ready")
-        for number in range(50):
-            put = Transaction((), (Put(b"k%d" % number, bytes(100_000)),))
+        for number in range(30):
+            put = Transaction((), (Put(b"k%d" % number, bytes(150_000)),))
             assert isinstance(await executed(replicas[0], replicas[0].new_message_id(), put), Answered)
             held.append(slow.status()["write_buffer_bytes"])
-        assert slow.overload() and slow.status()["completed"] < 50
-        while slow.status()["completed"] < 50:
+        assert slow.overload() and slow.status()["completed"] < 30
+        while slow.status()["completed"] < 30:
             held.append(slow.status()["write_buffer_bytes"])
-            await eventually(lambda: slow.status()["completed"] == 50 or not slow.overload(), "it goes on")
+            await eventually(lambda: slow.status()["completed"] == 30 or not slow.overload(), "it goes on")
             await asyncio.sleep(0)
-        assert max(held) < 3 << 20
+        assert max(held) < 2 << 20
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+@pytest.mark.parametrize("free_bytes", [0, 1 << 20, 20 << 20], ids=["none", "little", "some"])
+async def test_a_full_disk_stops_its_replica_and_no_other_until_there_is_room(tmp_path: Path, free_bytes: int) -> None:
+    """The leader's. With some room left it takes nothing that adds, and stands."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    file = tmp_path / "faults"
+    replicas = [host.LiveReplica(tmp_path, made, number, Failpoints(file)) for number in range(3)]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await eventually(lambda: not any(replica.unready() for replica in replicas), "all are ready")
+        leader = next(replica for replica in replicas if replica.status()["role"] == "leader")
+        others = [replica for replica in replicas if replica is not leader]
+        leader._failpoints = full = Failpoints(tmp_path / "full")
+        leader._disk._failpoints = full
+        (tmp_path / "full").write_bytes(msgspec.json.encode(Faults(free_bytes=free_bytes)))
+        full._fill_log = lambda _: None  # type: ignore[method-assign]
+        await eventually(lambda: leader.full() != "", "it sees that its disk is full")
+        if free_bytes < made.limits.disk_stop_bytes:
+            await eventually(lambda: "its disk is full" in leader.unready(), "it stands still")
+            assert isinstance(await executed(leader, leader.new_message_id(), PUT), Refused)
+            await eventually(lambda: any(one.status()["role"] == "leader" for one in others), "another leads")
+        answer = await executed(others[0], others[0].new_message_id(), PUT)
+        assert isinstance(answer, Answered)
+        (tmp_path / "full").unlink()
+        await eventually(lambda: not leader.unready() and not leader.full(), "there is room again")
+        await eventually(lambda: leader.status()["completed"] == 1, "it has what it missed")
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))

@@ -31,11 +31,14 @@ def answered(*results: OperationResult, succeeded: bool = True, omitted: bool = 
 class FakeNode:
     """A replica whose answers a test chooses."""
 
-    def __init__(self, execute: Execute, not_ready: str = "", full: str = "", broken: str = ""):
+    def __init__(
+        self, execute: Execute, not_ready: str = "", overloaded: str = "", broken: str = "", no_room: str = ""
+    ):
         self._execute = execute
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self.not_ready = not_ready
-        self.full = full
+        self.overloaded = overloaded
+        self.no_room = no_room
         self.broken = broken
 
     def execute(
@@ -58,7 +61,10 @@ class FakeNode:
         return self.not_ready
 
     def overload(self) -> str:
-        return self.full
+        return self.overloaded
+
+    def full(self) -> str:
+        return self.no_room
 
     def failure(self) -> str:
         return self.broken
@@ -122,10 +128,18 @@ def is_problem(found: dict[str, Any], **members: Any) -> bool:
 
 
 async def test_a_full_buffer_makes_requests_wait() -> None:
-    async with serving(FakeNode(never, full="the write buffer is full")) as client:
+    async with serving(FakeNode(never, overloaded="the write buffer is full")) as client:
         status, head, body = await client("PUT", "/v1/kv/a", b"x")
         assert status == 503 and "Retry-After: 1" in head
         assert is_problem(json.loads(body), code="overloaded", retryable=True, outcome="not_applied")
+
+
+async def test_on_a_full_disk_what_adds_is_refused_and_the_rest_goes_on() -> None:
+    async with serving(FakeNode(done, no_room="the disk is full")) as client:
+        status, head, body = await client("PUT", "/v1/kv/a", b"x")
+        assert status == 507 and "Retry-After: 1" in head
+        assert is_problem(json.loads(body), code="full", retryable=True, outcome="not_applied")
+        assert [(await client(method, "/v1/kv/a"))[0] for method in ("DELETE", "GET")] == [200, 404]
 
 
 async def test_a_replica_that_is_not_ready_takes_nothing_but_tells_so() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multicast import records
-from multicast.journal import Journal, segment_name
+from multicast.journal import DiskFull, Journal, segment_name
 from multicast.records import HEADER_BYTES, JournalError, encode_record
 from multicast.runtime.disk import DirectoryInUse, FileDisk
 from multicast.types import FINAL, AppMessage, Timestamp
@@ -348,3 +350,42 @@ def test_a_mark_has_at_most_sixteen_bytes(directory: Directory) -> None:
     journal = directory.open()
     with pytest.raises(ValueError, match="at most 16 bytes, not 17"):
         journal.disk.write_small("mark", bytes(17))
+
+
+class SmallDisk(FileDisk):
+    """room: bytes that can be appended; of what does not fit a part is written."""
+
+    room = 1 << 30
+
+    def append(self, name: str, data: bytes) -> None:
+        fits = data[: self.room]
+        super().append(name, fits)
+        self.room -= len(fits)
+        if len(fits) < len(data):
+            raise OSError(errno.ENOSPC, "no room")
+
+
+@pytest.mark.parametrize("room", [0, 7, records.HEADER_BYTES + 7])
+@pytest.mark.parametrize("segment_bytes_max", [1, 1 << 20], ids=["new segment", "same segment"])
+def test_an_append_without_room_is_taken_back_and_may_be_tried_again(
+    tmp_path: Path, room: int, segment_bytes_max: int
+) -> None:
+    disk = SmallDisk(tmp_path)
+    journal = Journal(disk, CLUSTER, 0, 1, segment_bytes_max)
+    journal.append(batch(1, delivered(1)))
+    journal.sync()
+    disk.room = room
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            journal.append(batch(2, delivered(2)))
+        disk.room = room
+    assert journal.synced == journal.end
+    disk.room = 1 << 30
+    journal.append(batch(2, delivered(2)))
+    journal.sync()
+    end = journal.end
+    disk.close()
+    with closing(FileDisk(tmp_path)) as again:
+        found = Journal(again, CLUSTER, 0, 1, segment_bytes_max)
+        assert (found.end, found.cut_bytes) == (end, 0)
+        assert [d.position for d, _ in found.read_deliveries(1)[0]] == [1, 2]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
-from multicast.journal import Journal
+from multicast.journal import DiskFull, Journal
 from multicast.recorder import Recorder
 from multicast.records import Put
 from multicast.runtime import writer as writer_module
@@ -23,8 +24,14 @@ class Watched(SimulatedDisk):
     def __init__(self) -> None:
         super().__init__()
         self.by_loop: list[bool] = []
+        self.full = False
         self.gate = threading.Event()
         self.gate.set()
+
+    def append(self, name: str, data: bytes) -> None:
+        super().append(name, data)
+        if self.full:
+            raise OSError(errno.ENOSPC, "no room")
 
     def sync(self, name: str) -> None:
         assert self.gate.wait(20)
@@ -156,3 +163,30 @@ async def test_after_a_failure_nothing_is_vouched_for(bench: Bench) -> None:
     bench.writer.flush(idle=True)
     await bench.writer.close()
     assert bench.flushed == [1]
+
+
+async def test_on_a_full_disk_nothing_is_vouched_for_until_there_is_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "FULL_SECONDS", 0.001)
+    bench.disk.full = True
+    bench.put()
+    bench.writer.flush(idle=True)
+    bench.put()
+    bench.writer.flush(idle=True)
+    await eventually(lambda: bench.writer.full)
+    assert (bench.flushed, bench.failed) == ([1], [])
+    bench.disk.full = False
+    await eventually(lambda: bench.flushed[-1] == 3)
+    assert not bench.writer.full and not bench.failed
+    assert bench.journal.synced == bench.recorder.offset
+    assert Journal(bench.disk, b"c" * 16, 0, 1).end == bench.recorder.offset
+
+
+async def test_who_ends_does_not_wait_for_room(bench: Bench) -> None:
+    bench.disk.full = True
+    bench.put()
+    bench.writer.no_more_waiting()
+    await bench.writer.close()
+    await asyncio.sleep(0)
+    assert ([type(error) for error in bench.failed], bench.flushed) == ([DiskFull], [1])

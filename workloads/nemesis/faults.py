@@ -21,7 +21,7 @@ END_SECONDS = 20.0
 """A replica that has to end by itself has done so by then."""
 KILLED = -signal.SIGKILL
 CLOCK_AHEAD_MS = (-300_000, -2_000, 2_000, 300_000)
-FULL_BYTES = 64 * 1024
+FULL_BYTES = (0, 64 * 1024, 20 << 20)
 
 
 class Wrong(Exception):
@@ -132,6 +132,11 @@ async def failing_journal_without_log(scene: Scene) -> None:
     await _ends(scene, Faults(sync_fails=True, free_bytes=1 << 30), 1, "a failing sync of its journal")
 
 
+async def full_disk(scene: Scene) -> None:
+    """No room is left, or little, for the log neither. It must live on, and go on by itself when there is room."""
+    await _lasts(scene, Faults(free_bytes=scene.rng.choice(FULL_BYTES)))
+
+
 async def wiped_disk(scene: Scene) -> None:
     """Everything is gone. It must not start as a new one, and comes back when it is told that its disk was lost."""
     victim = scene.victim
@@ -160,6 +165,7 @@ FAULTS = (
     Fault("failing journal", failing_journal),
     Fault("failing state", failing_state),
     Fault("failing journal, full log", failing_journal_without_log),
+    Fault("full disk", full_disk),
     Fault("wiped disk", wiped_disk, "disk"),
 )
 

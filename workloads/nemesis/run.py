@@ -36,7 +36,8 @@ VALID, INVALID, NOT_AUDITED = "valid", "not valid", "not audited"
 
 
 class Plan(msgspec.Struct):
-    """minutes: of faults. directory: of the cluster, replaced if there is one. audit: have Spark judge it."""
+    """minutes: of faults. directory: of the cluster, replaced if there is one. audit: have Spark judge it. only: names
+    of faults; without any all that the protocol survives."""
 
     seed: int = 1
     minutes: float = 1.0
@@ -45,6 +46,7 @@ class Plan(msgspec.Struct):
     shards: int = 2
     replicas: int = 3
     audit: bool = True
+    only: tuple[str, ...] = ()
 
 
 class Happened(msgspec.Struct):
@@ -76,10 +78,12 @@ class Run:
     """See the module. say: hears a line of progress."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None]):
-        registry.load(plan.protocol)
         if not registry.load(plan.protocol).specification.fault_tolerant:
             plan = msgspec.structs.replace(plan, replicas=1)
         self.plan = plan
+        self.faults = [f for f in survived(plan.protocol, plan.replicas) if f.name in plan.only or not plan.only]
+        if not self.faults:
+            raise NemesisFailed(f"{plan.protocol} survives none of these; it survives: {_names(plan)}")
         self.wrong: list[str] = []
         self.happened: list[Happened] = []
         self._say = say
@@ -150,7 +154,7 @@ class Run:
     async def _torment(self, cluster: Cluster, shard: GroupId) -> None:
         """One fault after the other in this shard, until the time is over."""
         plan, rng = self.plan, random.Random(f"{self.plan.seed} shard {shard}")
-        deck = _deck(survived(plan.protocol, plan.replicas), rng)
+        deck = _deck(self.faults, rng)
         end = self._began + plan.minutes * 60
         while time.monotonic() < end:
             await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
@@ -203,6 +207,10 @@ async def _all_or_first_error(faults: list[asyncio.Task[None]], clients: asyncio
         for task in done:
             task.result()
         waiting -= done
+
+
+def _names(plan: Plan) -> str:
+    return ", ".join(fault.name for fault in survived(plan.protocol, plan.replicas))
 
 
 def _deck(faults: list[Fault], rng: random.Random) -> Iterator[Fault]:
