@@ -164,7 +164,7 @@ FAULTS = (
     Fault("slow disk", slow_disk),
     Fault("failing journal", failing_journal),
     Fault("failing state", failing_state),
-    Fault("failing journal, full log", failing_journal_without_log),
+    Fault("failing journal and log", failing_journal_without_log),
     Fault("full disk", full_disk),
     Fault("wiped disk", wiped_disk, "disk"),
 )
