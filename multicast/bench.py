@@ -273,7 +273,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def _profiled(count: int, options: argparse.Namespace) -> None:
     """Where one run spends its time: the first protocol, destinations and bundle."""
-    profile = cProfile.Profile()
+    profile = cProfile.Profile(time.process_time)
     memory = Memory(options.protocols[0], options.destinations[0], options.bundles[0], options.outstanding, {})
     _run(memory, WARMUP_SECONDS)
     before = memory.delivered()
