@@ -11,4 +11,6 @@
     catalogue     what the page offers
     answers       what a page asks, and the answers
     server        HTTP and WebSockets
+    inline        the page and a recording as one file
+    pictures      typical runs as pictures, for the protocols' pages
 """

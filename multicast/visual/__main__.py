@@ -8,11 +8,16 @@ import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
+from multicast import registry
 from multicast.simulation.cli import BadUsage, OptionOption, SizeOption, console, execute, option_pairs
-from multicast.visual.recorded import Run, read
+from multicast.visual.inline import single_page
+from multicast.visual.pictures import draw, is_current
+from multicast.visual.recorded import Run, first_violation, read
+from multicast.visual.scenario import described, record, scenarios
 from multicast.visual.server import Server, serve
 from multicast.visual.setup import Problem
 
@@ -62,12 +67,54 @@ def run(
 def trace(file: Path, port: PortOption = PORT, browser: BrowserOption = True) -> None:
     """Show a file that `python -m multicast.simulation trace` has written."""
     try:
-        read(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError) as error:
-        raise BadUsage(f"{file}: {error}") from None
+        read(_text(file, "there is no such file"))
     except Problem as problem:
         raise BadUsage(f"{file}: {problem}") from None
-    _serve(f"file={file.name}", port, browser, {file.name: file})
+    _serve(f"file={quote(file.name)}", port, browser, {file.name: file})
+
+
+@app.command()
+def export(
+    what: Annotated[str, typer.Argument(metavar="SCENARIO|TRACE", help="A scenario's id, or a trace file.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where to write.")],
+) -> None:
+    """Write a run as one HTML file that steps and scrubs without a server."""
+    try:
+        if what in scenarios():
+            chosen = scenarios()[what]
+            recorded = {**record(chosen), "scenario": described(what), "at": chosen.at}
+        else:
+            recorded = read(_text(Path(what), f"there is no such file, and the scenarios are {', '.join(scenarios())}"))
+            recorded["at"] = first_violation(recorded)
+        out.write_text(single_page(recorded, recorded["header"]["title"]), encoding="utf-8")
+    except Problem as problem:
+        raise BadUsage(f"{what}: {problem}") from None
+    except OSError as error:
+        raise BadUsage(f"--out {out}: {error.strerror}") from None
+    console.print(f"{recorded['steps']} steps in {out}, {out.stat().st_size // 1000} kB", markup=False)
+
+
+@app.command()
+def pictures(
+    protocol: Annotated[str, typer.Option(help="A protocol's name, or all whose picture is not current.")] = "all",
+    chromium: Annotated[str, typer.Option(help="The browser that draws.")] = "/usr/bin/chromium",
+) -> None:
+    """Draw a typical run of each protocol for its page in multicast/docs."""
+    names = [name for name in registry.names() if not is_current(name)] if protocol == "all" else [protocol]
+    try:
+        draw(names, chromium)
+    except (Problem, registry.UnknownProtocol) as problem:
+        raise BadUsage(str(problem)) from None
+    console.print(f"drawn: {', '.join(names) or 'nothing, all are current'}", markup=False)
+
+
+def _text(file: Path, missing: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadUsage(f"{file}: {missing}") from None
+    except (OSError, UnicodeError) as error:
+        raise BadUsage(f"{file}: {error}") from None
 
 
 def _serve(fragment: str, port: int, browser: bool, files: Mapping[str, Path] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from multicast.visual.recorded import Run, first_violation, play, read, read_run
 from multicast.visual.scenario import described, find, record, stage
@@ -53,7 +54,7 @@ class User:
         if kind == "scenario":
             return self._scenario(text)
         if kind == "file":
-            return self._file(text)
+            return self._file(unquote(text))
         raise Problem(f"The address ends with #{kind[:40]}, which means nothing here.")
 
     def _scenario(self, name: str) -> Answer:

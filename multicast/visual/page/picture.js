@@ -21,7 +21,7 @@ function rules() {
   const style = getComputedStyle(document.documentElement);
   const all = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).flatMap(applied);
   return all.filter((rule) => rule.selectorText?.includes(".diagram"))
-    .map((rule) => rule.cssText.replace(PROPERTIES, (_, name) => style.getPropertyValue(name).trim())).join("\n");
+    .map((rule) => rule.cssText.replace(PROPERTIES, (use, name) => style.getPropertyValue(name).trim() || use)).join("\n");
 }
 
 /** What a rule for some screens contains, if it is for this one. */
