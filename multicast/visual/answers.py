@@ -90,6 +90,8 @@ class User:
 
     def _on_run(self, request: Request) -> Answer:
         steps_max = request.get("steps_max", STEPS_MAX)
+        if type(steps_max) is not int:
+            raise Problem("The most steps to run, steps_max, is a number.")
         return self._live().run(_step(request), str(request.get("until", "step")), steps_max)
 
     def _on_look(self, request: Request) -> Answer:

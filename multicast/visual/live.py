@@ -83,10 +83,11 @@ class LiveWorld(Model):
         self._delays = random.Random(f"{setup.seed}/delays")
         self._writing: dict[ProcessId, deque[tuple[int, Batch]]] = {p: deque() for p in topology.processes}
         self._starting = True
+        options = setup.made_options(protocol)
         try:
-            super().__init__(protocol, topology, setup.made_options(protocol), Bounds(destinations=(), senders=()))
+            super().__init__(protocol, topology, options, Bounds(destinations=(), senders=()))
         except ValueError as error:
-            raise Problem(f"{protocol.specification.name} cannot run so: {error}.") from None
+            raise Problem(f"This setup cannot run: {error}.") from None
         self._starting = False
         self.started = next(iter(self.engines.values())).protocol
 

@@ -22,7 +22,7 @@ from multicast.visual.setup import Problem, default_setup
 PICTURES = DOCS / "pictures"
 _DRAWN = ("n", "t", "s", "event", "process", "from", "to", "type", "of", "about", "position", "stage", "life")
 _DIGEST = re.compile(r"<!-- run: (\w+) -->")
-_SIZE = {"width": 1280, "height": 800}
+_WIDTH, _HEIGHT = 1280, 800
 
 
 def typical(protocol: str) -> Scenario:
@@ -60,7 +60,7 @@ def draw(protocols: list[str], browser: str) -> None:
     try:
         with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
             chromium = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-            page = chromium.new_page(viewport=_SIZE, color_scheme="light")
+            page = chromium.new_page(viewport={"width": _WIDTH, "height": _HEIGHT}, color_scheme="light")
             for name in protocols:
                 recorded = stage(typical(name)).recording()
                 file = Path(folder) / "page.html"

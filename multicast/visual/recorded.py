@@ -195,7 +195,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return planted_settings(self.protocol, self.bug)
         for name, most in (("groups", GROUPS_MAX), ("replicas", REPLICAS_MAX), ("messages", MESSAGES_MAX)):
             if not 1 <= given.get(name, 1) <= most:
-                raise Problem(f"{name} is from 1 to {most}, not {given[name]}.")
+                raise Problem(f"The number of {name} is from 1 to {most}, not {given[name]}.")
         if not 0 <= self.seed <= SEED_MAX:
             raise Problem(f"A seed is from 0 to {SEED_MAX}, not {self.seed}.")
         if given.get("size", SIZES[0]) not in SIZES:

@@ -168,7 +168,7 @@ def _action(one: Any, topology: Topology) -> Action:
                     raise Problem(f"There is no group {group}.")
             return ("multicast", process, sorted(set(groups))) if _known((process,), topology) else ()
         case _:
-            raise Problem(f"{msgspec.json.encode(one).decode()[:80]} is no action.")
+            raise Problem(f"This is no action: {msgspec.json.encode(one).decode()[:80]}.")
     return (kind, *named) if _known(named, topology) else ()
 
 
@@ -201,7 +201,7 @@ def _bug(protocol: str, name: str) -> Bug:
     for bug in (bug for some in bugs.values() for bug in some):
         if bug.name == name and bug.protocol.specification.name == protocol:
             return bug
-    raise Problem(f"{protocol} has no planted bug {name!r}.")
+    raise Problem(f"There is no planted bug {name!r} of {protocol}.")
 
 
 def default_setup(protocol: type[MulticastProtocol]) -> Setup:
