@@ -255,6 +255,7 @@ class LiveWorld(Model):
         self.do(model.Action("crash", process))
         self.links.update(kept)
         self._trace.on_crash(self.nodes[process])
+        self._connected(process, False)
 
     def _lose_disk(self, process: ProcessId) -> None:
         self._crash(process)
@@ -263,6 +264,16 @@ class LiveWorld(Model):
 
     def _restart(self, process: ProcessId) -> None:
         self.do(model.Action("restart", process))
+        self._connected(process, True)
+        for peer in self.topology.processes:
+            if peer not in self.engines:
+                self.engines[process].connected(peer, False)
+
+    def _connected(self, process: ProcessId, up: bool) -> None:
+        """The others notice that there are connections to this process, or none."""
+        for peer, engine in self.engines.items():
+            if peer != process and engine.connected(process, up):
+                self._run(peer)
 
     def _pause(self, process: ProcessId) -> None:
         self.nodes[process].paused = True

@@ -20,7 +20,8 @@ from multicast.visual.scenario import Scenario, stage
 from multicast.visual.setup import Problem, default_setup
 
 PICTURES = DOCS / "pictures"
-_DRAWN = ("n", "t", "s", "event", "process", "from", "to", "type", "of", "about", "position", "stage", "life")
+_EVENTS = ("submit", "leave", "delivery")
+_DRAWN = ("event", "t", "process", "to", "type", "about", "position")
 _DIGEST = re.compile(r"<!-- run: (\w+) -->")
 _WIDTH, _HEIGHT = 1280, 800
 
@@ -37,10 +38,13 @@ def typical(protocol: str) -> Scenario:
 
 
 def digest(recording: dict[str, Any]) -> str:
-    """Of what is drawn."""
-    drawn = [{name: line[name] for name in _DRAWN if name in line} for line in recording["lines"]]
-    messages = [line["message"] for line in recording["lines"] if line["event"] in ("submit", "delivery")]
-    return hashlib.blake2b(msgspec.json.encode([drawn, messages]), digest_size=16).hexdigest()
+    """Of what happens to the messages, in the order in which it is drawn."""
+    told = [
+        [line.get(name) for name in _DRAWN]
+        for line in recording["lines"]
+        if line["event"] in _EVENTS and not line.get("housekeeping") and line["s"] > 0
+    ]
+    return hashlib.blake2b(msgspec.json.encode(told), digest_size=16).hexdigest()
 
 
 def is_current(protocol: str) -> bool:
