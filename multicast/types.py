@@ -100,6 +100,11 @@ def created_us(message_id: MessageId) -> int:
     return int.from_bytes(message_id[:6], "big") * 1000
 
 
+def oldest_id(since_us: int) -> MessageId:
+    """No UUIDv7 made at `since_us` or later (as `created_us` tells it) sorts before these bytes, all others do."""
+    return max(0, -(-since_us // 1000)).to_bytes(6, "big") + bytes(10)
+
+
 class AppMessage(msgspec.Struct, array_like=True, gc=False):
     """What is multicast. Never changed after it was made, so it may be shared between processes of a simulation.
 

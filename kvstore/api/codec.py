@@ -304,9 +304,9 @@ _decode_page = msgspec.json.Decoder(_PageAnswer).decode
 _decode_write = msgspec.json.Decoder(_WriteAnswer).decode
 
 
-def put_answer(version: str, message_id: str) -> bytes:
+def put_answer(version: bytes, message_id: bytes) -> bytes:
     """The body that answers `PUT /v1/kv/KEY`."""
-    return b'{"version":"%b","id":"%b"}' % (version.encode(), message_id.encode())
+    return b'{"version":"%b","id":"%b"}' % (version, message_id)
 
 
 def delete_answer(version: str, deleted: bool, message_id: str) -> bytes:

@@ -205,6 +205,9 @@ def validate(transaction: Transaction) -> None:
         raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
     if count == 0:
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
-    each("compare", _check_compare, transaction.compare)
-    each("success", _check_operation, transaction.success)
-    each("failure", _check_operation, transaction.failure)
+    if transaction.compare:
+        each("compare", _check_compare, transaction.compare)
+    if transaction.success:
+        each("success", _check_operation, transaction.success)
+    if transaction.failure:
+        each("failure", _check_operation, transaction.failure)

@@ -51,11 +51,14 @@ class ShardMap:
 
     def shards_of(self, transaction: Transaction) -> tuple[GroupId, ...]:
         """Every shard that takes part in `transaction`, sorted. A Range takes part everywhere."""
-        found = {self.shard_of(compare.key) for compare in transaction.compare}
-        for operation in (*transaction.success, *transaction.failure):
-            if isinstance(operation, Range):
-                return self.shards
-            found.add(self.shard_of(operation.key))
+        found = set()
+        for compare in transaction.compare:
+            found.add(self.shard_of(compare.key))
+        for branch in (transaction.success, transaction.failure):
+            for operation in branch:
+                if type(operation) is Range:
+                    return self.shards
+                found.add(self.shard_of(operation.key))
         return tuple(sorted(found))
 
     @classmethod

@@ -8,6 +8,7 @@ its client gave it; a read that nobody can repeat, because the replica itself ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -108,6 +109,11 @@ def is_single(payload: bytes) -> bool:
     return payload[:2] == _SINGLE
 
 
-def request_digest(body: bytes | msgspec.Raw, destinations: Sequence[GroupId]) -> bytes:
+def request_digest(body: bytes | msgspec.Raw, destinations: tuple[GroupId, ...]) -> bytes:
     """16 bytes that tell whether two transactions with one id ask for the same thing. body: see `Bundled`."""
-    return blake2b(b"".join([_SINGLE, body, *[d.to_bytes(2, "big") for d in destinations]]), digest_size=16).digest()
+    return blake2b(b"".join((_SINGLE, body, _encoded(destinations))), digest_size=16).digest()
+
+
+@lru_cache(maxsize=1024)
+def _encoded(destinations: tuple[GroupId, ...]) -> bytes:
+    return b"".join([group.to_bytes(2, "big") for group in destinations])

@@ -131,7 +131,7 @@ class Execution:
 
     def compare(self, compares: tuple[Compare, ...]) -> bool:
         """Whether all hold. All are read, so that what is read does not depend on their order."""
-        return not compares or all([_holds(compare, self._before(compare.key)) for compare in compares])
+        return all([_holds(compare, self._before(compare.key)) for compare in compares])
 
     def run(self, branch: Indexed) -> None:
         """Carry out the operations; afterwards `failure` says whether one was impossible."""

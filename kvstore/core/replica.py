@@ -36,7 +36,7 @@ from kvstore.core.audit import (
     encode_outcomes,
     encode_single,
 )
-from kvstore.core.bundles import decode_bundle, decode_transaction, is_single, request_digest, version_of
+from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, is_single, request_digest, version_of
 from kvstore.core.clients import Clients, forgotten_before
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Entry, Item, Log
@@ -56,7 +56,7 @@ from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, oldest_id
 
 DEDUP_WINDOW_US = 120_000_000
 CLOCK_AHEAD_US_MAX = 10_000_000
@@ -192,6 +192,7 @@ class Replica(Application):
         """Its transactions, and whether their ids were delivered before."""
         message, at, window_us = delivery.message, delivery.timestamp, self.window_us
         shards, known, remembered = message.destinations, self.log.items, self.store.remembered
+        oldest = oldest_id(at.time - window_us) if window_us else NO_ID
         owns = self._owns if len(shards) > 1 else None
         single = is_single(message.payload)
         items: list[Item] = []
@@ -202,7 +203,7 @@ class Replica(Application):
                 items.append(Item(message_id, plan, b"", version, delivery.expired, None))
                 continue
             digest = request_digest(bundled.body, shards)
-            expired = delivery.expired or 0 < window_us < at.time - created_us(message_id)
+            expired = delivery.expired or message_id < oldest
             first = None
             if not expired:
                 earlier = known.get(message_id)
@@ -265,7 +266,7 @@ class Replica(Application):
         fate, plan = self._fate(entry, index, item, known), item.plan
         execution = Execution(self.store, item.version)
         if fate.status in (APPLIED, FAILED):
-            holds = execution.compare(plan.compares)
+            holds = not plan.compares or execution.compare(plan.compares)
             if fate.status == APPLIED:
                 if known is None and len(entry.message.destinations) == 1:
                     fate = _SUCCEEDED if holds else _NOT_SUCCEEDED

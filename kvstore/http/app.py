@@ -154,9 +154,9 @@ class HttpApi:
 
     def _did_put(self, call: Call, answered: Answered) -> None:
         self._check_conditions(answered)
-        version, text_id = str(answered.result.version), call.text_id
-        created = any(c.target == "exists" and c.operand is False for c in call.conditions)
-        headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (JSON, version.encode(), text_id.encode())
+        version, text_id = str(answered.result.version).encode(), call.text_id.encode()
+        created = call.conditions and any(c.target == "exists" and c.operand is False for c in call.conditions)
+        headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (JSON, version, text_id)
         call.answer(Response(201 if created else 200, headers, codec.put_answer(version, text_id)))
 
     def _delete(self, call: Call) -> None:
@@ -182,7 +182,7 @@ class HttpApi:
     def _write_key(self, call: Call, operation: Operation, render: Render) -> None:
         """Where its conditions do not hold, the present version is asked for."""
         failure = (Get(call.key),) if call.conditions else ()
-        self._write(call, Transaction(call.conditions, (operation,), failure), render)
+        self._write(call, Transaction(call.conditions, (operation,), failure), render, True)
 
     def _check_conditions(self, answered: Answered) -> None:
         """412 with the present version unless they hold."""
@@ -228,7 +228,7 @@ class HttpApi:
         if not call.message_id and only_reads(transaction):
             self._execute(call, transaction, self._did_txn)
         else:
-            self._write(call, transaction, self._did_txn)
+            self._write(call, transaction, self._did_txn, _writes(transaction))
 
     def _did_txn(self, call: Call, answered: Answered) -> None:
         body = codec.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
@@ -241,11 +241,11 @@ class HttpApi:
         self._open(call)
         self._execute(call, Transaction((), (operation,)), render)
 
-    def _write(self, call: Call, transaction: Transaction, render: Render) -> None:
+    def _write(self, call: Call, transaction: Transaction, render: Render, writes: bool) -> None:
         """The id goes out with every answer, good or bad."""
         message_id = call.message_id = call.message_id or self.node.new_message_id()
         call.text_id = codec.id_text(message_id)
-        self._execute(call, transaction, render, _writes(transaction))
+        self._execute(call, transaction, render, writes)
 
     def _execute(self, call: Call, transaction: Transaction, render: Render, writes: bool = False) -> None:
         if self.calls.stopping:

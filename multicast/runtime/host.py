@@ -40,6 +40,8 @@ CHECKPOINT_PAUSE_SECONDS = 0.0005
 """A checkpoint is made in another thread, which lets the loop go on every few hundred records."""
 CHECKPOINT_AGAIN_BYTES = 1024 * 1024
 """So much later in the journal one is tried again for which there was no room."""
+STABLE_AFTER_US = 20_000
+"""The protocol hears so long after a flush what is stable, if nothing makes it run before."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
 """Journal bytes that wait for the disk; beyond, nothing is read from peers and no request is taken."""
 
@@ -361,10 +363,12 @@ class Host:
         except Exception as error:
             self._fail(error)
         self._told_of_progress()
-        if self.engine.idle:
-            self._schedule()  # it has to hear what is stable
-        else:
-            self._run()
+        if not self.engine.idle:
+            self._schedule()
+        elif self._state == "running":  # the protocol has to hear what is stable: with the next run, or soon
+            soon = self.now() + STABLE_AFTER_US
+            self._wake_at = soon if self._wake_at is None else min(self._wake_at, soon)
+            self._set_timer()
 
     def _tell_clock(self) -> None:
         """In the log: the wall clock is off, or no longer."""

@@ -105,7 +105,7 @@ def test_the_client_reads_the_page_that_was_meant(page: Page) -> None:
 
 @given(_versions, st.booleans())
 def test_the_client_reads_the_write_that_was_meant(version: Timestamp, deleted: bool) -> None:
-    assert codec.parse_write(codec.put_answer(str(version), "id"))[0] == version
+    assert codec.parse_write(codec.put_answer(str(version).encode(), b"id"))[0] == version
     assert codec.parse_write(codec.delete_answer(str(version), deleted, "id")) == (version, deleted)
     assert codec.parse_etag(f'"{version}"') == version
 
@@ -175,7 +175,7 @@ def test_how_answers_stand_on_the_wire() -> None:
     }  # fmt: skip
     page = {"version": TEXT_VERSION, "entries": [entry], "next_page_token": None}
     assert json.loads(codec.page_answer(Page(VERSION, (found,), None))) == page
-    assert json.loads(codec.put_answer("v", "id")) == {"version": "v", "id": "id"}
+    assert json.loads(codec.put_answer(b"v", b"id")) == {"version": "v", "id": "id"}
     assert json.loads(codec.delete_answer("v", False, "id")) == {"version": "v", "deleted": False, "id": "id"}
 
 
