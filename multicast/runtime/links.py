@@ -23,7 +23,7 @@ from multicast.types import ProcessId
 from multicast.wire import FRAME_BYTES_MAX
 
 ACK_FRAMES = 256
-ACK_DELAY_S = 0.02
+ACK_DELAY_S = 0.1
 CLOSE_TIMEOUT_S = 2.0
 
 

@@ -59,6 +59,8 @@ class Writer:
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._sync_us: deque[int] = deque(maxlen=SYNC_TIMES_MAX)
         self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0
+        self._lazy_seconds = LAZY_SECONDS if to_disk else 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._work, name="journal-writer", daemon=True)
@@ -77,17 +79,29 @@ class Writer:
         """Write this batch after those before it: with the next `flush`, or LAZY_SECONDS later."""
         self.pending_bytes += len(data)
         self._number = number
+        assert self._loop is not None
+        if not self._waiting:
+            self._since = self._loop.time()
         self._waiting.append(data)
         if self._timer is None:
-            assert self._loop is not None
-            self._timer = self._loop.call_later(LAZY_SECONDS if self._to_disk else 0, self.flush, not self._to_disk)
+            self._timer = self._loop.call_later(self._lazy_seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """One timer for all batches, armed no later than the first of those that wait needs it: it may be too early."""
+        assert self._loop is not None
+        self._timer = None
+        if not self._waiting:
+            return
+        left = self._since + self._lazy_seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._on_timer)
+        else:
+            self.flush(not self._to_disk)
 
     def flush(self, idle: bool) -> None:
         """Write all that was put. idle: the loop has nothing else to do."""
-        if self._timer is None:
+        if not self._waiting:
             return
-        self._timer.cancel()
-        self._timer = None
         data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
         self._under_way += 1
@@ -112,6 +126,9 @@ class Writer:
         """Return when everything that was put is written (or failed) and the thread has ended. Idempotent."""
         if self._ended is None:
             return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._ended.done():
             self.flush(False)
             self._queue.put(None)
