@@ -56,7 +56,7 @@ class ShardMap:
             found.add(self.shard_of(compare.key))
         for branch in (transaction.success, transaction.failure):
             for operation in branch:
-                if type(operation) is Range:
+                if isinstance(operation, Range):
                     return self.shards
                 found.add(self.shard_of(operation.key))
         return tuple(sorted(found))
