@@ -14,7 +14,7 @@ from multicast.parts.delivered import DeliveredLog, Stable
 from multicast.parts.pending import PendingQueue
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Options, Outbox
-from multicast.types import Timestamp, Topology, created_us, is_uuid7, new_message_id
+from multicast.types import Timestamp, Topology, created_us, is_uuid7, new_message_id, oldest_id
 
 
 class NaiveQueue:
@@ -206,3 +206,9 @@ def test_a_window_without_wall_clock_stamps_is_refused() -> None:
 def test_a_process_cannot_belong_to_two_groups() -> None:
     with pytest.raises(ValueError, match="process 1 is in group 0 and in group 1"):
         Topology({0: [0, 1], 1: [1, 2]})
+
+
+@given(st.integers(0, 1 << 50), st.integers(-5_000, 5_000), st.integers(0, (1 << 62) - 1))
+def test_ids_sort_before_the_oldest_one_if_they_were_made_before_it(made: int, later: int, bits: int) -> None:
+    message_id = new_message_id(made, bits)
+    assert (message_id < oldest_id(made + later)) == (created_us(message_id) < made + later)

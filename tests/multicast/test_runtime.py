@@ -215,6 +215,14 @@ async def test_a_lone_message_is_written_by_the_loop_itself(
     await cluster.stop()
 
 
+async def test_the_protocol_hears_what_is_stable_although_nothing_else_happens(clusters: Any) -> None:
+    cluster = clusters(ONE)
+    await cluster.start()
+    await cluster.multicast(0, b"m")
+    await eventually(lambda: 1 in cluster.scripted(0).stable)
+    await cluster.stop()
+
+
 async def test_the_example_of_the_package(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     delivered: asyncio.Queue[AppMessage] = asyncio.Queue()
