@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_etl.case import VALUES, Case
+from spark_etl.case import Case
+from spark_etl.certify.client import Thin
+from spark_etl.certify.proof import CLIENTS, VALUES
 from spark_etl.checks import clients, values
 from spark_etl.report import PENDING, VALID, Property
 
@@ -18,8 +22,15 @@ LAST_BATCH_US = 1_000_000
 replica that is killed may have answered for what it had not written. Not for longer than this, microseconds."""
 
 
-def check(case: Case, name: str, skip: str) -> int:
-    """The property `name` of an audit with a history. Returns how many answers are for what was perhaps not written."""
+def check(case: Case, skip: str) -> int:
+    """The property `CLIENTS` of an audit with a history. Returns how many answers are for what was perhaps not
+    written."""
+    rows, blind = case.counts["history"], bool(case.inputs.unsure or case.inputs.problems)
+    if skip or case.proof.holds(CLIENTS):
+        prop = case.check(CLIENTS, None, rows, blind=blind, skip=skip)
+        if not skip:
+            _note_thin(case, prop, case.proof.thin)
+        return 0
     ends = case.open_ends()
     open_ends = case.spark.createDataFrame(sorted(ends.items()), "shard int, end binary")
     lost = case.keep(
@@ -31,29 +42,22 @@ def check(case: Case, name: str, skip: str) -> int:
     beyond = _beyond_a_batch(case, lost)
     gone = lost if beyond else lost.where(~F.col("excused"))
     frame = clients.answers(case.operations, case.transactions, case.reads, case.whole())
-    prop = case.check(
-        name,
-        frame.unionByName(clients.absent(gone)),
-        case.counts["history"],
-        blind=bool(case.inputs.unsure or case.inputs.problems),
-        skip=skip,
-    )
-    if skip:
-        return 0
-    _count_thin(case, prop)
+    prop = case.check(CLIENTS, lambda: frame.unionByName(clients.absent(gone)), rows, blind=blind)
+    _note_thin(case, prop, _thin(case))
     return 0 if beyond else _count_excused(case, prop, lost)
 
 
 def check_values(case: Case, skip: str) -> None:
     """The property `VALUES` of an audit with a history."""
-    compared = case.keep(
-        values.compare(case.operations, case.placed, case.reads, case.writes, case.whole())
-    )
-    rows = 0 if skip else compared.where(F.col("name") == "").count()
+    wrong: Callable[[], DataFrame] | None = None
+    rows, answered = case.proof.compared, case.proof.answered
+    if not skip and not case.proof.holds(VALUES):
+        compared = case.keep(values.compare(case.operations, case.placed, case.reads, case.writes, case.whole()))
+        rows = compared.where(F.col("name") == "").count()
+        answered = case.operations.where(F.col("type") == "ok").count()
+        wrong = partial(values.wrong, compared, case.writes)
     skip = skip or ("" if rows else _NO_VALUES)
-    frame = None if skip else values.wrong(compared, case.writes)
-    prop = case.check(VALUES, frame, rows, blind=bool(case.unsure_shards), skip=skip)
-    answered = 0 if skip else case.operations.where(F.col("type") == "ok").count()
+    prop = case.check(VALUES, wrong, 0 if skip else rows, blind=bool(case.unsure_shards), skip=skip)
     if prop.verdict == VALID:
         left = f", {answered - rows:,} not" if answered > rows else ""
         prop.note = f"{rows:,} operations were compared{left}"
@@ -101,24 +105,29 @@ def _count_excused(case: Case, prop: Property, lost: DataFrame) -> int:
     return count
 
 
-def _count_thin(case: Case, prop: Property) -> None:
-    """Answers for what only a minority of a shard's replicas holds: their loss would be the operation's."""
+def _thin(case: Case) -> Thin | None:
     held = []
     for shard, members in case.inputs.shards.items():
         ends = sorted((case.tops[r].delivered if r in case.tops else 0 for r in members), reverse=True)
         sure = not set(members) & set(case.inputs.unsure)
         held += [(shard, ends[len(members) // 2])] if sure and ends[0] > ends[len(members) // 2] else []
     if not held:
-        return
+        return None
     frame = case.spark.createDataFrame(held, "shard int, most bigint")
     rows = clients.thin(case.operations, case.log, frame).orderBy("shard", "position").collect()
     if not rows:
-        return
+        return None
     first = rows[0]
-    what = f"{len({row.id for row in rows})} acknowledged operations stand in the journals of a minority of a shard"
+    return Thin(len({row.id for row in rows}), first.shard, first.position, first.f, bytes(first.id))
+
+
+def _note_thin(case: Case, prop: Property, thin: Thin | None) -> None:
+    """Answers for what only a minority of a shard's replicas holds: their loss would be the operation's."""
+    if thin is None:
+        return
+    what = f"{thin.count} acknowledged operations stand in the journals of a minority of a shard"
     case.notes.append(
-        f"{what}: the first is {first.f} {uuid.UUID(bytes=bytes(first.id))} at position {first.position} of shard"
-        f" {first.shard}"
+        f"{what}: the first is {thin.f} {uuid.UUID(bytes=thin.id)} at position {thin.position} of shard {thin.shard}"
     )
     if prop.verdict == VALID:
         prop.verdict, prop.note = PENDING, what

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl import answered, course, edges, evidence, frames, serialization, tables
-from spark_etl.case import CLIENTS, NO_HISTORY, READS, Case, Progress
+from spark_etl.case import NO_HISTORY, Case, Progress
+from spark_etl.certify.proof import (
+    ACCOUNTS,
+    BANK,
+    CLIENTS,
+    COURSE,
+    HISTORY,
+    LOGS,
+    ORDER,
+    POSITIONS,
+    READS,
+    TIME,
+    VALIDITY,
+)
 from spark_etl.checks import bank, clients, delivery, genuineness, positions, transactions, workloads
 from spark_etl.consistency import strongest
 from spark_etl.guarantees import Guarantees
@@ -54,6 +69,7 @@ class Audit(Case):
         super().__init__(spark, out, expect_history=expect_history, progress=progress)
         self.directory = run
         self.parts = parts
+        self.wants_course = "course" in parts
         self.models: list[ModelVerdict] = []
 
     def run(self, began: float | None = None) -> Report:
@@ -117,19 +133,27 @@ class Audit(Case):
 
     def _follow(self) -> None:
         self.progress("following the course of the run")
-        carried = self.transactions.select("id", "message")
-        self.course = course.course(self.small, self.tables, self.operations.join(carried, "id", "left"), self.span)
+        rows: Sequence[Any] = self.proof.slices if self.proof.holds(COURSE) else self._slices()
+        self.course = course.course(self.small, rows, self.span, self.width)
+
+    def _slices(self) -> list[Row]:
+        if not self.width:
+            return []
+        carried = self.operations.join(self.transactions.select("id", "message"), "id", "left")
+        return course.slices(self.tables["deliveries"], self.tables["submitted"], carried, self.width).collect()
 
     # -- properties ---------------------------------------------------------------------------------------------------
 
     def _check_delivery(self) -> None:
-        inputs, log, deliveries = self.inputs, self.bundles, self.counts.get("deliveries", 0)
+        inputs, deliveries = self.inputs, self.counts.get("deliveries", 0)
         blind = bool(inputs.unsure)
-        self.check("integrity", delivery.integrity(self.log), deliveries, blind=blind)
+        self.check("integrity", lambda: delivery.integrity(self.log), deliveries, blind=blind)
         self._check_validity(deliveries, blind)
         prop = self.check(
             "agreement in a shard",
-            delivery.agreement(log, self.disputed, self.top_frame, self.stop_frame, inputs.holed),
+            lambda: delivery.agreement(
+                self.bundles, self.disputed, self.top_frame, self.stop_frame, inputs.holed
+            ),
             deliveries,
             blind=blind,
         )
@@ -137,7 +161,7 @@ class Audit(Case):
         if late and prop.verdict == VALID:
             prop.verdict, prop.note = PENDING, f"{len(late)} of {len(inputs.replicas)} replicas are behind at the end"
         self.notes += late
-        prefix = self.check("prefix order", delivery.prefix_order(log), deliveries, blind=blind)
+        prefix = self.check("prefix order", lambda: delivery.prefix_order(self.bundles), deliveries, blind=blind)
         self._check_order(prop, prefix, deliveries)
         self._check_genuineness()
         self._check_optimistic()
@@ -181,31 +205,46 @@ class Audit(Case):
 
     def _check_optimistic(self) -> None:
         """Not a matter of right and wrong: how often a protocol's early deliveries were in another order."""
+        total, mistaken, open_ = self.proof.optimistic if self.proof.holds(*LOGS) else self._guesses()
+        skip = "" if total else "the protocol delivers nothing early"
+        prop = self.check("optimistic deliveries", None, total, skip=skip)
+        if total:
+            share = 100 * mistaken / total
+            prop.note = f"{mistaken:,} of {total:,} were early in another order than finally ({share:.2f} %)"
+            prop.note += f"; {open_:,} are not final yet" if open_ else ""
+
+    def _guesses(self) -> tuple[int, int, int]:
         row = delivery.optimistic(self.tables["deliveries"]).first()
-        skip = "" if row is not None and row.n else "the protocol delivers nothing early"
-        prop = self.check("optimistic deliveries", None, row.n if row else 0, skip=skip)
-        if row is not None and row.n:
-            share = 100 * row.mistaken / row.n
-            prop.note = f"{row.mistaken:,} of {row.n:,} were early in another order than finally ({share:.2f} %)"
-            prop.note += f"; {row.open:,} are not final yet" if row.open else ""
+        return (row.n, row.mistaken, row.open) if row is not None else (0, 0, 0)
+
+    @cached_property
+    def unsubmitted(self) -> DataFrame:
+        """`delivery.unsubmitted`."""
+        return self.keep(delivery.unsubmitted(self.messages, self.tables["submitted"]))
 
     def _check_validity(self, deliveries: int, blind: bool) -> None:
-        missing = self.keep(delivery.unsubmitted(self.messages, self.tables["submitted"]))
-        renewed = self.tables["deliveries"].where((F.col("position") == 1) & F.col("installed_from").isNotNull())
-        lost_disk = {row.replica for row in renewed.select("replica").distinct().collect()}
-        forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
-        invoked = self.operations if self.has_history else None
-        prop = self.check(
-            "validity", delivery.validity(self.bundles, missing, invoked, forgetful), deliveries, blind=blind
-        )
-        lost = 0 if prop.violations else missing.count()
+        prop = self.check(VALIDITY, self._invalid, deliveries, blind=blind)
+        lost = self.proof.unsubmitted
+        if not self.proof.holds(VALIDITY):
+            lost = 0 if prop.violations else self.unsubmitted.count()
         if lost:
             these = f"{lost} message{'s' * (lost > 1)}"
             self.notes.append(f"the record that it was multicast was lost in a crash for {these}")
 
+    def _invalid(self) -> DataFrame:
+        renewed = self.tables["deliveries"].where((F.col("position") == 1) & F.col("installed_from").isNotNull())
+        lost_disk = {row.replica for row in renewed.select("replica").distinct().collect()}
+        forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
+        invoked = self.operations if self.has_history else None
+        return delivery.validity(self.bundles, self.unsubmitted, invoked, forgetful)
+
     def _check_order(self, agreement: Property, prefix: Property, deliveries: int) -> None:
-        frame = delivery.one_order(self.messages, self.top_frame, self.shards, self.unsure_shards)
-        prop = self.check("one order across shards", frame, deliveries, blind=bool(self.unsure_shards))
+        prop = self.check(
+            ORDER,
+            lambda: delivery.one_order(self.messages, self.top_frame, self.shards, self.unsure_shards),
+            deliveries,
+            blind=bool(self.unsure_shards),
+        )
         self.certified = not (prop.violations or prefix.violations or agreement.violations)
         if not self.certified:
             components, cycles = serialization.order_cycle(edges.delivery_edges(frames.bundles(self.judged)))
@@ -214,7 +253,7 @@ class Audit(Case):
                 prop.examples.append(cycle.violation(sentence))
             prop.violations += components
             prop.verdict = VIOLATED if prop.violations else prop.verdict
-        waiting = delivery.pending(self.messages).count()
+        waiting = self.proof.waiting if self.proof.holds(ORDER) else delivery.pending(self.messages).count()
         if waiting:
             note = f"{waiting} messages were not yet delivered by all the shards that they are addressed to"
             prop.note = f"{prop.note} {note}".strip()
@@ -226,7 +265,7 @@ class Audit(Case):
         unsure = self.inputs.unsure
         self.check(
             "results complete and equal",
-            transactions.results(
+            lambda: transactions.results(
                 self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, unsure
             ),
             outcomes,
@@ -235,13 +274,20 @@ class Audit(Case):
         )
         self.reads_property = self.check(
             READS,
-            transactions.reads(self.ordered, self.writes, self.unsure_shards).orderBy(F.desc("name")),  # see `invented`
+            lambda: transactions.reads(self.ordered, self.writes, self.unsure_shards).orderBy(
+                F.desc("name")  # see `invented`
+            ),
             self.counts.get("reads", 0),
             blind=bool(self.unsure_shards),
             skip=skip,
         )
-        once = transactions.exactly_once(self.log, self.transactions, self.unsure_shards)
-        self.check("exactly once", once, outcomes, blind=bool(unsure), skip=skip)
+        self.check(
+            "exactly once",
+            lambda: transactions.exactly_once(self.log, self.transactions, self.unsure_shards),
+            outcomes,
+            blind=bool(unsure),
+            skip=skip,
+        )
         if self.left_out:
             these = f"{self.left_out} position{'s' * (self.left_out > 1)}"
             self.notes.append(
@@ -254,7 +300,7 @@ class Audit(Case):
             prop = self.check(CLIENTS, None, 0, blind=self.expect_history, skip=skip)
             self.without_history(prop)
             return
-        self.excused = answered.check(self, CLIENTS, skip)
+        self.excused = answered.check(self, skip)
         answered.check_values(self, skip)
         self._resolve_unknown(skip)
         if self.has_positions:
@@ -262,29 +308,38 @@ class Audit(Case):
 
     def _check_positions(self, skip: str) -> None:
         """Of reads that stand in no journal."""
-        visits = self.keep(positions.visits(self.at_positions, self.steps, self.judged))
-        open_shards = list(self.open_ends())
-        found = positions.stale(visits, self.at_positions, open_shards)
-        rows = self.at_positions.count()
-        prop = self.check("leader reads", found, rows, blind=bool(self.unsure_shards), skip=skip)
+        proved, open_shards = self.proof.holds(POSITIONS), list(self.open_ends())
+        rows = self.proof.at_positions if proved else self.at_positions.count()
+        prop = self.check(
+            POSITIONS, lambda: self._stale(open_shards), rows, blind=bool(self.unsure_shards), skip=skip
+        )
         beyond = F.col("gts").isNull() & F.col("shard").isin(open_shards)
-        lost = self.at_positions.where(beyond).count() if open_shards and not skip else 0
+        lost = self.at_positions.where(beyond).count() if open_shards and not (skip or proved) else 0
         if lost:
             self.excused += lost
             what = f"{lost} were answered from positions that had perhaps not been written at the end"
             prop.verdict, prop.note = (PENDING, what) if prop.verdict == VALID else (prop.verdict, prop.note)
 
+    def _stale(self, open_shards: list[int]) -> DataFrame:
+        visits = self.keep(positions.visits(self.at_positions, self.steps, self.judged))
+        return positions.stale(visits, self.at_positions, open_shards)
+
     def _resolve_unknown(self, skip: str) -> None:
         """What became of operations whose outcome no client knows."""
         under_way = self.complete_before(self.open_ends(self.inputs.crashed))
-        row = None if skip else clients.unknown(self.operations, self.transactions, under_way).first()
-        prop = self.check("unknown outcomes resolved", None, row.n if row else 0, skip=skip)
-        if row is not None and not skip:
-            found = f"of {row.n:,} operations {row.applied:,} were applied, {row.not_applied:,} were not"
-            prop.note = found if row.n else "every operation was answered"
-            if row.open:
+        known = self.proof.unknown if self.proof.holds(CLIENTS, *ACCOUNTS) else None
+        total, applied, refused, open_ = (0, 0, 0, 0)
+        if not skip and known is not None:
+            total, applied, refused, open_ = known.counts(under_way is None)
+        elif not skip and (row := clients.unknown(self.operations, self.transactions, under_way).first()):
+            total, applied, refused, open_ = row.n, row.applied, row.not_applied, row.open
+        prop = self.check("unknown outcomes resolved", None, total, skip=skip)
+        if not skip:
+            found = f"of {total:,} operations {applied:,} were applied, {refused:,} were not"
+            prop.note = found if total else "every operation was answered"
+            if open_:
                 prop.verdict = PENDING
-                prop.note += f", and {row.open:,} may still be under way"
+                prop.note += f", and {open_:,} may still be under way"
 
     # -- serializability ----------------------------------------------------------------------------------------------
 
@@ -309,7 +364,8 @@ class Audit(Case):
             self.without_history(prop)
             return
         began = time.monotonic()
-        late = self.late = clients.against_real_time(self.timeline).count()
+        proved = self.proof.holds(TIME)
+        late = self.late = self.proof.late if proved else clients.against_real_time(self.timeline).count()
         if late or not certified:
             if self._decide(prop, self.in_time):
                 self.no_cycle = "there is no cycle of dependencies and real time"
@@ -358,22 +414,33 @@ class Audit(Case):
         self.models = guarantees.models()
 
     def _check_bank(self) -> None:
-        name = "conservation of the bank's total"
         skip = ""
         if not self.has_outcomes:
             skip = _NO_OUTCOMES
         elif not self.has_history:
             skip = NO_HISTORY
-        elif not self.operations.where(F.col("f").isin(*_BANK)).limit(1).collect():
+        elif not set(self.functions) & set(_BANK):
             skip = "the client history has no bank operations"
-        frame = None if skip else bank.conservation(self.operations, self.placed, self.writes, self.whole())
-        self.check(name, frame, self.counts.get("writes", 0), blind=bool(self.unsure_shards), skip=skip)
+        self.check(
+            BANK,
+            lambda: bank.conservation(self.operations, self.placed, self.writes, self.whole()),
+            self.counts.get("writes", 0),
+            blind=bool(self.unsure_shards),
+            skip=skip,
+        )
+
+    @cached_property
+    def functions(self) -> dict[str, int]:
+        """How many operations of each kind there are."""
+        if self.proof.holds(HISTORY, CLIENTS):
+            return self.proof.functions
+        return {row.f: row.n for row in self.operations.groupBy("f").agg(F.count("*").alias("n")).collect()}
 
     def _check_workloads(self) -> None:
         """Of the workloads that the client history tells of."""
         if not self.has_history:
             return
-        ran = {row.f: row.n for row in self.operations.groupBy("f").agg(F.count("*").alias("n")).collect()}
         for name, (f, check) in workloads.INVARIANTS.items():
-            if f in ran:
-                self.check(name, check(self.operations), ran[f], blind=self.history_unsure)
+            if f in self.functions:
+                rows = self.functions[f]
+                self.check(name, partial(check, self.operations), rows, blind=self.history_unsure)

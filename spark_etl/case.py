@@ -10,7 +10,10 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl import edges, frames, tables
+from spark_etl import course, edges, frames, tables
+from spark_etl.certify.proof import CLIENTS, HISTORY, LOGS, READS, VALUES, Proof
+from spark_etl.certify.source import Source, source
+from spark_etl.certify.tasks import prove, work
 from spark_etl.checks import clients, positions, sessions, transactions
 from spark_etl.columns import absent
 from spark_etl.inputs import Inputs, Top, understand
@@ -18,9 +21,6 @@ from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOL
 
 Progress = Callable[[str], None]
 
-READS = "reads return what the order says"
-CLIENTS = "clients saw what the journals say"
-VALUES = "values as asked and as written"
 NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is empty"
 _FOUNDATIONS = (
     "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
@@ -44,6 +44,9 @@ class Case:
         self.notes: list[str] = []
         self.counts: dict[str, int] = {}
         self.excused = 0
+        self.source: Source | None = None
+        self.width = 0
+        self.wants_course = True
         self._graph: DataFrame | None = None
         self._cached: list[DataFrame] = []
 
@@ -58,6 +61,7 @@ class Case:
         self.trace = opened.frame("frames")
         self.counts = {"history": 0, **opened.counts}
         self.small = opened.small()
+        self.source = source(self.out, manifest.files())
         self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks)
         if self.inputs.foreign:
             ours = ~F.col("replica").isin(self.inputs.foreign)
@@ -67,55 +71,139 @@ class Case:
         positions_, versions = opened.span("history", "position"), opened.span("history", "version")
         self.has_positions = bool(positions_ and positions_[1]) or bool(versions and versions[0] == bytes(16))
         self.course = Course()
+        self.width = course.slice_width(self.small, self.span) if self.wants_course else 0
 
     def _prepare(self) -> None:
-        """Frames that several checks use, and how far every replica got."""
-        self.progress("putting deliveries and outcomes side by side")
+        """What was proved, how far every replica got, and what is wrong with the histories."""
         self.shards = list(self.inputs.shards)[: frames.SHARDS_MAX]
-        self.log = self.keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
-        self.bundles = frames.bundles(self.log)
-        self.disputed = self.keep(frames.disputed(self.bundles))
-        outvoted = self.keep(frames.outvoted(self.disputed))
-        self.left_out = outvoted.count()
-
-        def judged(frame: DataFrame) -> DataFrame:
-            return frames.judged(frame, outvoted) if self.left_out else frame
-
-        self.judged = judged(self.log)
-        self.messages = self.keep(frames.messages(frames.bundles(self.judged), self.shards))
-        self.transactions = self.keep(frames.transactions(self.judged, self.messages, self.shards))
-        self.tops, covered = self._tops()
-        self.top_frame = self.spark.createDataFrame(
-            [(t.replica, t.shard, t.delivered, t.completed, t.gts) for t in self.tops.values()],
-            "replica int, shard int, top bigint, top_completed bigint, top_gts binary",
-        )
-        self.stop_frame = self.spark.createDataFrame(
-            self.inputs.stops, "replica int, shard int, delivered bigint, completed bigint"
-        )
+        self.progress("certifying")
+        self.proof = self._certify()
+        agreed = self.proof.holds(*LOGS)
+        if not agreed:
+            self.progress("putting deliveries and outcomes side by side")
+        self.left_out = 0 if agreed else self.outvoted.count()
+        covered = set(self.inputs.shards)
+        self.tops = {top.replica: top for top in self.proof.tops}
+        if not agreed:
+            self.tops, covered = self._tops()
         unsure = set(self.inputs.unsure)
         self.unsure_shards = [
             shard for shard, members in self.inputs.shards.items() if unsure & set(members) and shard not in covered
         ]
         self.has_outcomes = self.counts.get("outcomes", 0) > 0 or self.counts.get("deliveries", 0) == 0
-        self.reads = frames.key_reads(judged(self.tables["reads"]))
-        self.writes = self.keep(frames.key_writes(judged(self.tables["writes"])))
-        self.operations = self.keep(frames.operations(self.history))
-        self._check_history()
-        self.placed = self.transactions
-        if self.has_positions:
-            self._place_reads()
-        self.reads = self.keep(self.reads)
-        self.ordered = self.keep(edges.reads_in_order(self.reads, self.writes))
+        if self.has_history and not self.proof.holds(HISTORY):
+            self._check_history()
+        if self.has_history and not self.proof.holds(CLIENTS):
+            self._drop_foreign_histories()
 
-    def _place_reads(self) -> None:
-        """Put the reads at positions among the transactions."""
-        self.steps = self.keep(sessions.steps(self.operations, self.transactions))
+    def _certify(self) -> Proof:
+        """By two jobs of vectorised tasks."""
+        context = self.spark.sparkContext
+
+        def workers(told: list[bytes]) -> list[bytes]:
+            return context.parallelize(told, len(told)).map(work).collect()
+
+        if self.source is None:
+            return Proof()
+        return prove(workers, self.source, self.inputs, has_history=self.has_history, width=self.width)
+
+    # -- frames, made when a check needs them -------------------------------------------------------------------------
+
+    @cached_property
+    def log(self) -> DataFrame:
+        """`frames.replica_log`."""
+        return self.keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
+
+    @cached_property
+    def bundles(self) -> DataFrame:
+        """`frames.bundles`."""
+        return frames.bundles(self.log)
+
+    @cached_property
+    def disputed(self) -> DataFrame:
+        """`frames.disputed`."""
+        return self.keep(frames.disputed(self.bundles))
+
+    @cached_property
+    def outvoted(self) -> DataFrame:
+        """`frames.outvoted`."""
+        return self.keep(frames.outvoted(self.disputed))
+
+    def _judged(self, frame: DataFrame) -> DataFrame:
+        return frames.judged(frame, self.outvoted) if self.left_out else frame
+
+    @cached_property
+    def judged(self) -> DataFrame:
+        """`log` without what is outvoted."""
+        return self._judged(self.log)
+
+    @cached_property
+    def messages(self) -> DataFrame:
+        """`frames.messages`."""
+        return self.keep(frames.messages(frames.bundles(self.judged), self.shards))
+
+    @cached_property
+    def transactions(self) -> DataFrame:
+        """`frames.transactions`."""
+        return self.keep(frames.transactions(self.judged, self.messages, self.shards))
+
+    @cached_property
+    def writes(self) -> DataFrame:
+        """`frames.key_writes`."""
+        return self.keep(frames.key_writes(self._judged(self.tables["writes"])))
+
+    @cached_property
+    def operations(self) -> DataFrame:
+        """`frames.operations`."""
+        return self.keep(frames.operations(self.history))
+
+    @cached_property
+    def top_frame(self) -> DataFrame:
+        """How far every replica got: replica, shard, top, top_completed, top_gts."""
+        return self.spark.createDataFrame(
+            [(t.replica, t.shard, t.delivered, t.completed, t.gts) for t in self.tops.values()],
+            "replica int, shard int, top bigint, top_completed bigint, top_gts binary",
+        )
+
+    @cached_property
+    def stop_frame(self) -> DataFrame:
+        """What replicas said at their last clean stop."""
+        return self.spark.createDataFrame(
+            self.inputs.stops, "replica int, shard int, delivered bigint, completed bigint"
+        )
+
+    @cached_property
+    def steps(self) -> DataFrame:
+        """`sessions.steps`, of what stands in journals."""
+        return self.keep(sessions.steps(self.operations, self.transactions))
+
+    @cached_property
+    def at_positions(self) -> DataFrame:
+        """`positions.placed`: reads that stand in no journal."""
         places = positions.places(frames.bundles(self.judged))
-        self.at_positions = self.keep(positions.placed(self.operations, self.steps, places, self.shards))
+        return self.keep(positions.placed(self.operations, self.steps, places, self.shards))
+
+    @cached_property
+    def placed(self) -> DataFrame:
+        """`transactions`, and the reads at positions among them."""
+        if not self.has_positions:
+            return self.transactions
         known = self.at_positions.where(F.col("gts").isNotNull())
         columns = [name for name in self.transactions.columns if name in known.columns]
-        self.placed = self.transactions.unionByName(known.select(*columns), allowMissingColumns=True)
-        self.reads = self.reads.unionByName(positions.key_reads(known))
+        return self.transactions.unionByName(known.select(*columns), allowMissingColumns=True)
+
+    @cached_property
+    def reads(self) -> DataFrame:
+        """`frames.key_reads`, and those of reads at positions."""
+        found = frames.key_reads(self._judged(self.tables["reads"]))
+        if self.has_positions:
+            found = found.unionByName(positions.key_reads(self.at_positions.where(F.col("gts").isNotNull())))
+        return self.keep(found)
+
+    @cached_property
+    def ordered(self) -> DataFrame:
+        """`edges.reads_in_order`."""
+        return self.keep(edges.reads_in_order(self.reads, self.writes))
 
     def _tops(self) -> tuple[dict[int, Top], set[int]]:
         """How far each replica got, and the shards whose every position up to the last is known from some replica; one
@@ -154,8 +242,6 @@ class Case:
         return tops, {r.shard for r in union if r.top == r.delivered and (r.top_done or 0) == r.done} & whole
 
     def _check_history(self) -> None:
-        if not self.has_history:
-            return
         rows = self.history.groupBy(F.col("damage").isNotNull().alias("damaged")).agg(
             F.count("*").alias("n"), F.min(F.struct("file", "line", "damage")).alias("first")
         )
@@ -171,8 +257,6 @@ class Case:
             self.inputs.problems.append(
                 f"{row.file}: operation {row.id.lower()} has {row.invocations} invocations and {row.ends} ends"
             )
-
-        self._drop_foreign_histories()
 
     def _drop_foreign_histories(self) -> None:
         """A history whose acknowledged operations are one and all unknown to the journals is another run's."""
@@ -249,15 +333,19 @@ class Case:
         """A property's verdict; empty if it was not checked."""
         return next((p.verdict for p in self.properties if p.name == name), "")
 
-    def check(self, name: str, frame: DataFrame | None, rows: int, *, blind: bool = False, skip: str = "") -> Property:
-        """Run one check. blind: a part of the input that it needs is missing. skip: why it does not apply."""
+    def check(
+        self, name: str, frame: Callable[[], DataFrame] | None, rows: int, *, blind: bool = False, skip: str = ""
+    ) -> Property:
+        """Run one check, unless it is proved that it finds nothing. blind: a part of the input that it needs is
+        missing. skip: why it does not apply."""
         began = time.monotonic()
         self.progress(f"checking {name}")
-        count = frame.count() if frame is not None and not skip else 0
-        found = frame.limit(EXAMPLES).collect() if frame is not None and count else []
+        found = frame() if frame is not None and not skip and not self.proof.holds(name) else None
+        count = found.count() if found is not None else 0
+        shown = found.limit(EXAMPLES).collect() if found is not None and count else []
         examples = [
             Violation(r.name, r.sentence, list(r.transactions), list(r.keys), list(r.replicas), list(r.positions))
-            for r in found
+            for r in shown
         ]
         verdict = VIOLATED if count else NOT_APPLICABLE if skip else UNDETERMINED if blind else VALID
         note = skip or ("nothing is wrong in what could be read." if verdict == UNDETERMINED else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -15,18 +15,27 @@ SLICES = 120
 """Into so many slices of time a run is cut, at most."""
 
 
-def course(
-    small: Iterable[Any], tables: Mapping[str, DataFrame], operations: DataFrame, span: tuple[int, int] | None
-) -> Course:
-    """small: rows of "lives". operations: `frames.operations`, each with the `message` that carried it. span: of the
-    times of deliveries, microseconds."""
-    lives = [row for row in small if row.table == "lives"]
-    times = [row.at for row in lives] + list(span or ())
-    if not times:
+def _lives_of(small: Iterable[Any]) -> list[Any]:
+    return [row for row in small if row.table == "lives"]
+
+
+def _limits(small: Iterable[Any], span: tuple[int, int] | None) -> tuple[int, int] | None:
+    times = [row.at for row in _lives_of(small)] + list(span or ())
+    return (min(times), max(times)) if times else None
+
+
+def slice_width(small: Iterable[Any], span: tuple[int, int] | None) -> int:
+    """Microseconds of a slice; 0: nothing says when anything was. Arguments: as of `course`."""
+    limits = _limits(small, span)
+    return _width(limits[1] - limits[0]) if limits else 0
+
+
+def course(small: Sequence[Any], rows: Sequence[Any], span: tuple[int, int] | None, width: int) -> Course:
+    """small: rows of "lives". rows: of `slices`. span: of the times of deliveries, microseconds."""
+    limits = _limits(small, span)
+    if limits is None:
         return Course()
-    began, ended = min(times), max(times)
-    width = _width(ended - began)
-    rows = slices(tables["deliveries"], tables["submitted"], operations, width).collect()
+    began, ended = limits
     shifts: dict[str, int] = {}
     for row in rows:
         if row.file is not None and row.shift is not None:
@@ -45,7 +54,7 @@ def course(
     for row in rows:
         if row.file is None:
             signs[row.replica] += [(row.first - began) / 1e6, (row.last - began) / 1e6]
-    return Course(width / 1e6, points, dict(sorted(deliveries.items())), _lives(lives, signs, began, ended), began)
+    return Course(width / 1e6, points, dict(sorted(deliveries.items())), _lives(_lives_of(small), signs, began, ended), began)
 
 
 def _width(span: int) -> int:
@@ -55,7 +64,7 @@ def _width(span: int) -> int:
 
 
 def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, width: int) -> DataFrame:
-    """One row per slice of `width` microseconds and replica, or client history: replica or file; slice (number, by the
+    """operations: `frames.operations`, each with the `message` that carried it. One row per slice of `width` microseconds and replica, or client history: replica or file; slice (number, by the
     clock of that replica or history); n; unknown; median, p99, most (microseconds); shift: of a history, how far the
     replicas' clocks are before its own, at most; first, last: times."""
     sent = submitted.groupBy("id").agg(F.min("at").alias("sent"))

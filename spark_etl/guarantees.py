@@ -7,7 +7,7 @@ that found nothing is as good, for sessions whose operations follow one another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -17,7 +17,9 @@ from spark_etl.blackbox.models import BASES, MODELS, PLAIN, SESSION
 from spark_etl.blackbox.solver import HOLDS
 from spark_etl.blackbox.solver import UNDETERMINED as OPEN
 from spark_etl.blackbox.solver import VIOLATED as BROKEN
-from spark_etl.case import CLIENTS, Case
+from spark_etl.case import Case
+from spark_etl.certify.proof import CLIENTS
+from spark_etl.certify.proof import SESSIONS as SESSIONS_RUN
 from spark_etl.checks import sessions
 from spark_etl.report import UNDETERMINED, VALID, VIOLATED, ModelVerdict, Property
 
@@ -30,6 +32,10 @@ MODEL_OF = {
     PER_KEY: consistency.LINEARIZABLE,
 }
 _WITHOUT_CLIENTS = {PLAIN + base for base in BASES}
+
+
+def _given(frame: DataFrame | None) -> Callable[[], DataFrame] | None:
+    return None if frame is None else lambda: frame
 
 
 class Guarantees:
@@ -63,32 +69,45 @@ class Guarantees:
 
     def _sessions(self) -> None:
         case = self.case
-        overlapping = sessions.overlapping(case.operations)
-        found = overlapping.limit(1).collect()
-        if found:
-            more = overlapping.count() - 1
-            self.no_sessions = f"process {found[0].process} of {found[0].file} runs several operations at once" + (
-                f", and {more} more do" if more else ""
-            )
-        steps = case.timeline
-        sequential = steps.join(overlapping, ["file", "process"], "left_anti") if found else steps
-        turns = sessions.turns(sequential).collect()[0]
-        if self.certified and not turns.inverted:
+        sequential: DataFrame | None = None
+        if case.proof.holds(SESSIONS_RUN):
+            inverted, untimed = case.proof.inverted, case.proof.untimed
+        else:
+            sequential = self._sequential()
+            row = sessions.turns(sequential).collect()[0]
+            inverted, untimed = row.inverted, row.untimed
+        if self.certified and not inverted:
             self.in_sessions = "no session runs against the versions"
-        elif self.certified and self.no_cycle and not turns.untimed:
+        elif self.certified and self.no_cycle and not untimed:
             self.in_sessions = f"the operations of a session follow one another in time, and {self.no_cycle}"
         rows = case.counts["history"]
         if self.in_sessions:
             for name in SESSIONS:
                 self._note(case.check(name, None, rows, blind=self.blind), self.in_sessions)
             return
-        note = f"{turns.inverted:,} operations are ordered before an earlier one of their session"
+        note = f"{inverted:,} operations are ordered before an earlier one of their session"
         seen = self._seen()
-        frames, likely_frames = (self._session_frames(sequential, one) for one in (seen, self._likely(seen)))
+        frames, likely_frames = (
+            self._session_frames(case.timeline if sequential is None else sequential, one)
+            for one in (seen, self._likely(seen))
+        )
         for name, frame, likely in zip(SESSIONS, frames, likely_frames, strict=True):
-            prop = case.check(name, frame, rows, blind=self.blind)
+            prop = case.check(name, _given(frame), rows, blind=self.blind)
             self._doubt(prop, likely)
-            self._note(prop, note if turns.inverted else "")
+            self._note(prop, note if inverted else "")
+
+    def _sequential(self) -> DataFrame:
+        """`Case.timeline`, without the processes that are no sessions."""
+        case = self.case
+        overlapping = sessions.overlapping(case.operations)
+        found = overlapping.limit(1).collect()
+        if not found:
+            return case.timeline
+        more = overlapping.count() - 1
+        self.no_sessions = f"process {found[0].process} of {found[0].file} runs several operations at once" + (
+            f", and {more} more do" if more else ""
+        )
+        return case.timeline.join(overlapping, ["file", "process"], "left_anti")
 
     def _note(self, prop: Property, note: str) -> None:
         if prop.verdict == VALID and self.no_sessions:
@@ -133,7 +152,7 @@ class Guarantees:
             return
         seen = self._seen()
         frame, likely = self._key_frame(seen), self._likely(seen)
-        prop = case.check(PER_KEY, frame, rows, blind=self.blind)
+        prop = case.check(PER_KEY, lambda: frame, rows, blind=self.blind)
         self._doubt(prop, None if likely is None else self._key_frame(likely))
         if invented := case.invented():
             prop.verdict, prop.violations = VIOLATED, prop.violations + len(invented)

@@ -52,10 +52,11 @@ def compare(
 
 def _batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.RecordBatch.from_pylist([found for row in batch.to_pylist() for found in _compare(row)], schema=_ARROW)
+        yield pa.RecordBatch.from_pylist([found for row in batch.to_pylist() for found in replayed(row)], schema=_ARROW)
 
 
-def _compare(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def replayed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of one operation with `seen` and `wrote`: the rows of `compare`."""
     seen = {_key(one): replay.Seen(_before(one), _version(one["version"])) for one in row["seen"] or ()}
     writes = {_key(one): _text(one) for one in row["wrote"] or ()}
     read = None if row["value"] is None else dict(row["value"])

@@ -1,0 +1,18 @@
+"""Certificates: kernels of NumPy and Arrow that prove what they can of a run, and accuse nobody.
+
+    arrays       columns as arrays: ranks, groups
+    log          one shard's journals against one another
+    key          reads against writes, key by key
+    id           messages and transactions across shards
+    client       what clients were told against what the journals hold
+    time         real time and sessions against the order of versions; reads at positions
+    value        transactions executed once more
+    bank         the bank's total
+    slices       the course of a run
+    proof        what was proved, and by which kernels: the table of properties
+    source       the tables, as kernels read them
+    tasks        the kernels as tasks of Spark
+
+A kernel is a function of Arrow tables that returns numbers, or raises `arrays.Suspect`. What is not proved is left to
+the checks of `spark_etl.checks`, which decide and explain.
+"""

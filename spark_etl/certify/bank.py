@@ -1,0 +1,63 @@
+"""The bank's total: `checks.bank` in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_etl.certify.arrays import entries, halves, names, numbers, pick, ranks, trust, valid, whole
+from spark_etl.certify.client import Operations, Placed
+from spark_etl.certify.id import Transactions
+from spark_etl.certify.value import value_of
+
+WRITES = ("id", "key", "gts", "value", "deleted", "digested")
+
+
+def certify(ops: Operations, at: Placed, found: Transactions, writes: pa.Table) -> None:
+    """Every read of all accounts saw one total, and no transfer changed it. The histories must be of one bank. Suspect."""
+    kinds = ops.asked("f")
+    reading = np.asarray(pc.equal(kinds, "read_all").fill_null(False).to_numpy(zero_copy_only=False), bool)
+    readers = np.flatnonzero(reading & ops.ok & ((at.row >= 0) | ops.at_position))
+    row, key, amount = entries(pick(value_of(ops), readers))
+    if not len(row):
+        return
+    account, place, of_write = _accounts(key, writes)
+    sizes = np.bincount(row, minlength=len(readers))
+    trust(np.isin(sizes, (0, len(np.unique(account)))), "histories of several banks")
+    totals = np.zeros(len(readers), np.int64)
+    np.add.at(totals, row, numbers(amount))
+    trust(totals[sizes > 0] == totals[sizes > 0][0], "another total")
+    moving = np.asarray(pc.equal(kinds, "transfer").fill_null(False).to_numpy(zero_copy_only=False), bool)
+    moving &= (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
+    _no_money_made(ops.id.filter(pa.array(moving)), writes.take(pa.array(of_write)), place)
+
+
+def _accounts(key: pa.Array, writes: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Accounts as numbers, of what was read and of the writes to them, and which writes these are."""
+    read, wrote = names(key, writes["key"])
+    ours = np.flatnonzero(np.isin(wrote, read))
+    return read, wrote[ours], ours
+
+
+def _no_money_made(transfers: pa.Array, writes: pa.Table, account: np.ndarray) -> None:
+    balance = _integers(writes)
+    order = np.lexsort((ranks(halves(writes["gts"]))[0], account))
+    before = np.concatenate(([0], balance[order][:-1]))
+    first = np.concatenate(([True], account[order][1:] != account[order][:-1]))
+    change = np.zeros(len(order), np.int64)
+    change[order] = balance[order] - np.where(first, 0, before)
+    mover = names(writes["id"], transfers)
+    total = np.zeros(int(max(m.max(initial=-1) for m in mover)) + 1, np.int64)
+    np.add.at(total, mover[0], change)
+    trust(total[mover[1]] == 0, "money made")
+
+
+def _integers(writes: pa.Table) -> np.ndarray:
+    """Values as integers, 0 for a deletion. Suspect for anything else."""
+    deleted = numbers(writes["deleted"]).astype(bool)
+    trust(~numbers(writes["digested"]).astype(bool), "a value that is only a digest")
+    trust(valid(writes["value"]) | deleted, "a write of nothing")
+    text = pc.if_else(pa.array(deleted), pa.scalar(b"0"), whole(writes["value"]))
+    trust(pc.match_substring_regex(text.cast(pa.string(), safe=False), r"^-?[0-9]{1,18}$"), "an account without number")
+    return numbers(text.cast(pa.string()).cast(pa.int64()))

@@ -1,0 +1,209 @@
+"""Client operations, and what their clients were told against what the journals hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_etl.certify.arrays import entries, halves, names, numbers, pick, ranks, trust, valid, whole
+from spark_etl.certify.id import AgreedLog, Transactions
+from spark_etl.certify.log import TAKEN
+
+HISTORY = ("file", "line", "process", "type", "at_us", "id", "f", "version", "succeeded", "reads", "value", "asked",
+           "told", "shard", "position", "damage")  # fmt: skip
+
+_ABSENT = bytes(16)
+_ONLY_READS = r'\["(put|delete|add|append)",'
+
+
+class Operations(NamedTuple):
+    """A row per operation, as `frames.operations`. begin, end: rows of the history; end -1: none. id: by which journals
+    have it. at_position: it stands in no journal."""
+
+    history: pa.Table
+    begin: np.ndarray
+    end: np.ndarray
+    file: np.ndarray
+    process: np.ndarray
+    line: np.ndarray
+    end_line: np.ndarray
+    invoke: np.ndarray
+    complete: np.ndarray
+    ok: np.ndarray
+    failed: np.ndarray
+    id: pa.Array
+    version: pa.Array
+    at_position: np.ndarray
+
+    def said(self, name: str) -> pa.Array:
+        """A column of the lines at which they end."""
+        return pick(self.history[name], self.end)
+
+    def asked(self, name: str) -> pa.Array:
+        """A column of the lines at which they begin."""
+        return pick(self.history[name], self.begin)
+
+
+def operations(history: pa.Table) -> Operations:
+    """Every operation begins once and ends at most once, after that, and every line could be read (HISTORY). Suspect."""
+    trust(whole(history["damage"]).null_count == history.num_rows, "a line that cannot be read")
+    begins = np.asarray(pc.equal(whole(history["type"]), "invoke").to_numpy(zero_copy_only=False), bool)
+    file = names(history["file"])[0]
+    key = ranks(np.column_stack([file.astype(np.uint64), halves(history["id"])]))[0]
+    trust(valid(history["id"]), "an operation without an id")
+    count = int(key.max(initial=-1)) + 1
+    trust(np.bincount(key[begins], minlength=count) == 1, "an operation that does not begin once")
+    trust(np.bincount(key[~begins], minlength=count) <= 1, "an operation with two ends")
+    begin, end = np.full(count, -1), np.full(count, -1)
+    begin[key[begins]], end[key[~begins]] = np.flatnonzero(begins), np.flatnonzero(~begins)
+    begin_first = np.argsort(begin, kind="stable")
+    begin, end = begin[begin_first], end[begin_first]
+    _begins_say_nothing(history, begins)
+    line, at, process = (numbers(history[name]) for name in ("line", "at_us", "process"))
+    ended = end >= 0
+    same = ~ended | (process[begin] == process[end])
+    function = names(history["f"])[0]
+    trust(same & (~ended | (function[begin] == function[end])), "an operation that ends as another one")
+    kind = pick(history["type"], end)
+    ok, failed = (np.asarray(pc.fill_null(pc.equal(kind, k), False).to_numpy(zero_copy_only=False), bool)
+                  for k in ("ok", "fail"))  # fmt: skip
+    complete = np.where(ok | failed, at[end], 0)
+    certain = ok | failed
+    trust(~ended | (line[end] > line[begin]), "an operation that ends before it begins")
+    trust(~certain | (complete >= at[begin]), "an operation that ends before it was invoked")
+    version, shard = pick(history["version"], end), pick(history["shard"], end)
+    position = numbers(pick(history["position"], end), 0)
+    absent = np.asarray(pc.equal(version, pa.scalar(_ABSENT)).fill_null(True).to_numpy(zero_copy_only=False), bool)
+    by_leader = valid(shard)
+    ids = pc.if_else(pa.array(by_leader & (position == 0) & ~absent), version, pick(history["id"], begin))
+    return Operations(
+        history, begin, end, file[begin], process[begin], line[begin], np.where(ended, line[end], -1), at[begin],
+        complete, ok, failed, ids, version, by_leader & ok & ((position > 0) | absent),
+    )  # fmt: skip
+
+
+def _begins_say_nothing(history: pa.Table, begins: np.ndarray) -> None:
+    """What an answer says no invocation does, and the other way round."""
+    for name in ("version", "succeeded", "told", "shard"):
+        trust(~(begins & valid(history[name])), f"an invocation with {name}")
+    trust(~begins | (numbers(history["position"], 0) == 0), "an invocation at a position")
+    trust(begins | ~valid(history["asked"]), "an answer that asks")
+
+
+class Placed(NamedTuple):
+    """Of every operation its row of `Transactions`, or -1."""
+
+    row: np.ndarray
+
+    def of(self, column: np.ndarray, otherwise: int | bool = 0) -> np.ndarray:
+        """A column of `Transactions`."""
+        if not len(column):
+            return np.full(len(self.row), otherwise, column.dtype)
+        return np.where(self.row >= 0, column[self.row], otherwise)
+
+
+def placed(ops: Operations, found: Transactions) -> Placed:
+    """Where the journals have them."""
+    return Placed(numbers(pc.index_in(ops.id, value_set=found.ids), -1))
+
+
+
+
+def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table) -> None:
+    """Every acknowledged operation is in the journals of all shards, with the version, branch and reads that its client
+    was told, and none that was refused. reads: id, key, version, of all shards. Suspect."""
+    trust(~(ops.failed & at.of(found.effect, False)), "refused and present")
+    told = ops.ok & ~ops.at_position
+    trust(~told | ((at.of(found.applied) != 0) & (at.of(found.void) == 0)), "acknowledged, and without effect")
+    trust(~told | (at.of(found.expected & ~found.delivered) == 0), "acknowledged, and not everywhere")
+    gts = found.gts[at.row[told]]
+    there = valid(ops.version)[told]
+    trust(~there | np.all(halves(ops.version)[told] == gts, axis=1), "another version")
+    branch = ops.said("succeeded")
+    trust(~valid(branch)[told] | (numbers(branch, 0)[told] == found.succeeded[at.row[told]]), "another branch")
+    _reads(ops, at, found, reads, np.flatnonzero(told))
+
+
+def _reads(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, told: np.ndarray) -> None:
+    row, key, version = entries(pick(ops.history["reads"], ops.end[told]))
+    mine = at.row[told][row]
+    theirs = numbers(pc.index_in(whole(reads["id"]), value_set=found.ids))
+    key_told, key_read = names(key, reads["key"])
+    said, had, own = ranks(halves(version), halves(reads["version"]), found.gts)
+    trust(valid(version), "a read without a version")
+    base = int(max(key_told.max(initial=0), key_read.max(initial=0))) + 1
+    logged, places = np.unique(theirs * base + key_read, return_inverse=True)
+    latest = np.full(len(logged), -1, np.int64)
+    np.maximum.at(latest, places, had)
+    foreign = said != own[mine]
+    wanted = mine * base + key_told
+    where = np.minimum(np.searchsorted(logged, wanted), max(len(logged) - 1, 0))
+    if not foreign.any():
+        return
+    trust(len(logged) > 0, "a read that no journal has")
+    trust(~foreign | ((logged[where] == wanted) & (latest[where] == said)), "another read")
+
+
+class Thin(msgspec.Struct):
+    """Acknowledged operations that a minority of some shard's replicas holds: how many, and the first one."""
+
+    count: int
+    shard: int
+    position: int
+    f: str | None
+    id: bytes
+
+
+def thin(ops: Operations, logs: Sequence[AgreedLog], held: Mapping[int, int]) -> Thin | None:
+    """`checks.clients.thin`. held: shard -> the last position that more than half of its replicas hold."""
+    rows = []
+    for log in logs:
+        outcomes = log.outcomes
+        beyond = np.isin(numbers(outcomes["status"]), TAKEN) & (numbers(outcomes["position"]) > held[log.shard])
+        outcomes = outcomes.filter(pa.array(beyond))
+        if outcomes.num_rows:
+            place = pc.index_in(ops.id, value_set=whole(outcomes["id"]))
+            there = np.flatnonzero(ops.ok & valid(place))
+            position = numbers(outcomes["position"])[numbers(place, -1)[there]]
+            rows += [(log.shard, at, op) for at, op in zip(position.tolist(), there.tolist(), strict=True)]
+    if not rows:
+        return None
+    shard, position, op = min(rows)
+    ids = pc.count_distinct(ops.id.take(pa.array([row[2] for row in rows]))).as_py()
+    return Thin(ids, shard, position, ops.asked("f")[op].as_py(), ops.id[op].as_py())
+
+
+class Unknown(msgspec.Struct):
+    """Operations whose outcome no client knows. absent: in no journal; readers: those of them that only read."""
+
+    total: int
+    applied: int
+    refused: int
+    absent: int
+    readers: int
+
+    def counts(self, settled: bool) -> tuple[int, int, int, int]:
+        """All, applied, not applied, open, as `checks.clients.unknown`. settled: nothing can be under way any more."""
+        out = self.refused + (self.absent if settled else self.readers)
+        return self.total, self.applied, out, self.total - self.applied - out
+
+
+def unknown(ops: Operations, at: Placed, found: Transactions) -> Unknown:
+    """What became of them."""
+    lost = ~(ops.ok | ops.failed)
+    applied, absent = lost & (at.of(found.applied) != 0), lost & (at.row < 0)
+    changes = pc.match_substring_regex(ops.asked("asked"), _ONLY_READS)
+    readers = absent & ~np.asarray(pc.fill_null(changes, True).to_numpy(zero_copy_only=False), bool)
+    counts = (lost, applied, lost & ~applied & ~absent, absent, readers)
+    return Unknown(*(int(one.sum()) for one in counts))
+
+
+def functions(ops: Operations) -> Mapping[str, int]:
+    """How many operations there are of each kind."""
+    rows = pc.value_counts(ops.asked("f")).to_pylist()
+    return {row["values"]: row["counts"] for row in rows if row["values"] is not None}

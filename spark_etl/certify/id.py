@@ -1,0 +1,192 @@
+"""Messages and transactions across shards, by their ids: the *id* kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
+from spark_etl.certify.arrays import halves, names, numbers, of_groups, ranks, trust, whole
+from spark_etl.certify.log import TAKEN
+
+ENTRIES = ("gts", "id", "expired", "destinations", "origin")
+OUTCOMES = ("position", "index", "id", "gts", "status", "succeeded", "effect", "bundle")
+
+_NEVER = np.iinfo(np.int64).max
+
+
+class AgreedLog(NamedTuple):
+    """What the replicas of a shard agree on. entries: a row per position (ENTRIES). outcomes: of a beginning of these, a
+    row per transaction (OUTCOMES). top: the version of the last live delivery."""
+
+    shard: int
+    entries: pa.Table
+    outcomes: pa.Table
+    top: bytes
+
+
+class Messages(NamedTuple):
+    """A row per message. code: of each entry of each shard, the row. waiting: not delivered by all that it is addressed
+    to. destinations, delivered: shards, as bits."""
+
+    codes: list[np.ndarray]
+    live: np.ndarray
+    gts: np.ndarray
+    destinations: np.ndarray
+    delivered: np.ndarray
+    waiting: int
+
+
+class Transactions(NamedTuple):
+    """A row per transaction, as `frames.transactions`. ids; gts: its version, halves; message: a row of `Messages`;
+    expected, delivered, applied, void: shards, as bits."""
+
+    ids: pa.Array
+    gts: np.ndarray
+    message: np.ndarray
+    expected: np.ndarray
+    delivered: np.ndarray
+    applied: np.ndarray
+    void: np.ndarray
+    live: np.ndarray
+    effect: np.ndarray
+    succeeded: np.ndarray
+
+
+def messages(logs: Sequence[AgreedLog]) -> Messages:
+    """All shards give a message one timestamp, one set of destinations and one bundle, no two share a timestamp, and
+    none was left out. Suspect."""
+    shards = [log.shard for log in logs]
+    codes = names(*(log.entries["id"] for log in logs))
+    code = np.concatenate(codes)
+    count = int(code.max(initial=-1)) + 1
+    bits = np.concatenate([_destination_bits(log.entries["destinations"], shards) for log in logs])
+    expired = np.concatenate([numbers(log.entries["expired"]) for log in logs]).astype(bool)
+    *gts, tops = ranks(*(halves(log.entries["gts"]) for log in logs), halves(pa.array([log.top for log in logs])))
+    time = np.concatenate(gts)
+    one_gts, one_bits = _same(code, time, count, "timestamps"), _same(code, bits, count, "destinations")
+    late = _same(code, expired.astype(np.int64), count, "fates")
+    at = np.concatenate([np.full(log.entries.num_rows, 1 << n, np.int64) for n, log in enumerate(logs)])
+    delivered = of_groups(code, at, count, np.bitwise_or, 0)
+    live = late == 0
+    trust(len(np.unique(one_gts[live])) == live.sum(), "a shared timestamp")
+    lacking = one_bits & ~delivered
+    for n, top in enumerate(tops):
+        trust(~live | (lacking >> n & 1 == 0) | (one_gts >= top), f"shard {shards[n]} went past a message")
+    firsts = [log.outcomes.filter(pc.equal(log.outcomes["index"], 0)) for log in logs]
+    carriers = [c[numbers(f["position"]) - 1] for c, f in zip(codes, firsts, strict=True)]
+    _same(np.concatenate(carriers), np.concatenate(names(*(f["bundle"] for f in firsts))), count, "bundles")
+    values = np.concatenate([halves(log.entries["gts"]) for log in logs])
+    first = of_groups(code, np.arange(len(code)), count, np.minimum, _NEVER)
+    return Messages(codes, live, values[first], one_bits, delivered, int(np.sum(live & (lacking != 0))))
+
+
+def _destination_bits(column: pa.ChunkedArray, shards: Sequence[int]) -> np.ndarray:
+    """Suspect if there is one that is no shard, or twice, or not in order."""
+    found = whole(column)
+    rows, flat = numbers(pc.list_parent_indices(found)), numbers(pc.list_flatten(found))
+    rising = (rows[1:] != rows[:-1]) | (flat[1:] > flat[:-1])
+    trust(np.isin(flat, shards), "a destination that is no shard")
+    trust(rising, "destinations out of order")
+    place = {shard: 1 << n for n, shard in enumerate(shards)}
+    bits = np.array([place[shard] for shard in flat.tolist()], np.int64)
+    return of_groups(rows, bits, len(found), np.bitwise_or, 0)
+
+
+def _same(groups: np.ndarray, values: np.ndarray, count: int, what: str) -> np.ndarray:
+    """The one value that all rows of a group have."""
+    least = of_groups(groups, values, count, np.minimum, _NEVER)
+    trust(values == least[groups], f"different {what} of one id")
+    return least
+
+
+def unsubmitted(
+    logs: Sequence[AgreedLog], codes: Sequence[np.ndarray], submitted: pa.Array, forgetful: Collection[int]
+) -> int:
+    """How many messages nobody says that he has multicast; they came from replicas that may have forgotten. Suspect."""
+    missing: set[int] = set()
+    for log, code in zip(logs, codes, strict=True):
+        lost = np.flatnonzero(~numbers(pc.is_in(whole(log.entries["id"]), value_set=whole(submitted))))
+        origins = numbers(log.entries["origin"])[lost]
+        trust(np.isin(origins, list(forgetful)), "a message that nobody sent")
+        missing.update(code[lost].tolist())
+    return len(missing)
+
+
+def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
+    """All shards of a transaction took it as new at one version, or none; applied it, or none; and ran one branch; each
+    id was taken as new before it was called anything else. Suspect."""
+    table = pa.concat_tables([log.outcomes.select(OUTCOMES) for log in logs])
+    ids = whole(table["id"])
+    tid = names(ids)[0]
+    count = int(tid.max(initial=-1)) + 1
+    shard = np.repeat(np.arange(len(logs)), [log.outcomes.num_rows for log in logs])
+    carrier = np.concatenate([c[numbers(log.outcomes["position"]) - 1] for c, log in
+                              zip(found.codes, logs, strict=True)])  # fmt: skip
+    status = numbers(table["status"])
+    halves_ = halves(table["gts"])
+    gts = ranks(halves_)[0]
+    live = found.live[carrier]
+    taken = live & np.isin(status, TAKEN)
+    trust(~((status == APPLIED) & ~taken), "applied, and not taken")
+    bit = np.int64(1) << shard
+    _one_fate(tid, gts, np.where(np.isin(status, TAKEN), 0, status), bit)
+    rows = np.arange(len(tid))
+    first = of_groups(tid[taken], rows[taken], count, np.minimum, _NEVER)
+    some = of_groups(tid, rows, count, np.minimum, _NEVER)
+    is_live = first != _NEVER
+    place = np.where(is_live, first, some)
+    for values, what in ((gts, "versions"), (status, "statuses"), (carrier, "messages")):
+        trust(values[taken] == values[place][tid[taken]], f"different {what} of one transaction")
+    applied_rows = taken & (status == APPLIED)
+    succeeded = numbers(table["succeeded"]).astype(bool)
+    trust(succeeded[applied_rows] == succeeded[place][tid[applied_rows]], "different branches")
+    accounted, alive, applied = (
+        of_groups(tid[where], bit[where], count, np.bitwise_or, 0) for where in (slice(None), taken, applied_rows)
+    )
+    _in_turn(tid, gts, status, bit, place, is_live, alive)
+    _in_time(ids, halves_, status, found.live[carrier], tid)
+    expected = found.destinations[carrier[place]]
+    trust(is_live[tid] | (carrier == carrier[place][tid]), "a refused transaction in two messages")
+    effect = of_groups(tid[taken], numbers(table["effect"]).astype(np.int64)[taken], count, np.maximum, 0) > 0
+    return Transactions(
+        ids.take(pa.array(place)), halves_[place], carrier[place], expected,
+        found.delivered[carrier[place]] | accounted, applied, expected & accounted & ~alive, is_live, effect,
+        succeeded[place],
+    )  # fmt: skip
+
+
+def _one_fate(tid: np.ndarray, gts: np.ndarray, fate: np.ndarray, bit: np.ndarray) -> None:
+    """In one message a transaction is new everywhere or nowhere."""
+    order = np.lexsort((fate, gts, tid))
+    together = (tid[order][1:] == tid[order][:-1]) & (gts[order][1:] == gts[order][:-1])
+    trust(~together | (fate[order][1:] == fate[order][:-1]), "different fates")
+
+
+def _in_turn(
+    tid: np.ndarray, gts: np.ndarray, status: np.ndarray, bit: np.ndarray, place: np.ndarray, live: np.ndarray,
+    alive: np.ndarray,
+) -> None:  # fmt: skip
+    """`checks.transactions.exactly_once`: what is called a repetition or a used id was there before."""
+    own = gts[place][tid]
+    again = status == REPEATED
+    trust(~again | ((gts >= own) & (alive[tid] & bit != 0)), "a repetition of nothing")
+    used = status == MISMATCH
+    trust(~used | (live[tid] & (gts >= own)), "a used id that nobody used")
+
+
+def _in_time(ids: pa.Array, gts: np.ndarray, status: np.ndarray, in_time: np.ndarray, tid: np.ndarray) -> None:
+    """`checks.transactions.too_early`: nothing was called too late that is not older than all that was not."""
+    made = halves(ids)
+    dated = (made[:, 0] >> np.uint64(12) & np.uint64(15)) == 7
+    created = (made[:, 0] >> np.uint64(16)).astype(np.float64) * 1000
+    age = gts[:, 0].astype(np.float64) - created
+    kept, lapsed = dated & (status != EXPIRED), dated & (status == EXPIRED) & in_time
+    if kept.any() and lapsed.any():
+        trust(age[lapsed].min() > age[kept].max(), "called too late, and not the oldest")
+
+

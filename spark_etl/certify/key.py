@@ -1,0 +1,40 @@
+"""What was read against what was written: the *key* kernel, for one shard, whose keys nobody else has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from spark_etl.certify.arrays import halves, names, numbers, ranks, trust, valid
+
+READS = ("key", "gts", "version")
+WRITES = ("key", "gts", "deleted")
+PLACED = ("key", "place", "version")
+"""Of reads at a position of the log: what was told, and the greatest version there may be at that position."""
+
+_READ, _WRITE, _PLACED = 0, 1, 2
+
+
+def certify(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> None:
+    """Every read returned the last version of its key before the reader (READS, WRITES), and what a leader answered is
+    the last version at its place (PLACED). Suspect."""
+    trust(all(valid(t[name]).all() for t, names_ in ((reads, READS), (writes, WRITES), (placed, PLACED))
+              for name in names_), "a null")  # fmt: skip
+    parts = (reads, writes, placed)
+    at = (halves(reads["gts"]), halves(writes["gts"]), halves(placed["place"]))
+    seen = (halves(reads["version"]), np.zeros_like(at[1]), halves(placed["version"]))
+    turn = np.repeat([_READ, _WRITE, _PLACED], [t.num_rows for t in parts])
+    key = np.concatenate(names(*(t["key"] for t in parts)))
+    everything = ranks(*at, *seen, np.zeros((1, 2), np.uint64))
+    gts, version, absent = np.concatenate(everything[:3]), np.concatenate(everything[3:6]), int(everything[6][0])
+    deleted = np.concatenate([np.zeros(reads.num_rows, bool), numbers(writes["deleted"]),
+                              np.zeros(placed.num_rows, bool)])  # fmt: skip
+    order = np.lexsort((turn, gts, key))
+    key, gts, version, turn, deleted = (column[order] for column in (key, gts, version, turn, deleted))
+    wrote = turn == _WRITE
+    twice = (key[1:] == key[:-1]) & (gts[1:] == gts[:-1]) & wrote[1:] & wrote[:-1]
+    trust(~twice, "two writes of one version")
+    last = np.maximum.accumulate(np.where(wrote, np.arange(len(key)), -1))
+    has = (last >= 0) & (key[last] == key)
+    expected = np.where(has & ~deleted[last], gts[last], absent)
+    trust(wrote | (version == expected), "a read of another version than the order says")

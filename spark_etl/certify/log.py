@@ -1,0 +1,181 @@
+"""One shard's journals against one another: the *log* kernel.
+
+It proves that each replica has a beginning of one and the same log, with accounts for a beginning of that, in which
+nothing is out of place. Then the longest journals stand for all: what later kernels read is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvstore.core.audit import APPLIED, FAILED
+from kvstore.core.bundles import version_of
+from multicast.types import FINAL, OPTIMISTIC, Timestamp
+from spark_etl.certify.arrays import numbers, trust, valid, versions, whole
+from spark_etl.inputs import Top
+
+DELIVERIES = ("replica", "segment", "offset", "position", "gts", "id", "stage", "expired", "destinations", "origin",
+              "single", "installed_from")  # fmt: skip
+OUTCOMES = ("replica", "offset", "position", "index", "id", "gts", "message", "timestamp", "status", "content",
+            "state_digest")  # fmt: skip
+
+TAKEN = (APPLIED, FAILED)
+
+
+class ShardLog(msgspec.Struct):
+    """What is proved of a shard. tops: how far each replica's journal goes. longest: the replica whose deliveries, and
+    the one whose accounts, stand for all; -1: nobody has any. renewed: replicas that began with another's journal.
+    optimistic: early deliveries: all, mistaken, and not yet final."""
+
+    tops: list[Top]
+    longest: tuple[int, int]
+    renewed: list[int]
+    optimistic: tuple[int, int, int]
+
+
+def certify(
+    shard: int, deliveries: pa.Table, outcomes: pa.Table, stops: Mapping[int, tuple[int, int]]
+) -> ShardLog:
+    """The journals of a shard's replicas: DELIVERIES and OUTCOMES. stops: replica -> (delivered, completed) as it said
+    at its last clean stop. Suspect."""
+    deliveries = _in_order(deliveries, "offset")
+    outcomes = _in_order(outcomes, "offset", "index")
+    final = deliveries.filter(pc.equal(deliveries["stage"], FINAL))
+    logs, accounts = _by_replica(final), _by_replica(outcomes)
+    for log in logs.values():
+        _in_places(log)
+    longest = max(logs, key=lambda replica: (logs[replica].num_rows, -replica), default=-1)
+    if longest >= 0:
+        _is_sound(shard, logs[longest])
+        for log in logs.values():
+            _is_beginning(log, logs[longest], ("id", "gts", "destinations", "expired", "origin"))
+    firsts = {replica: _bundles(account) for replica, account in accounts.items()}
+    fullest = max(firsts, key=lambda replica: (firsts[replica].num_rows, -replica), default=-1)
+    none = outcomes.slice(0, 0)
+    for replica, told in firsts.items():
+        trust(replica in logs and told.num_rows <= logs[replica].num_rows, "an outcome without a delivery")
+        _is_beginning(told, firsts[fullest], ("content",))
+        _same_digests(told["state_digest"], firsts[fullest]["state_digest"])
+    if fullest >= 0:
+        _are_of(accounts[fullest], firsts[fullest], logs[longest])
+    tops = []
+    for replica in sorted({*logs, *accounts}):
+        log, account = logs[replica], accounts.get(replica, none)
+        tops.append(_top(shard, replica, log, account, firsts.get(replica, none).num_rows))
+    _as_stopped(tops, stops)
+    renewed = final.filter(pc.and_(pc.equal(final["position"], 1), pc.is_valid(final["installed_from"])))
+    return ShardLog(tops, (longest, fullest), pc.unique(renewed["replica"]).to_pylist(), _guesses(deliveries, logs))
+
+
+def _in_order(table: pa.Table, *columns: str) -> pa.Table:
+    """By replica, and then these."""
+    order = np.lexsort([numbers(table[c]) for c in (*columns[::-1], "replica")])
+    return table.combine_chunks() if np.all(order[1:] > order[:-1]) else table.take(order).combine_chunks()
+
+
+def _by_replica(table: pa.Table) -> dict[int, pa.Table]:
+    replicas, starts = np.unique(numbers(table["replica"]), return_index=True)
+    ends = [*starts[1:], table.num_rows][: len(starts)]
+    return {int(r): table.slice(a, b - a) for r, a, b in zip(replicas, starts, ends, strict=True)}
+
+
+def _in_places(log: pa.Table) -> None:
+    """Positions 1, 2, 3, ..., as they stand in the journal."""
+    trust(numbers(log["position"]) == np.arange(1, log.num_rows + 1), "positions are not 1, 2, 3, ...")
+
+
+def _is_beginning(part: pa.Table, log: pa.Table, columns: tuple[str, ...]) -> None:
+    for name in columns:
+        trust(not whole(part[name]).null_count, f"no {name}")
+        trust(whole(part[name]).equals(whole(log[name]).slice(0, part.num_rows)), f"replicas differ in {name}")
+
+
+def _same_digests(part: pa.Array, log: pa.Array) -> None:
+    """A digest is not kept at every position, nor by every replica at the same ones."""
+    mine, theirs = whole(part), whole(log).slice(0, len(part))
+    trust(not pc.any(pc.not_equal(mine, theirs), min_count=0).as_py(), "replicas hold different states")
+
+
+def _is_sound(shard: int, log: pa.Table) -> None:
+    trust(not pc.any(pc.fill_null(log["single"], False), min_count=0).as_py(), "journals of format 1")
+    gts = versions(log["gts"])[0]
+    trust(gts[1:] > gts[:-1], "timestamps do not rise")
+    live = log.filter(pc.invert(log["expired"]))
+    trust(pc.count_distinct(live["id"]).as_py() == live.num_rows, "a message twice")
+    there = np.zeros(log.num_rows, bool)
+    destinations = whole(log["destinations"])
+    flat = numbers(pc.list_flatten(destinations))
+    there[numbers(pc.list_parent_indices(destinations))[flat == shard]] = True
+    trust(there, "a delivery that is addressed to others")
+
+
+def _bundles(account: pa.Table) -> pa.Table:
+    """The first row of each bundle of a replica's. Suspect unless they are at positions 1, 2, 3, ..., each whole."""
+    index, offset = numbers(account["index"]), numbers(account["offset"])
+    trust(not len(index) or index[0] == 0, "no first outcome")
+    follows = (index[1:] == index[:-1] + 1) & (offset[1:] == offset[:-1])
+    trust((index[1:] == 0) & (offset[1:] != offset[:-1]) | follows, "a bundle with a hole")
+    firsts = account.filter(pa.array(index == 0))
+    _in_places(firsts)
+    return firsts
+
+
+def _are_of(account: pa.Table, firsts: pa.Table, log: pa.Table) -> None:
+    """The accounts are of these deliveries, and none of a transaction that was taken twice."""
+    trust(not pc.any(pc.is_valid(account["message"]), min_count=0).as_py(), "outcomes of format 1")
+    _is_beginning(pa.table({"gts": firsts["timestamp"]}), log, ("gts",))
+    status, position = numbers(account["status"]), numbers(account["position"])
+    expired = numbers(log["expired"])[position - 1]
+    trust(~(expired & (status == APPLIED)), "expired with effect")
+    taken = account.filter(pa.array(np.isin(status, TAKEN)))
+    trust(pc.count_distinct(taken["id"]).as_py() == taken.num_rows, "a transaction twice")
+
+
+def _top(shard: int, replica: int, log: pa.Table, account: pa.Table, completed: int) -> Top:
+    """completed: up to which position there are outcomes."""
+    top = Top(replica, shard, log.num_rows, completed)
+    live = np.flatnonzero(~numbers(log["expired"]))
+    if not len(live):
+        return top
+    last = int(live[-1])
+    top.gts = log["gts"][last].as_py()
+    top.version = version_of(Timestamp.decode(top.gts), 0).encode()
+    if last < completed:
+        told = np.flatnonzero(numbers(account["position"]) == last + 1)
+        top.version = account["gts"][int(told[-1])].as_py()
+    return top
+
+
+def _as_stopped(tops: list[Top], stops: Mapping[int, tuple[int, int]]) -> None:
+    """Nobody lacks what it said it had; what it has completed has outcomes."""
+    reached = {top.replica: (top.delivered, top.completed) for top in tops}
+    for replica, (delivered, completed) in stops.items():
+        had, told = reached.get(replica, (0, 0))
+        trust(had >= delivered and told >= min(had, completed), f"replica {replica} lacks what it said it had")
+
+
+def _guesses(deliveries: pa.Table, logs: Mapping[int, pa.Table]) -> tuple[int, int, int]:
+    """`checks.delivery.optimistic`."""
+    early = deliveries.filter(pc.equal(deliveries["stage"], OPTIMISTIC))
+    total = mistaken = open_ = 0
+    for replica, found in _by_replica(early).items():
+        order = np.lexsort((numbers(found["offset"]), numbers(found["segment"])))
+        ids = pc.unique(found["id"].take(pa.array(order)))
+        log = logs.get(replica, deliveries.slice(0, 0))
+        final = log.filter(pc.invert(log["expired"]))
+        at = numbers(pc.index_in(ids, value_set=whole(final["id"])), -1)
+        before = np.maximum.accumulate(np.concatenate(([-1], at)))[:-1]
+        total, open_ = total + len(at), open_ + int(np.sum(at < 0))
+        mistaken += int(np.sum((at >= 0) & (at < before)))
+    return total, mistaken, open_
+
+
+def entries(deliveries: pa.Table) -> pa.Table:
+    """The final deliveries of one journal, at their positions."""
+    trust(valid(deliveries["stage"]), "no stage")
+    return _in_order(deliveries.filter(pc.equal(deliveries["stage"], FINAL)), "position")

@@ -1,0 +1,89 @@
+"""What the kernels prove of a run: which checks would find nothing, and the numbers that they would have counted.
+
+| property | kernel | left to the checks, if |
+|---|---|---|
+| integrity, agreement in a shard, prefix order | log | replicas differ, skip, repeat or lack something; damage, format 1 |
+| validity | log, id | a message that nobody sent, from a replica that never crashed; one at a shard that it is not for |
+| one order across shards | id | a message has two timestamps, or shares one; a shard went past it |
+| results complete and equal, exactly once | log, id | accounts are missing or differ; an id was taken twice, or wrongly refused |
+| reads return what the order says | key | a read of another version; a key in two shards |
+| clients saw what the journals say | client | an answer that is not in every journal that it concerns, or not so |
+| unknown outcomes resolved | client | - |
+| values as asked and as written | value | anything else comes out |
+| leader reads | time, key | a position that nobody has, or behind a known one |
+| serializability | log, id, key | one of these is not proved |
+| strict serializability, linearizability per key | time | the order of versions runs against real time |
+| session guarantees | time | a session runs against the order, or does two things at once |
+| conservation of the bank's total | bank | another total; accounts that are no numbers; several banks |
+| optimistic deliveries | log | - |
+| course | slices | - |
+| genuineness, ring, long fork, set, counter | none | always, if the run has them |
+
+Every kernel rests on *log*: if that proves nothing, nothing is proved. Those about clients rest on *id* and on a history
+each line of which could be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from spark_etl.certify.arrays import Suspect
+from spark_etl.certify.client import Thin, Unknown
+from spark_etl.certify.slices import Slice
+from spark_etl.inputs import Top
+
+LOGS = ("integrity", "agreement in a shard", "prefix order")
+VALIDITY, ORDER = "validity", "one order across shards"
+ACCOUNTS = ("results complete and equal", "exactly once")
+READS = "reads return what the order says"
+HISTORY = "the lines of the histories"
+CLIENTS = "clients saw what the journals say"
+VALUES = "values as asked and as written"
+POSITIONS = "leader reads"
+TIME, SESSIONS = "real time", "sessions"
+BANK = "conservation of the bank's total"
+COURSE = "the course of the run"
+
+T = TypeVar("T")
+
+
+class Proof(msgspec.Struct):
+    """proved: names of properties, and of what above is none: HISTORY, TIME, SESSIONS, COURSE. why: not proved -> why.
+    Numbers are those of the checks, and of use where what they belong to is proved: unsubmitted, waiting: messages of
+    VALIDITY and ORDER; unknown, functions (kinds), thin: operations, of HISTORY with ACCOUNTS; compared, answered:
+    operations, of VALUES; at_positions: reads, of POSITIONS; late: operations, of TIME; inverted, untimed: of
+    SESSIONS."""
+
+    proved: set[str] = msgspec.field(default_factory=set)
+    why: dict[str, str] = msgspec.field(default_factory=dict)
+    tops: list[Top] = []
+    optimistic: tuple[int, int, int] = (0, 0, 0)
+    slices: list[Slice] = []
+    unsubmitted: int = 0
+    waiting: int = 0
+    unknown: Unknown | None = None
+    thin: Thin | None = None
+    functions: dict[str, int] = {}
+    compared: int = 0
+    answered: int = 0
+    at_positions: int = 0
+    late: int = 0
+    inverted: int = 0
+    untimed: int = 0
+
+    def attempt(self, names: Sequence[str], kernel: Callable[..., T], *arguments: Any) -> T | None:
+        """These are proved, if the kernel finds nothing to suspect."""
+        try:
+            found = kernel(*arguments)
+        except Suspect as suspect:
+            self.why |= dict.fromkeys(names, str(suspect))
+            return None
+        self.proved |= set(names)
+        return found
+
+    def holds(self, *names: str) -> bool:
+        """Whether all of these are proved."""
+        return self.proved.issuperset(names)

@@ -1,0 +1,304 @@
+"""The kernels as tasks of Spark: one per shard, and then two for what concerns them all. Bytes go in and come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_etl.certify import bank, client, id, key, log, slices, time, value
+from spark_etl.certify.arrays import Suspect, numbers, trust, whole
+from spark_etl.certify.proof import (
+    ACCOUNTS,
+    BANK,
+    CLIENTS,
+    COURSE,
+    HISTORY,
+    LOGS,
+    ORDER,
+    POSITIONS,
+    READS,
+    SESSIONS,
+    TIME,
+    VALIDITY,
+    VALUES,
+    Proof,
+)
+from spark_etl.certify.slices import Slice
+from spark_etl.certify.source import NOBODY, Source
+from spark_etl.frames import SHARDS_MAX
+from spark_etl.inputs import Inputs
+
+_TRANSFERS = ("transfer", "read_all")
+
+
+class Shard(msgspec.Struct, tag=True):
+    """What the first task is told. stops: replica -> what it said at its last clean stop. width: of a slice of the
+    course, 0: no course."""
+
+    source: Source
+    number: int
+    replicas: list[int]
+    stops: dict[int, tuple[int, int]]
+    width: int
+
+
+class OfShard(msgspec.Struct):
+    """What it returns. suspicion, keys: why logs, or reads, are not proved, or empty."""
+
+    log: log.ShardLog
+    suspicion: str = ""
+    keys: str = ""
+    slices: list[Slice] = []
+
+
+class Run(msgspec.Struct, tag=True):
+    """What the other tasks are told. logs: by shard; members: how many replicas it has. forgetful: replicas that may
+    have lost what they multicast."""
+
+    source: Source
+    logs: dict[int, log.ShardLog]
+    members: dict[int, int]
+    forgetful: list[int]
+    has_history: bool
+    width: int
+    task: str = ""
+
+
+def judge_shard(told: Shard) -> OfShard:
+    """Logs and keys of one shard."""
+    source, replicas = told.source, told.replicas
+    deliveries = source.read("deliveries", (*log.DELIVERIES, "shard", "at"), replicas)
+    outcomes = source.read("outcomes", (*log.OUTCOMES, "shard"), replicas)
+    nothing = log.ShardLog([], (-1, -1), [], (0, 0, 0))
+    try:
+        for table in (deliveries, outcomes):
+            trust(numbers(table["shard"]) == told.number, "a replica of two shards")
+        found = log.certify(told.number, deliveries, outcomes, told.stops)
+    except Suspect as suspect:
+        return OfShard(nothing, str(suspect))
+    answer = OfShard(found)
+    try:
+        _judge_keys(source, found.longest[1])
+    except Suspect as suspect:
+        answer.keys = str(suspect)
+    if told.width:
+        sent = slices.first_sent(source.read("submitted", ("id", "at")))
+        answer.slices = slices.of_deliveries(deliveries, sent, told.width)
+    return answer
+
+
+def _judge_keys(source: Source, replica: int) -> None:
+    reads = source.read("reads", key.READS, [replica])
+    writes = source.read("writes", key.WRITES, [replica])
+    key.certify(reads, writes, _no(key.PLACED))
+
+
+def _no(names: Sequence[str]) -> pa.Table:
+    return pa.table({name: pa.array([], pa.binary()) for name in names})
+
+
+class _Agreed:
+    """The logs of all shards, and messages and transactions in them."""
+
+    def __init__(self, run: Run, proof: Proof):
+        source, self.logs = run.source, []
+        for shard, found in sorted(run.logs.items()):
+            delivered, accounts = ([one] if one >= 0 else [] for one in found.longest)
+            entries = log.entries(source.read("deliveries", ("replica", "position", "stage", *id.ENTRIES), delivered))
+            outcomes = source.read("outcomes", ("replica", *id.OUTCOMES), accounts)
+            outcomes = outcomes.take(pa.array(np.lexsort([numbers(outcomes[c]) for c in ("index", "position")])))
+            top = max((top.gts for top in found.tops), default=bytes(16))
+            self.logs.append(id.AgreedLog(shard, entries, outcomes, top))
+        self.ids = pc.unique(pa.concat_arrays([whole(one.entries["id"]) for one in self.logs]))
+        self.messages = proof.attempt([ORDER], id.messages, self.logs)
+        self.transactions = None
+        if self.messages is not None:
+            self.transactions = proof.attempt(ACCOUNTS, id.transactions, self.logs, self.messages)
+
+    def read(self, run: Run, table: str, columns: Sequence[str]) -> pa.Table:
+        """Reads or writes, of all shards."""
+        return run.source.read(table, columns, [one.longest[1] for one in run.logs.values() if one.longest[1] >= 0])
+
+
+def _operations(run: Run, proof: Proof) -> client.Operations | None:
+    if not run.has_history:
+        return None
+    return proof.attempt([HISTORY], lambda: client.operations(run.source.read("history", client.HISTORY)))
+
+
+def judge_orders(run: Run) -> Proof:
+    """Messages, transactions, answers, real time, and the course of the clients."""
+    proof = Proof()
+    agreed = _Agreed(run, proof)
+    sent = run.source.read("submitted", ("id", "at"))
+    if agreed.messages is not None:
+        proof.waiting = agreed.messages.waiting
+        codes, known = agreed.messages.codes, whole(sent["id"])
+        lost = proof.attempt([VALIDITY], id.unsubmitted, agreed.logs, codes, known, run.forgetful)
+        proof.unsubmitted = lost or 0
+    ops = _operations(run, proof)
+    if ops is not None and agreed.transactions is not None:
+        _judge_clients(run, proof, agreed, ops)
+        if run.width:
+            first, carriers = slices.first_sent(sent), (agreed.transactions.message, agreed.ids)
+            at = client.placed(ops, agreed.transactions)
+            proof.slices = slices.of_operations(ops, at, carriers, first, run.width)
+    if run.width and (ops is not None or not run.has_history) and agreed.transactions is not None:
+        proof.proved.add(COURSE)
+    return proof
+
+
+def _judge_clients(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operations) -> None:
+    found = agreed.transactions
+    assert found is not None
+    at = client.placed(ops, found)
+    proof.functions, proof.unknown = dict(client.functions(ops)), client.unknown(ops, at, found)
+    reads = agreed.read(run, "reads", ("id", "key", "version"))
+    proof.thin = client.thin(ops, agreed.logs, _held(run))
+    proof.attempt([CLIENTS], client.answers, ops, at, found, reads)
+    if not proof.holds(CLIENTS):
+        return
+    course = proof.attempt([TIME], time.steps, ops, at, found, agreed.logs)
+    if course is None:
+        return
+    proof.late = time.against_real_time(ops, course)
+    turns = proof.attempt([SESSIONS], time.sessions, ops, course)
+    proof.inverted, proof.untimed = turns or (0, 0)
+    proof.at_positions = int(ops.at_position.sum())
+    if proof.at_positions:
+        proof.attempt([POSITIONS], time.positions, ops, course, agreed.logs)
+
+
+def _held(run: Run) -> dict[int, int]:
+    """Shard -> the last position that more than half of its replicas hold."""
+    found = {}
+    for shard, members in run.members.items():
+        ends = sorted((top.delivered for top in run.logs[shard].tops), reverse=True)
+        found[shard] = [*ends, *[0] * (members - len(ends))][members // 2]
+    return found
+
+
+def judge_values(run: Run) -> Proof:
+    """Keys and values."""
+    proof = Proof()
+    agreed = _Agreed(run, Proof())
+    reads = agreed.read(run, "reads", value.READS)
+    writes = agreed.read(run, "writes", value.WRITES)
+    ops = _operations(run, Proof())
+    found = agreed.transactions
+    proof.attempt([READS], _no_key_twice, run)
+    if found is None or ops is None:
+        if run.has_history:
+            proof.proved.discard(READS)
+        return proof
+    if ops.at_position.any():
+        proof.proved.discard(READS)
+        proof.attempt([READS], _leaders_reads, run, agreed, ops)
+    at = client.placed(ops, found)
+    if proof.holds(READS):
+        counts = proof.attempt([VALUES], value.certify, ops, at, found, reads, writes)
+        proof.compared, proof.answered = counts or (0, 0)
+    if set(client.functions(ops)) & set(_TRANSFERS):
+        proof.attempt([BANK], bank.certify, ops, at, found, writes)
+    return proof
+
+
+def _no_key_twice(run: Run) -> None:
+    """No key is in two shards."""
+    keys = []
+    for found in run.logs.values():
+        mine = [found.longest[1]] if found.longest[1] >= 0 else []
+        both = [whole(run.source.read(table, ["key"], mine)["key"]) for table in ("reads", "writes")]
+        keys.append(pc.unique(pa.concat_arrays(both)))
+    every = pa.concat_arrays(keys)
+    trust(pc.count_distinct(every).as_py() == len(every), "a key in two shards")
+
+
+def _leaders_reads(run: Run, agreed: _Agreed, ops: client.Operations) -> None:
+    for one in agreed.logs:
+        replica = run.logs[one.shard].longest[1]
+        writes = run.source.read("writes", key.WRITES, [replica])
+        key.certify(_no(key.READS), writes, time.placed_reads(ops, one))
+
+
+_TASKS = {"orders": judge_orders, "values": judge_values}
+
+
+def work(told: bytes) -> bytes:
+    """Of a worker: one task."""
+    task: Shard | Run = msgspec.msgpack.decode(told, type=Shard | Run)
+    found: Any = judge_shard(task) if isinstance(task, Shard) else _TASKS[task.task](task)
+    return msgspec.msgpack.encode(found)
+
+
+Workers = Callable[[list[bytes]], list[bytes]]
+"""Do tasks side by side: `work` of each."""
+
+
+def prove(workers: Workers, source: Source, inputs: Inputs, *, has_history: bool, width: int) -> Proof:
+    """What can be proved of a run. width: of a slice of its course, microseconds; 0: no course is wanted."""
+    proof = Proof()
+    try:
+        _is_whole(source, inputs)
+    except Suspect as suspect:
+        proof.why = {"all": str(suspect)}
+        return proof
+    stops = {replica: (delivered, completed) for replica, _, delivered, completed in inputs.stops}
+    shards = [
+        Shard(source, shard, members, {r: stops[r] for r in members if r in stops}, width)
+        for shard, members in inputs.shards.items()
+    ]
+    encode = msgspec.msgpack.encode
+    found = [msgspec.msgpack.decode(one, type=OfShard) for one in workers([encode(one) for one in shards])]
+    if doubt := "; ".join(one.suspicion for one in found if one.suspicion):
+        proof.why = {"all": doubt}
+        return proof
+    _add_shards(proof, found)
+    forgetful = sorted({*inputs.crashed, *(r for one in found for r in one.log.renewed)})
+    logs = dict(zip(inputs.shards, (one.log for one in found), strict=True))
+    members = {shard: len(replicas) for shard, replicas in inputs.shards.items()}
+    runs = [Run(source, logs, members, forgetful, has_history, width, task) for task in _TASKS]
+    for one in workers([encode(one) for one in runs]):
+        _add(proof, msgspec.msgpack.decode(one, type=Proof))
+    if doubt := "; ".join(one.keys for one in found if one.keys):
+        proof.proved -= {READS, VALUES}
+        proof.why[READS] = doubt
+    if has_history and not proof.holds(CLIENTS):
+        proof.proved -= {VALUES, BANK, COURSE}  # whose numbers are of histories of this run only
+    return proof
+
+
+def _is_whole(source: Source, inputs: Inputs) -> None:
+    """Nothing is missing or strange among the journals."""
+    trust(not inputs.unsure and not inputs.foreign, "damaged or foreign journals")
+    trust(0 < len(inputs.shards) <= SHARDS_MAX, f"{len(inputs.shards)} shards")
+    trust(len(set(inputs.replicas)) == len(inputs.replicas), "a replica of two shards")
+    for replicas in source.files.values():
+        trust({*replicas} <= {NOBODY, *inputs.replicas}, "a journal of a replica that nobody knows")
+
+
+def _add_shards(proof: Proof, found: Sequence[OfShard]) -> None:
+    proof.proved |= set(LOGS)
+    proof.tops = [top for one in found for top in one.log.tops]
+    sums = [sum(one.log.optimistic[n] for one in found) for n in range(3)]
+    proof.optimistic = (sums[0], sums[1], sums[2])
+    proof.slices = [row for one in found for row in one.slices]
+
+
+def _add(proof: Proof, found: Proof) -> None:
+    """What another task has proved and counted."""
+    proof.proved |= found.proved
+    proof.why |= found.why
+    proof.slices = proof.slices + found.slices
+    for name in _COUNTED:
+        if counted := getattr(found, name):
+            setattr(proof, name, counted)
+
+
+_COUNTED = ("unsubmitted", "waiting", "unknown", "thin", "functions", "compared", "answered", "at_positions", "late",
+            "inverted", "untimed")  # fmt: skip

@@ -1,0 +1,87 @@
+"""Values as asked and as written: each transaction executed once more, as `checks.values` does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_etl.certify.arrays import entries, halves, names, pick, ranks, trust, valid, whole
+from spark_etl.certify.client import Operations, Placed
+from spark_etl.certify.id import Transactions
+from spark_etl.checks.values import READERS, replayed
+
+READS = ("id", "key", "version")
+WRITES = ("id", "key", "gts", "value", "deleted", "digested")
+
+
+def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, writes: pa.Table) -> tuple[int, int]:
+    """All that clients asked and were told comes out again (READS, WRITES of all shards). Returns how many operations
+    were compared, and how many were acknowledged. Suspect."""
+    kinds = np.asarray(pc.is_in(ops.asked("f"), value_set=pa.array(READERS)).to_numpy(zero_copy_only=False), bool)
+    value = value_of(ops)
+    integers = kinds & ops.ok & valid(value)
+    everywhere = (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
+    wanted = np.flatnonzero((valid(ops.asked("asked")) | integers) & (everywhere | ops.at_position))
+    seen, wrote = _seen(ops, reads, writes), _by_id(ops.id, writes["id"])
+    rows = pick(ops.history["asked"], ops.begin[wanted]).to_pylist()
+    told = pick(ops.history["told"], ops.end[wanted]).to_pylist()
+    integer = pc.if_else(pa.array(integers[wanted]), value.take(pa.array(wanted)), pa.scalar(None, value.type))
+    succeeded = ops.said("succeeded").fill_null(False).to_pylist()
+    written = [dict(zip(("key", "value", "digested", "deleted"), row, strict=True)) for row in zip(
+        *(writes[c].to_pylist() for c in ("key", "value", "digested", "deleted")), strict=True)]  # fmt: skip
+    count = 0
+    for op, asked, answer, read in zip(wanted.tolist(), rows, told, integer.to_pylist(), strict=True):
+        ran = bool(found.succeeded[at.row[op]]) if at.row[op] >= 0 else succeeded[op]
+        row = {
+            "id": None, "gts": None, "f": None, "file": None, "asked": asked, "told": answer, "value": read, "ran": ran,
+            "seen": seen.get(op), "wrote": [written[n] for n in wrote.get(op, ())],
+        }  # fmt: skip
+        outcome = list(replayed(row))
+        trust(len(outcome) < 2, "another value")
+        count += len(outcome)
+    return count, int(ops.ok.sum())
+
+
+def value_of(ops: Operations) -> pa.Array:
+    """What an end says, or else its invocation."""
+    end, begin = ops.said("value"), ops.asked("value")
+    return pc.if_else(pa.array(valid(end)), end, begin)
+
+
+def _by_id(ids: pa.Array, rows: Any) -> dict[int, list[int]]:
+    """Operation -> the rows with its id."""
+    at = pc.index_in(whole(rows), value_set=ids).to_pylist()
+    found: dict[int, list[int]] = {}
+    for row, op in enumerate(at):
+        if op is not None:
+            found.setdefault(op, []).append(row)
+    return found
+
+
+def _seen(ops: Operations, reads: pa.Table, writes: pa.Table) -> dict[int, list[dict[str, Any]]]:
+    """Operation -> what it read before it began; a read at a position is its client's word."""
+    leader = np.flatnonzero(ops.at_position)
+    row, name, told = entries(pick(ops.history["reads"], ops.end[leader]))
+    op = np.concatenate([np.asarray(pc.fill_null(pc.index_in(whole(reads["id"]), value_set=ops.id), -1)), leader[row]])
+    key = pa.concat_arrays([whole(reads["key"]), name.cast(pa.binary())])
+    version = pa.concat_arrays([whole(reads["version"]), told])
+    at, place = names(key, writes["key"])
+    gts, wrote = ranks(halves(version), halves(writes["gts"]))
+    both = ranks(np.column_stack([at, gts]), np.column_stack([place, wrote]))
+    known = {write: n for n, write in enumerate(both[1].tolist())}
+    mine = np.flatnonzero(op >= 0)
+    source = np.array([known.get(one, -1) for one in both[0][mine].tolist()], np.int64)
+    columns = [pick(writes[c], source).to_pylist() for c in ("value", "digested", "deleted")]
+    found: dict[int, list[dict[str, Any]]] = {}
+    for n, k, v, value, digested, deleted in zip(
+        op[mine].tolist(), key.take(pa.array(mine)).to_pylist(), version.take(pa.array(mine)).to_pylist(), *columns,
+        strict=True,
+    ):  # fmt: skip
+        found.setdefault(n, []).append(
+            {"key": k, "version": v, "value": value, "digested": digested, "deleted": deleted,
+             "known": None if digested is None and deleted is None else True}
+        )  # fmt: skip
+    return found
