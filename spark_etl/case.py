@@ -54,18 +54,11 @@ class Case:
 
     def _open(self) -> None:
         manifest = tables.check_tables(self.out)
-        opened = tables.Tables(self.spark, self.out, manifest)
-        names = ("deliveries", "outcomes", "reads", "writes", "submitted")
-        self.tables = {table: opened.frame(table) for table in names}
-        self.history = opened.frame("history")
-        self.trace = opened.frame("frames")
+        self._opened = opened = tables.Tables(self.spark, self.out, manifest)
         self.counts = {"history": 0, **opened.counts}
         self.small = opened.small()
         self.source = source(self.out, manifest.files())
         self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks)
-        if self.inputs.foreign:
-            ours = ~F.col("replica").isin(self.inputs.foreign)
-            self.tables = {table: frame.where(ours) for table, frame in self.tables.items()}
         self.has_history = self.counts["history"] > 0
         self.span = opened.span("deliveries", "at")
         positions_, versions = opened.span("history", "position"), opened.span("history", "version")
@@ -108,6 +101,26 @@ class Case:
         return prove(workers, self.source, self.inputs, has_history=self.has_history, width=self.width)
 
     # -- frames, made when a check needs them -------------------------------------------------------------------------
+
+    @cached_property
+    def tables(self) -> dict[str, DataFrame]:
+        """The large tables of the journals, without what is foreign."""
+        names = ("deliveries", "outcomes", "reads", "writes", "submitted")
+        found = {table: self._opened.frame(table) for table in names}
+        if not self.inputs.foreign:
+            return found
+        ours = ~F.col("replica").isin(self.inputs.foreign)
+        return {table: frame.where(ours) for table, frame in found.items()}
+
+    @cached_property
+    def history(self) -> DataFrame:
+        """`schemas.HISTORY`."""
+        return self._opened.frame("history")
+
+    @cached_property
+    def trace(self) -> DataFrame:
+        """`schemas.FRAMES`."""
+        return self._opened.frame("frames")
 
     @cached_property
     def log(self) -> DataFrame:

@@ -54,7 +54,8 @@ def course(small: Sequence[Any], rows: Sequence[Any], span: tuple[int, int] | No
     for row in rows:
         if row.file is None:
             signs[row.replica] += [(row.first - began) / 1e6, (row.last - began) / 1e6]
-    return Course(width / 1e6, points, dict(sorted(deliveries.items())), _lives(_lives_of(small), signs, began, ended), began)
+    lives = _lives(_lives_of(small), signs, began, ended)
+    return Course(width / 1e6, points, dict(sorted(deliveries.items())), lives, began)
 
 
 def _width(span: int) -> int:
@@ -64,9 +65,10 @@ def _width(span: int) -> int:
 
 
 def slices(deliveries: DataFrame, submitted: DataFrame, operations: DataFrame, width: int) -> DataFrame:
-    """operations: `frames.operations`, each with the `message` that carried it. One row per slice of `width` microseconds and replica, or client history: replica or file; slice (number, by the
+    """One row per slice of `width` microseconds and replica, or client history: replica or file; slice (number, by the
     clock of that replica or history); n; unknown; median, p99, most (microseconds); shift: of a history, how far the
-    replicas' clocks are before its own, at most; first, last: times."""
+    replicas' clocks are before its own, at most; first, last: times. operations: `frames.operations`, each with the
+    `message` that carried it."""
     sent = submitted.groupBy("id").agg(F.min("at").alias("sent"))
     carrying = sent.withColumnRenamed("id", "message")
     none = F.lit(None)

@@ -20,7 +20,7 @@ SMALL_INPUT_BYTES = 512 * 1024 * 1024
 """Journals up to this size are audited without optimising queries at run time or compiling them all the way: for a run
 of 100 records that was half of the processor time."""
 
-_SMALL_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SMALL_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 _SMALL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -86,6 +86,7 @@ def _start(directory: Path, temporary: Path, master: str, memory: str, small: bo
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.maxConcurrentOutputFileWriters": "16",  # the tables, without sorting the rows by table first
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": "spark_etl.certify.daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         **(_SMALL_SETTINGS if small else {}),
     }

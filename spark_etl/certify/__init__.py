@@ -12,6 +12,7 @@
     proof        what was proved, and by which kernels: the table of properties
     source       the tables, as kernels read them
     tasks        the kernels as tasks of Spark
+    daemon       of Spark's Python workers
 
 A kernel is a function of Arrow tables that returns numbers, or raises `arrays.Suspect`. What is not proved is left to
 the checks of `spark_etl.checks`, which decide and explain.

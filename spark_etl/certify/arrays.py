@@ -104,7 +104,7 @@ def of_groups(groups: np.ndarray, values: np.ndarray, count: int, function: Any,
 
 
 def greatest_before(groups: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """For each row the greatest of `values` among the rows of its group with a lesser `at`; NOTHING if there is none."""
+    """For each row the greatest of `values` among the rows of its group with a lesser `at`; NOTHING: there is none."""
     found = np.full(len(at), NOTHING, np.int64)
     if not len(at):
         return found

@@ -15,7 +15,7 @@ WRITES = ("id", "key", "gts", "value", "deleted", "digested")
 
 
 def certify(ops: Operations, at: Placed, found: Transactions, writes: pa.Table) -> None:
-    """Every read of all accounts saw one total, and no transfer changed it. The histories must be of one bank. Suspect."""
+    """Every read of all accounts saw one total, and no transfer changed it; all histories are of one bank. Suspect."""
     kinds = ops.asked("f")
     reading = np.asarray(pc.equal(kinds, "read_all").fill_null(False).to_numpy(zero_copy_only=False), bool)
     readers = np.flatnonzero(reading & ops.ok & ((at.row >= 0) | ops.at_position))

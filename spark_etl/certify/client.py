@@ -50,7 +50,7 @@ class Operations(NamedTuple):
 
 
 def operations(history: pa.Table) -> Operations:
-    """Every operation begins once and ends at most once, after that, and every line could be read (HISTORY). Suspect."""
+    """Every operation begins once and ends at most once, after that; every line could be read (HISTORY). Suspect."""
     trust(whole(history["damage"]).null_count == history.num_rows, "a line that cannot be read")
     begins = np.asarray(pc.equal(whole(history["type"]), "invoke").to_numpy(zero_copy_only=False), bool)
     file = names(history["file"])[0]

@@ -20,7 +20,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class AgreedLog(NamedTuple):
-    """What the replicas of a shard agree on. entries: a row per position (ENTRIES). outcomes: of a beginning of these, a
+    """What the replicas of a shard agree on. entries: a row per position (ENTRIES). outcomes: of a beginning of these a
     row per transaction (OUTCOMES). top: the version of the last live delivery."""
 
     shard: int

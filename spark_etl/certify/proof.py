@@ -2,10 +2,10 @@
 
 | property | kernel | left to the checks, if |
 |---|---|---|
-| integrity, agreement in a shard, prefix order | log | replicas differ, skip, repeat or lack something; damage, format 1 |
-| validity | log, id | a message that nobody sent, from a replica that never crashed; one at a shard that it is not for |
+| integrity, agreement in a shard, prefix order | log | replicas differ, skip or repeat something; damage, format 1 |
+| validity | log, id | a message that nobody sent, from where nothing crashed; one that is for other shards |
 | one order across shards | id | a message has two timestamps, or shares one; a shard went past it |
-| results complete and equal, exactly once | log, id | accounts are missing or differ; an id was taken twice, or wrongly refused |
+| results complete and equal, exactly once | log, id | accounts lack or differ; an id taken twice, or wrongly refused |
 | reads return what the order says | key | a read of another version; a key in two shards |
 | clients saw what the journals say | client | an answer that is not in every journal that it concerns, or not so |
 | unknown outcomes resolved | client | - |
@@ -19,8 +19,8 @@
 | course | slices | - |
 | genuineness, ring, long fork, set, counter | none | always, if the run has them |
 
-Every kernel rests on *log*: if that proves nothing, nothing is proved. Those about clients rest on *id* and on a history
-each line of which could be read.
+Every kernel rests on *log*: if that proves nothing, nothing is proved. Those about clients rest on *id* and on
+histories each line of which could be read.
 """
 
 from __future__ import annotations

@@ -74,6 +74,11 @@ def of_operations(
     return found
 
 
+def _percentile(rising: np.ndarray, percent: int) -> int | None:
+    """The least value that so many of them do not exceed."""
+    return int(rising[-(-len(rising) * percent // 100) - 1]) if len(rising) else None
+
+
 def _slices(time: np.ndarray, took: np.ndarray, unknown: np.ndarray, width: int, who: dict[str, Any]) -> list[Slice]:
     number = np.floor_divide(time, width)
     order = np.lexsort((took, number))
@@ -82,8 +87,7 @@ def _slices(time: np.ndarray, took: np.ndarray, unknown: np.ndarray, width: int,
     for one, rows in zip(slices.tolist(), np.split(order, starts[1:]), strict=True):
         known = took[rows]
         known = known[np.searchsorted(known, NOTHING, side="right"):]
-        parts = [int(known[max(-(-len(known) * p // 100), 1) - 1]) for p in (50, 99, 100)] if len(known) else [None] * 3
-        found.append(
-            Slice(one, len(rows), int(unknown[rows].sum()), *parts, int(time[rows].min()), int(time[rows].max()), **who)
-        )
+        half, most_of, most = (_percentile(known, p) for p in (50, 99, 100))
+        first, last = int(time[rows].min()), int(time[rows].max())
+        found.append(Slice(one, len(rows), int(unknown[rows].sum()), half, most_of, most, first, last, **who))
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 _OF_REPLICA = re.compile(r"r(\d+)-")
@@ -15,16 +16,25 @@ NOBODY = -1
 
 
 class Source(msgspec.Struct):
-    """Parquet files: table -> replica -> paths; NOBODY: of no replica's. A worker must see them under the same names."""
+    """Parquet files: table -> replica -> paths; NOBODY: of none, or several. Workers see them under the same names."""
 
     files: dict[str, dict[int, list[str]]]
 
     def read(self, table: str, columns: Sequence[str], replicas: Iterable[int] | None = None) -> pa.Table:
         """These columns, in the order of the files' names. replicas: only theirs."""
         found = self.files[table]
-        wanted = sorted(found) if replicas is None else [NOBODY, *replicas]
-        paths = [path for replica in wanted for path in found.get(replica, ())]
-        return pa.concat_tables([pq.ParquetFile(path).read(list(columns)) for path in paths])
+        if replicas is None:
+            return pa.concat_tables([_columns(path, columns) for whose in sorted(found) for path in found[whose]])
+        mine = list(replicas)
+        parts = [_columns(path, columns) for one in mine for path in found.get(one, ())]
+        for path in found.get(NOBODY, ()):
+            mixed = _columns(path, dict.fromkeys([*columns, "replica"]))
+            parts.append(mixed.filter(pc.is_in(mixed["replica"], value_set=pa.array(mine, pa.int32()))).select(columns))
+        return pa.concat_tables(parts)
+
+
+def _columns(path: str, columns: Iterable[str]) -> pa.Table:
+    return pq.ParquetFile(path).read(list(columns))
 
 
 def source(out: Path, names: Iterable[str]) -> Source:

@@ -8,14 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX
 from spark_etl.certify.arrays import NOTHING, entries, greatest_before, halves, names, numbers, pick, ranks, trust
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.log import TAKEN
 
 _LAST_INDEX = np.uint64(0xFFFF)
-assert BUNDLE_TRANSACTIONS_MAX <= int(_LAST_INDEX)
 
 
 class Course(NamedTuple):

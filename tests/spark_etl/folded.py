@@ -60,7 +60,9 @@ def case_of_text(one: str) -> int:
     return number // IDS if number < 2**64 else (number % 2**64 >> 16) // TIEBREAKS
 
 
-class _Rows:
+class Rows:
+    """The rows of all tables, as an extraction would have them."""
+
     def __init__(self) -> None:
         self.tables: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.marks: dict[int, int | None] = {}
@@ -148,7 +150,7 @@ class Folded(Audit):
         self.marks: dict[int, int | None] = {}
 
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
-        rows = _Rows()
+        rows = Rows()
         for case, run in enumerate(self.runs):
             rows.add_run(case, run)
         self.marks = rows.marks

@@ -1,0 +1,77 @@
+"""What the kernels prove of a run, without Spark: of a directory, or of a small run in memory (`brute_run`)."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import spark_etl
+from spark_etl import course, schemas, tables
+from spark_etl.certify import proof
+from spark_etl.certify.proof import Proof
+from spark_etl.certify.source import NOBODY, Source, source
+from spark_etl.certify.tasks import prove, work
+from spark_etl.extract import arrow_schema
+from spark_etl.inputs import understand
+from tests.spark_etl import brute_run, folded
+
+PROVABLE = {*proof.LOGS, *proof.ACCOUNTS, proof.VALIDITY, proof.ORDER, proof.READS, proof.CLIENTS, proof.VALUES,
+            proof.POSITIONS, proof.BANK}  # fmt: skip
+"""Properties that a kernel proves by itself."""
+
+
+def workers(told: list[bytes]) -> list[bytes]:
+    return list(map(work, told))
+
+
+def of_directory(run: Path, out: Path) -> Proof:
+    """A run on the disk."""
+    manifest = tables.extract(run, out).manifest
+    opened = tables.Tables(None, out, manifest)  # type: ignore[arg-type]
+    small, span = opened.small(), opened.span("deliveries", "at")
+    inputs = understand(small, sorted(manifest.marks), manifest.marks)
+    has_history = opened.counts.get("history", 0) > 0
+    width = course.slice_width(small, span)
+    return prove(workers, source(out, manifest.files()), inputs, has_history=has_history, width=width)
+
+
+def of_run(run: brute_run.Run, out: Path) -> Proof:
+    """A small run, whose tables go to `out`."""
+    rows = folded.Rows()
+    rows.add_run(0, run)
+    wanted = {name: schemas.table_schema(name) for name in schemas.TABLES} | {"history": schemas.HISTORY}
+    files: dict[str, dict[int, list[str]]] = {}
+    for name, schema in wanted.items():
+        whose: dict[int, list[dict[str, object]]] = defaultdict(list, {NOBODY: []})
+        for row in rows.tables.get(name, []):
+            whose[row.get("replica", NOBODY)].append(row)
+        for replica, found in whose.items():
+            path = out / f"{name}-{replica}.parquet"
+            pq.write_table(pa.Table.from_pylist(found, schema=arrow_schema(schema)), path)
+            files.setdefault(name, {})[replica] = [str(path)]
+    fields = dict.fromkeys(schemas.JOURNAL.fieldNames())
+    small = [
+        SimpleNamespace(**{**fields, "table": name, **row})
+        for name in ("lives", "segments", "damage")
+        for row in rows.tables.get(name, [])
+    ]
+    inputs = understand(small, {row["replica"] for row in rows.tables["segments"]}, rows.marks)
+    return prove(workers, Source(files), inputs, has_history=bool(rows.tables.get("history")), width=1000)
+
+
+def properties() -> dict[str, set[str]]:
+    """Violation -> the properties that it is one of, by the documentation."""
+    text = Path(spark_etl.__file__).with_name("README.md").read_text()
+    found: dict[str, set[str]] = defaultdict(set)
+    name = ""
+    for row in text.partition("| property | violation |")[2].partition("\n\n")[0].splitlines()[2:]:
+        cells = row.split("|")
+        name = cells[1].strip() or name
+        for one in re.findall(r"`([^`]+)`", cells[2]):
+            found[one].add(name)
+    return found

@@ -1,0 +1,54 @@
+"""An audit says the same with certificates as without: of simulated runs, every second one with a forgery in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvstore.simulated.runner import Settings, run_seed
+from multicast import registry
+from spark_etl.audit import Audit
+from spark_etl.case import Case
+from spark_etl.certify.proof import Proof
+from spark_etl.report import Report
+from tests.spark_etl.forged import FORGERIES, forge
+from tests.spark_etl.runs import SEGMENT
+
+
+def simulated(number: int, run: Path) -> None:
+    """Of each protocol in turn; the second half of them forged, each in another way."""
+    protocols = sorted(registry.names())
+    protocol = protocols[number % len(protocols)]
+    run_seed(Settings(protocol=protocol, shards=2, clients=6, seconds=2.0), number, run)
+    if number % 2:
+        path = run / "replicas/0/journal" / SEGMENT
+        kind = sorted(FORGERIES)[number * 7 % len(FORGERIES)]
+        path.write_bytes(forge(path.read_bytes(), FORGERIES[kind].forge))
+
+
+def said(report: Report) -> dict[str, Any]:
+    """All of it, but for how long it took."""
+    found: dict[str, Any] = msgspec.to_builtins(report)
+    for one in (found, *found["properties"]):
+        one["seconds"] = 0
+    return found
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "numbers", [pytest.param([0], id="one"), pytest.param(range(1, 24), marks=pytest.mark.full, id="many")]
+)
+def test_an_audit_says_the_same_without_certificates(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
+):
+    for number in numbers:
+        simulated(number, tmp_path / f"{number}")
+        certified = Audit(spark, tmp_path / f"{number}", tmp_path / f"{number}-out")
+        mine = said(certified.run())
+        assert certified.proof.proved or number % 2, certified.proof.why
+        with monkeypatch.context() as patch:
+            patch.setattr(Case, "_certify", lambda self: Proof())
+            assert mine == said(Audit(spark, tmp_path / f"{number}", tmp_path / f"{number}-out").run()), number

@@ -1,0 +1,183 @@
+"""Kernels prove nothing that is not so, and of a correct run everything. RANDOM_RUNS=N judges N random ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.simulated.runner import Settings, run_seed
+from multicast.types import Timestamp
+from spark_etl.certify import key
+from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, ranks
+from spark_etl.certify.proof import ACCOUNTS, CLIENTS, COURSE, HISTORY, LOGS, ORDER, POSITIONS, SESSIONS, TIME, VALUES
+from tests.spark_etl import brute, brute_history, certified, test_audit
+from tests.spark_etl.brute_run import Run
+from tests.spark_etl.forged import FORGERIES, forge
+from tests.spark_etl.random_runs import KNOWN, correct_run, random_run
+from tests.spark_etl.runs import SEGMENT
+
+RUNS = int(os.environ.get("RANDOM_RUNS", "25"))
+RUNS_FULL = 2000
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+def wrongly_proved(run: Run, out: Path) -> list[str]:
+    """What brute force refutes, and the numbers that it counts differently."""
+    proof, found = certified.of_run(run, out), brute.violations(run)
+    bad = [f"{name}: {names}" for name, names in found.items() if names and proof.holds(name)]
+    if any(found.values()):
+        return bad
+    h = brute_history.history(run)
+    if proof.holds(TIME):
+        against = any(brute_history.before_in_time(a, b) and a.time > b.time for a in h.txns for b in h.txns)
+        bad += ["against real time"] if bool(proof.late) != against else []
+    if proof.holds(SESSIONS):
+        bad += ["two at once"] if brute_history.overlapping(run) else []
+        bad += ["sessions"] if (proof.inverted, proof.untimed) != brute_history.turns(h) else []
+    if proof.holds(CLIENTS, *ACCOUNTS):
+        assert proof.unknown is not None
+        bad += ["unknown"] if proof.unknown.counts(brute.settled(run) is None) != brute.unknown(run) else []
+    return bad
+
+
+@pytest.mark.timeout(600 + RUNS_FULL)
+@pytest.mark.parametrize("count", [RUNS, pytest.param(RUNS_FULL, marks=pytest.mark.full)])
+def test_what_brute_force_refutes_is_not_proved(tmp_path: Path, count: int):
+    runs = {name: run for name, run in KNOWN.items() if not run.lost}
+    runs |= {str(seed): random_run(Random(seed))[0] for seed in range(count)}
+    bad = {name: wrong for name, run in runs.items() if (wrong := wrongly_proved(run, tmp_path))}
+    assert not bad, "\n".join(f"{name}: {wrong}\n{runs[name]}" for name, wrong in list(bad.items())[:3])
+
+
+def test_of_correct_runs_the_journals_are_proved_right(tmp_path: Path):
+    names = (*LOGS, *ACCOUNTS, ORDER, HISTORY, COURSE)
+    runs = [run for seed in range(20) if (run := correct_run(Random(seed))).ops]
+    assert [str(run) for run in runs if not certified.of_run(run, tmp_path).holds(*names)] == []
+
+
+def test_of_a_simulated_run_with_faults_everything_is_proved(tmp_path: Path):
+    settings = Settings(protocol="white_box", shards=2, replicas=3, clients=6, seconds=2.0)
+    run_seed(settings, 0, tmp_path / "run")
+    proof = certified.of_directory(tmp_path / "run", tmp_path / "out")
+    assert certified.PROVABLE | {TIME, SESSIONS, COURSE} <= proof.proved, proof.why
+    assert proof.at_positions and 0 < proof.compared <= proof.answered
+
+
+def test_reads_at_positions_are_placed_as_late_as_real_time_asks(tmp_path: Path):
+    proof = certified.of_directory(test_audit.read_at_positions().write(tmp_path / "run"), tmp_path / "out")
+    assert proof.holds(POSITIONS, TIME) and (proof.at_positions, proof.late) == (5, 0)
+
+
+DAMAGES = sorted(test_audit.DAMAGES)
+
+
+@pytest.mark.parametrize(
+    "names", [pytest.param(DAMAGES[::8], id="some"), pytest.param(DAMAGES, marks=pytest.mark.full, id="all")]
+)
+def test_damage_is_suspect(tmp_path: Path, names: list[str]):
+    bad = []
+    for name in names:
+        damage = test_audit.DAMAGES[name]
+        proof = certified.of_directory(damage.run.write(tmp_path / name), tmp_path / f"{name}-out")
+        bad += [f"{name}: {one}" for one in wrongly_held(set(damage.found.split()), proof.proved)]
+        bad += [f"{name} is right"] if not damage.found and not proof.proved and "format_1" not in name else []
+    assert bad == []
+
+
+def wrongly_held(names: set[str], proved: set[str]) -> set[str]:
+    """The violations, all of whose properties are proved."""
+    of = certified.properties()
+    return {name for name in names if (mine := of[name] & certified.PROVABLE) and mine <= proved}
+
+
+FORGED = sorted(FORGERIES)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "names", [pytest.param(FORGED[::12], id="some"), pytest.param(FORGED, marks=pytest.mark.full, id="all")]
+)
+def test_forgeries_are_suspect(tmp_path: Path, names: list[str]):
+    settings = Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=3, seconds=1.0)
+    run_seed(settings, 1, tmp_path / "run")
+    assert certified.of_directory(tmp_path / "run", tmp_path / "out").holds(*LOGS, ORDER, *ACCOUNTS, CLIENTS, VALUES)
+    bad = []
+    for name in names:
+        kind = FORGERIES[name]
+        for replicas, found in (((2,), kind.one), ((0, 1, 2), kind.shard)):
+            copy = tmp_path / f"{name}-{len(replicas)}"
+            shutil.copytree(tmp_path / "run", copy)
+            for replica in replicas:
+                path = copy / f"replicas/{replica}/journal" / SEGMENT
+                path.write_bytes(forge(path.read_bytes(), kind.forge))
+            proof = certified.of_directory(copy, copy / "audit")
+            bad += [f"{name}: {one}" for one in wrongly_held(set(found.split()) - {"damage"}, proof.proved)]
+    assert bad == []
+
+
+# -- kernels by themselves ---------------------------------------------------------------------------------------------
+
+
+def version(number: int) -> bytes:
+    return Timestamp(number, 0).encode() if number else bytes(16)
+
+
+accesses = st.lists(
+    st.tuples(st.sampled_from(["x", "y"]), st.sampled_from("rrwdp"), st.integers(1, 5), st.integers(0, 5)), max_size=12
+)
+"""Key; r: read, w: write, d: deletion, p: read at a position; by which version; version that was seen."""
+
+
+def naive_reads(found: list[tuple[str, str, int, int]]) -> bool:
+    """Whether every read saw the last version before its own; at a position: up to it."""
+    written = {(k, own): kind for k, kind, own, _ in found if kind in "wd"}
+    if len(written) < sum(kind in "wd" for _, kind, _, _ in found):
+        return False
+    for k, kind, own, seen in found:
+        earlier = [v for (key_, v) in written if key_ == k and (v < own or (kind == "p" and v == own))]
+        last = max(earlier, default=0)
+        right = 0 if not last or written[k, last] == "d" else last
+        if kind in "rp" and seen != right:
+            return False
+    return True
+
+
+@given(accesses)
+def test_reads_are_proved_just_if_each_saw_the_last_version_before_it(found: list[tuple[str, str, int, int]]):
+    def table(kinds: str, *names: str) -> pa.Table:
+        rows = [(k.encode(), version(own), version(seen)) for k, kind, own, seen in found if kind in kinds]
+        columns = zip(*rows, strict=True) if rows else ([],) * 3
+        return pa.table([pa.array(column, pa.binary()) for column in columns], names=names)
+
+    writes = table("wd", *key.WRITES[:2], "seen")
+    writes = writes.append_column("deleted", pa.array([kind == "d" for _, kind, _, _ in found if kind in "wd"], "bool"))
+    try:
+        key.certify(table("r", *key.READS), writes, table("p", *key.PLACED))
+    except Suspect:
+        proved = False
+    else:
+        proved = True
+    assert proved == naive_reads(found)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(-3, 3)), max_size=12))
+def test_the_greatest_before(rows: list[tuple[int, int, int]]):
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    naive = [max((v for g, t, v in rows if g == group and t < at), default=NOTHING) for group, at, _ in rows]
+    assert greatest_before(*columns).tolist() == naive
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**64 - 1)), max_size=12), st.integers(0, 12))
+def test_ranks_sort_as_the_rows_do(rows: list[tuple[int, int]], cut: int):
+    table = np.array(rows, np.uint64).reshape(-1, 2)
+    found = np.concatenate(ranks(table[:cut], table[cut:])).tolist()
+    assert [(a < b, a == b) for a in found for b in found] == [(a < b, a == b) for a in rows for b in rows]
