@@ -22,6 +22,7 @@ from spark_etl.certify.proof import (
     LOGS,
     ORDER,
     POSITIONS,
+    PRECEDENCE,
     READS,
     TIME,
     VALIDITY,
@@ -42,6 +43,7 @@ from spark_etl.report import (
 )
 
 _NO_OUTCOMES = "the journals hold no outcomes: a run of the multicast library without the store"
+_NO_CYCLE = "there is no cycle of dependencies and real time"
 _BANK = ("transfer", "read_all")
 
 PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank", "workloads", "course")
@@ -366,9 +368,14 @@ class Audit(Case):
         began = time.monotonic()
         proved = self.proof.holds(TIME)
         late = self.late = self.proof.late if proved else clients.against_real_time(self.timeline).count()
-        if late or not certified:
+        if late and certified and self.proof.holds(PRECEDENCE):
+            self.no_cycle = _NO_CYCLE
+            self._without_cycle(prop, self.proof.edges)
+            if prop.verdict == VALID:
+                prop.note += f"; {late} operations ended before one that precedes them in the order was invoked"
+        elif late or not certified:
             if self._decide(prop, self.in_time):
-                self.no_cycle = "there is no cycle of dependencies and real time"
+                self.no_cycle = _NO_CYCLE
             if prop.verdict == VALID:
                 prop.note += f"; {late} operations ended before one that precedes them in the order was invoked"
         else:
@@ -399,11 +406,15 @@ class Audit(Case):
             prop.verdict, prop.note = UNDETERMINED, "a cycle was found, but could not be explained"
         elif doubtful > found.components:
             prop.verdict, prop.note = UNDETERMINED, serialization.IN_DOUBT
-        elif prop.verdict == VALID:
-            prop.note = f"not in the order of versions, but without a cycle among {found.edges:,} edges"
-            self.founded(prop)
+        else:
+            self._without_cycle(prop, found.edges)
         prop.seconds = round(prop.seconds + time.monotonic() - began, 3)
         return not doubtful
+
+    def _without_cycle(self, prop: Property, edges: int) -> None:
+        if prop.verdict == VALID:
+            prop.note = f"not in the order of versions, but without a cycle among {edges:,} edges"
+            self.founded(prop)
 
     def _check_sessions(self) -> None:
         certified = self.certified and not self.reads_property.violations and not self.found(CLIENTS)

@@ -6,6 +6,7 @@
     id           messages and transactions across shards
     client       what clients were told against what the journals hold
     time         real time and sessions against the order of versions; reads at positions
+    precedence   real time where the order of versions runs against it
     value        transactions executed once more
     bank         the bank's total
     slices       the course of a run

@@ -12,7 +12,8 @@
 | values as asked and as written | value | anything else comes out |
 | leader reads | time, key | a position that nobody has, or behind a known one |
 | serializability | log, id, key | one of these is not proved |
-| strict serializability, linearizability per key | time | the order of versions runs against real time |
+| strict serializability, linearizability per key | time | the order of versions runs against real time, |
+| | precedence | and something is invoked after the answer of what it precedes; several histories |
 | session guarantees | time | a session runs against the order, or does two things at once |
 | conservation of the bank's total | bank | another total; accounts that are no numbers; several banks |
 | optimistic deliveries | log | - |
@@ -43,7 +44,7 @@ HISTORY = "the lines of the histories"
 CLIENTS = "clients saw what the journals say"
 VALUES = "values as asked and as written"
 POSITIONS = "leader reads"
-TIME, SESSIONS = "real time", "sessions"
+TIME, SESSIONS, PRECEDENCE = "real time", "sessions", "no cycle with real time"
 BANK = "conservation of the bank's total"
 COURSE = "the course of the run"
 
@@ -51,11 +52,11 @@ T = TypeVar("T")
 
 
 class Proof(msgspec.Struct):
-    """proved: names of properties, and of what above is none: HISTORY, TIME, SESSIONS, COURSE. why: not proved -> why.
+    """proved: names of properties, and HISTORY, TIME, SESSIONS, PRECEDENCE, COURSE. why: not proved -> why.
     Numbers are those of the checks, and of use where what they belong to is proved: unsubmitted, waiting: messages of
     VALIDITY and ORDER; unknown, functions (kinds), thin: operations, of HISTORY with ACCOUNTS; compared, answered:
-    operations, of VALUES; at_positions: reads, of POSITIONS; late: operations, of TIME; inverted, untimed: of
-    SESSIONS."""
+    operations, of VALUES; at_positions: reads, of POSITIONS; late: operations, of TIME; inverted, untimed: of SESSIONS;
+    edges: that a search would have had, of PRECEDENCE, which is asked only if some are late."""
 
     proved: set[str] = msgspec.field(default_factory=set)
     why: dict[str, str] = msgspec.field(default_factory=dict)
@@ -73,6 +74,7 @@ class Proof(msgspec.Struct):
     late: int = 0
     inverted: int = 0
     untimed: int = 0
+    edges: int = 0
 
     def attempt(self, names: Sequence[str], kernel: Callable[..., T], *arguments: Any) -> T | None:
         """These are proved, if the kernel finds nothing to suspect."""

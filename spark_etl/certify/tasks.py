@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify import bank, client, id, key, log, slices, time, value
+from spark_etl.certify import bank, client, id, key, log, precedence, slices, time, value
 from spark_etl.certify.arrays import Suspect, numbers, trust, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
@@ -21,6 +21,7 @@ from spark_etl.certify.proof import (
     LOGS,
     ORDER,
     POSITIONS,
+    PRECEDENCE,
     READS,
     SESSIONS,
     TIME,
@@ -226,7 +227,25 @@ def _leaders_reads(run: Run, agreed: _Agreed, ops: client.Operations) -> None:
         key.certify(_no(key.READS), writes, time.placed_reads(ops, one))
 
 
-_TASKS = {"orders": judge_orders, "values": judge_values}
+def judge_precedence(run: Run) -> Proof:
+    """Real time, where the order of versions runs against it; reads and clients are proved."""
+    proof, before = Proof(), Proof()
+    agreed = _Agreed(run, before)
+    ops, found = _operations(run, before), agreed.transactions
+    if ops is None or found is None:
+        return proof
+    at = client.placed(ops, found)
+    course = time.steps(ops, at, found, agreed.logs)
+    proof.attempt([PRECEDENCE], precedence.certify, ops, at, found, course, agreed.logs)
+    if proof.holds(PRECEDENCE):
+        reads = agreed.read(run, "reads", precedence.READS)
+        writes = agreed.read(run, "writes", precedence.WRITES)
+        placed = pa.concat_tables([time.placed_reads(ops, one) for one in agreed.logs])
+        proof.edges = precedence.edges(course, found, reads, writes, placed)
+    return proof
+
+
+_TASKS = {"orders": judge_orders, "values": judge_values, "precedence": judge_precedence}
 
 
 def work(told: bytes) -> bytes:
@@ -262,14 +281,21 @@ def prove(workers: Workers, source: Source, inputs: Inputs, *, has_history: bool
     forgetful = sorted({*inputs.crashed, *(r for one in found for r in one.log.renewed)})
     logs = dict(zip(inputs.shards, (one.log for one in found), strict=True))
     members = {shard: len(replicas) for shard, replicas in inputs.shards.items()}
-    runs = [Run(source, logs, members, forgetful, has_history, width, task) for task in _TASKS]
-    for one in workers([encode(one) for one in runs]):
-        _add(proof, msgspec.msgpack.decode(one, type=Proof))
+    run = Run(source, logs, members, forgetful, has_history, width)
+
+    def judge(*tasks: str) -> None:
+        told = [encode(msgspec.structs.replace(run, task=task)) for task in tasks]
+        for one in workers(told):
+            _add(proof, msgspec.msgpack.decode(one, type=Proof))
+
+    judge("orders", "values")
     if doubt := "; ".join(one.keys for one in found if one.keys):
         proof.proved -= {READS, VALUES}
         proof.why[READS] = doubt
     if has_history and not proof.holds(CLIENTS):
         proof.proved -= {VALUES, BANK, COURSE}  # whose numbers are of histories of this run only
+    if proof.late and proof.holds(TIME, READS):
+        judge("precedence")
     return proof
 
 
@@ -301,4 +327,4 @@ def _add(proof: Proof, found: Proof) -> None:
 
 
 _COUNTED = ("unsubmitted", "waiting", "unknown", "thin", "functions", "compared", "answered", "at_positions", "late",
-            "inverted", "untimed")  # fmt: skip
+            "inverted", "untimed", "edges")  # fmt: skip

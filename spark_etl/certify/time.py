@@ -72,7 +72,7 @@ def steps(
 def _places_of(
     ops: Operations, reads: np.ndarray, logs: Sequence[AgreedLog]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    shard, position = _where(ops, reads)
+    shard, position = where(ops, reads)
     last, following = np.zeros((len(reads), 2), np.uint64), np.zeros((len(reads), 2), np.uint64)
     has_next = np.zeros(len(reads), bool)
     trust(np.isin(shard, [log.shard for log in logs]), "a shard that nobody has")
@@ -82,8 +82,8 @@ def _places_of(
     return last, following, has_next
 
 
-def _where(ops: Operations, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Shard and position of reads at positions."""
+def where(ops: Operations, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shard and position of these reads at positions."""
     return numbers(ops.said("shard"), -1)[reads], numbers(ops.said("position"), 0)[reads]
 
 
@@ -115,7 +115,7 @@ def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> Non
     """No read at a position is behind what its client, or anybody by the clock, knew of that shard
     (`checks.positions.stale`). Suspect."""
     reads = np.flatnonzero(ops.at_position)
-    read_shard, read_position = _where(ops, reads)
+    read_shard, read_position = where(ops, reads)
     acknowledged = course.op[ops.ok[course.op] & ~ops.at_position[course.op]]
     mine = names(ops.id, *(log.outcomes["id"] for log in logs))
     who, shard, position = [reads], [read_shard], [read_position]
@@ -141,11 +141,11 @@ def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> Non
 
 
 def placed_reads(ops: Operations, log: AgreedLog) -> pa.Table:
-    """`key.PLACED` of this shard."""
+    """`key.PLACED` of this shard, and op: the row of the operation."""
     reads = np.flatnonzero(ops.at_position)
-    shard, position = _where(ops, reads)
+    shard, position = where(ops, reads)
     reads, position = reads[shard == log.shard], position[shard == log.shard]
     last, _, _ = places(log, position)
     row, key, version = entries(pick(ops.history["reads"], ops.end[reads]))
     place = pa.Array.from_buffers(pa.binary(16), len(row), [None, pa.py_buffer(last[row].astype(">u8").tobytes())])
-    return pa.table({"key": key.cast(pa.binary()), "place": place, "version": version})
+    return pa.table({"key": key.cast(pa.binary()), "place": place, "version": version, "op": reads[row]})

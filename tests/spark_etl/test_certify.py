@@ -17,7 +17,19 @@ from kvstore.simulated.runner import Settings, run_seed
 from multicast.types import Timestamp
 from spark_etl.certify import key
 from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, ranks
-from spark_etl.certify.proof import ACCOUNTS, CLIENTS, COURSE, HISTORY, LOGS, ORDER, POSITIONS, SESSIONS, TIME, VALUES
+from spark_etl.certify.proof import (
+    ACCOUNTS,
+    CLIENTS,
+    COURSE,
+    HISTORY,
+    LOGS,
+    ORDER,
+    POSITIONS,
+    PRECEDENCE,
+    SESSIONS,
+    TIME,
+    VALUES,
+)
 from tests.spark_etl import brute, brute_history, certified, test_audit
 from tests.spark_etl.brute_run import Run
 from tests.spark_etl.forged import FORGERIES, forge
@@ -40,6 +52,8 @@ def wrongly_proved(run: Run, out: Path) -> list[str]:
     if proof.holds(TIME):
         against = any(brute_history.before_in_time(a, b) and a.time > b.time for a in h.txns for b in h.txns)
         bad += ["against real time"] if bool(proof.late) != against else []
+    if proof.holds(PRECEDENCE):
+        bad += [] if brute_history.serializable(h, brute_history.before_in_time) else ["a cycle with real time"]
     if proof.holds(SESSIONS):
         bad += ["two at once"] if brute_history.overlapping(run) else []
         bad += ["sessions"] if (proof.inverted, proof.untimed) != brute_history.turns(h) else []

@@ -1,0 +1,86 @@
+"""Real time without a search for cycles, where the order of versions alone does not prove it.
+
+Let e(T) be the latest invocation among T and all that was delivered before it at its shards. If e(T) is never after
+T's answer, no cycle of dependencies and real time exists: along a dependency, which runs forward in the log of a shard
+(reads are proved), e does not fall; and if T was answered before U was invoked, e(T) <= answer(T) < invocation(U) <=
+e(U). So a cycle had no edge of real time, and dependencies alone run forward in the order of versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvstore.core.audit import APPLIED
+from spark_etl.certify.arrays import NOTHING, halves, names, numbers, ranks, trust, whole
+from spark_etl.certify.client import Operations, Placed
+from spark_etl.certify.id import AgreedLog, Transactions
+from spark_etl.certify.time import Course, where
+
+READS = ("id", "key", "gts")
+WRITES = ("key", "gts")
+ROUNDS_MAX = 100
+_BEHIND_ALL = 1 << 16
+
+
+def certify(ops: Operations, at: Placed, found: Transactions, course: Course, logs: Sequence[AgreedLog]) -> None:
+    """There is no cycle of dependencies and real time. Every read is proved, and no key is in two shards. Suspect."""
+    trust(len(np.unique(ops.file[course.op])) == 1, "several clocks")
+    count = len(found.ids)
+    node = np.where(ops.at_position, count + np.arange(len(ops.invoke)), at.row)
+    latest = np.full(count + len(ops.invoke), NOTHING, np.int64)
+    latest[node[course.op]] = ops.invoke[course.op]
+    trust(np.bincount(node[course.op]) < 2, "two operations of one id")
+    orders = [_order(ops, found, log, node) for log in logs]
+    for _ in range(ROUNDS_MAX):
+        before = latest.copy()
+        for order in orders:
+            latest[order] = np.maximum.accumulate(latest[order])
+        if np.array_equal(before, latest):
+            break
+    else:
+        trust(False, "it does not come to an end")
+    mine = course.op[ops.ok[course.op]]
+    trust(latest[node[mine]] <= ops.complete[mine], "invoked too late for what it precedes")
+
+
+def _order(ops: Operations, found: Transactions, log: AgreedLog, node: np.ndarray) -> np.ndarray:
+    """What took place at a shard, in the order of its log; a read at a position is behind all that is there."""
+    applied = log.outcomes.filter(pc.equal(log.outcomes["status"], APPLIED))
+    reads = np.flatnonzero(ops.at_position)
+    shard, position = where(ops, reads)
+    reads, position = reads[shard == log.shard], position[shard == log.shard]
+    nodes = np.concatenate([numbers(pc.index_in(whole(applied["id"]), value_set=found.ids)), node[reads]])
+    positions = np.concatenate([numbers(applied["position"]), position])
+    places = np.concatenate([numbers(applied["index"]), np.full(len(reads), _BEHIND_ALL)])
+    return nodes[np.lexsort((places, positions))]
+
+
+def edges(course: Course, found: Transactions, reads: pa.Table, writes: pa.Table, placed: pa.Table) -> int:
+    """How many edges a search for cycles would have had (`serialization.CycleSearch`). READS, WRITES of all shards;
+    placed: `time.placed_reads`, of all shards."""
+    row = numbers(pc.index_in(whole(reads["id"]), value_set=found.ids))
+    effective = reads.filter(pa.array(found.applied[row] != 0))
+    key = np.concatenate(names(effective["key"], writes["key"], placed["key"]))
+    sizes = [effective.num_rows, writes.num_rows, placed.num_rows]
+    gts = np.concatenate(ranks(halves(effective["gts"]), halves(writes["gts"]), halves(placed["place"])))
+    turn = np.repeat([0, 1, 2], sizes)
+    node = np.concatenate([gts[: sum(sizes[:2])], gts.max(initial=0) + 1 + numbers(placed["op"])])
+    order = np.lexsort((turn, gts, key))
+    key, node, wrote = key[order], node[order], turn[order] == 1
+    numbers_ = np.arange(len(key))
+    last = np.maximum.accumulate(np.where(wrote, numbers_, -1))
+    before = np.concatenate(([-1], last[:-1]))
+    following = np.minimum.accumulate(np.where(wrote, numbers_, len(key))[::-1])[::-1]
+    pairs = []
+    for source, target, there in (
+        (before, numbers_, before >= 0),  # ww, wr
+        (numbers_, following, ~wrote & (following < len(key))),  # rw
+    ):
+        s, t = source[there], target[there]
+        same = (key[s] == key[t]) & (node[s] != node[t])
+        pairs.append(np.column_stack([node[s][same], node[t][same]]))
+    return len(np.unique(np.concatenate(pairs), axis=0)) + len(course.op)
