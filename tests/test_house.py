@@ -72,6 +72,14 @@ PLANTED: tuple[tuple[Callable[[Modules], list[str]], str, str, str], ...] = (
         "def f():\n    from multicast.protocols import two",
         "from multicast import registry",
     ),
+    (
+        house.forbidden_arrows,
+        "multicast/visual/live.py",
+        "from multicast.protocols import two",
+        "from multicast import registry",
+    ),
+    (house.forbidden_arrows, "multicast/visual/live.py", "import kvstore.api.model", "import multicast.wire"),
+    (house.forbidden_arrows, "multicast/simulation/world.py", "import multicast.visual.live", "import multicast.wire"),
     (house.forbidden_arrows, "multicast/journal.py", "import kvstore.api.model", "from multicast import records"),
     (house.forbidden_arrows, "kvstore/core/replica.py", "import kvstore.storage", "import kvstore.api.model"),
     (house.forbidden_arrows, "kvstore/http/app.py", "import client_sdk", "import kvstore.api.model"),
@@ -186,7 +194,8 @@ def sources(path: str, text: str) -> Modules:
     """The module to judge, among others that it may name; kvstore.config imports kvstore.cluster and kvstore.core."""
     others = (
         *("multicast/protocols/two.py", "multicast/parts/clock.py", "multicast/parts/two.py", "multicast/records.py"),
-        *("multicast/journal.py", "multicast/registry.py", "kvstore/api/model.py"),
+        *("multicast/journal.py", "multicast/registry.py", "multicast/wire.py", "multicast/visual/live.py"),
+        *("kvstore/api/model.py",),
         *("kvstore/core/audit.py", "kvstore/core/replica.py"),
     )
     modules = [Module.parse(p, "'''Nothing.'''") for p in others if p != path]

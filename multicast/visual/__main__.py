@@ -18,7 +18,6 @@ from multicast.visual.inline import single_page
 from multicast.visual.pictures import draw, is_current
 from multicast.visual.recorded import Run, first_violation, read
 from multicast.visual.scenario import described, record, scenarios
-from multicast.visual.server import Server, serve
 from multicast.visual.setup import Problem
 
 PORT = 8765
@@ -119,6 +118,10 @@ def _text(file: Path, missing: str) -> str:
 
 def _serve(fragment: str, port: int, browser: bool, files: Mapping[str, Path] | None = None) -> None:
     """Until interrupted; the page opens what the fragment says."""
+    try:
+        from multicast.visual.server import Server, serve
+    except ModuleNotFoundError as error:
+        raise BadUsage(f"this needs {error.name}, which is not installed: pip install 'kvstore[visual]'") from None
 
     def started(actual: int) -> None:
         address = f"http://127.0.0.1:{actual}/{fragment and '#'}{fragment}"

@@ -64,7 +64,7 @@ def _type(hint: Any, name: str, kind: type[Options]) -> dict[str, Any]:
         return {"type": "choice", "choices": list(get_args(hint))}
     drawn = kind.drawn.get(name, ())
     if hint is str and drawn:
-        return {"type": "choice", "choices": list(drawn)}
+        return {"type": "choice", "choices": list(dict.fromkeys(drawn))}
     if hint is int:
         return {"type": "int", "min": 0}
     return {"type": {bool: "bool", float: "float", str: "text"}.get(hint, "text")}

@@ -28,6 +28,10 @@ SEED_MAX = 1 << 53
 GROUPS_MAX, REPLICAS_MAX, MESSAGES_MAX = 16, 9, 2_000
 
 
+class TooLong(BaseException):
+    """The run has more lines than can be shown. No `Exception`: the simulator would take it for a bug of a protocol."""
+
+
 class KeptTrace(Trace):
     """A trace that keeps its lines."""
 
@@ -36,6 +40,8 @@ class KeptTrace(Trace):
         self.kept: list[Line] = []
 
     def _line(self, content: Mapping[str, Any]) -> None:
+        if self.lines >= LINES_MAX:
+            raise TooLong
         self.kept.append(dict(content))
         self.lines += 1
 
@@ -237,8 +243,14 @@ def play(run: Run) -> dict[str, Any]:
     protocol = run.kind()
     settings = run.settings(protocol)
     trace = KeptTrace(run.protocol, run.seed, settings, settings.replay(run.protocol, run.seed))
-    trace.end(run_seed(protocol, run.seed, settings, [trace]))
-    return _whole(trace, protocol)
+    try:
+        trace.end(run_seed(protocol, run.seed, settings, [trace]))
+    except TooLong:
+        raise Problem(f"This run is longer than {LINES_MAX} lines, which is the most that can be shown.") from None
+    recorded = _whole(trace, protocol)
+    if run.bug is not None:
+        recorded["header"]["title"] += f", with the planted bug {run.bug}"
+    return recorded
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,7 +274,5 @@ def play_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def _whole(trace: KeptTrace, protocol: type[MulticastProtocol]) -> dict[str, Any]:
-    if len(trace.kept) > LINES_MAX:
-        raise Problem(f"This run has {len(trace.kept)} lines; at most {LINES_MAX} can be shown.")
     header = msgspec.convert(trace.kept[0], _Header, strict=False)
     return recording(trace.kept, _process(protocol, header))

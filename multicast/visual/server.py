@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 class Server:
     """Of one process. worlds_max, idle_s: so many sockets at once, and how long one may be silent. files: traces that
-    a page may open by name."""
+    a page may open by name. users: the sockets that are open."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Server:
         self.page = page.resolve()
         self.worlds_max = worlds_max
         self.idle_s = idle_s
-        self._users: set[web.WebSocketResponse] = set()
+        self.users: set[web.WebSocketResponse] = set()
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
@@ -103,16 +103,18 @@ class Server:
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES_MAX, heartbeat=30, compress=False)
         await socket.prepare(request)
-        if len(self._users) >= self.worlds_max:
+        if len(self.users) >= self.worlds_max:
             problem = f"There are {self.worlds_max} worlds open already; close another page."
             await socket.send_bytes(_encode({"id": None, "kind": "problem", "text": problem}))
             await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many worlds")
             return socket
-        self._users.add(socket)
+        self.users.add(socket)
         try:
             await self._serve(socket)
+        except ConnectionError:
+            pass  # the page has gone while its answer was made
         finally:
-            self._users.discard(socket)
+            self.users.discard(socket)
         return socket
 
     async def _serve(self, socket: web.WebSocketResponse) -> None:
@@ -131,7 +133,7 @@ class Server:
             await socket.send_str(answer.decode())
 
     async def _close(self, app: web.Application) -> None:
-        for socket in list(self._users):
+        for socket in list(self.users):
             await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server ends")
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from multicast import registry
+from multicast.simulation.cli import BadUsage
 from multicast.simulation.commands.run import _print_summary
 from multicast.simulation.runner import Settings, Summary, run_seed
 from multicast.simulation.trace import Trace, apply_patch
-from multicast.visual import pictures
+from multicast.visual import pictures, recorded
 from multicast.visual.__main__ import app
 from multicast.visual.answers import User
 from multicast.visual.catalogue import catalogue
@@ -81,11 +82,20 @@ def test_a_failing_seed_of_a_planted_bug_opens_at_its_violation() -> None:
     answer = User().answer({"op": "open", "fragment": f"#{run.fragment()}"})
     recording = answer["recording"]
     assert answer["fragment"] == run.fragment() and recording["violations"]
+    assert bug.name in recording["header"]["title"]
     shown = next(line for line in recording["lines"] if line["event"] == "violation")
     assert answer["at"] == shown["s"] > 0
     assert not re.search(r"[0-9a-f]{32}", shown["text"])
     source = recording["handlers"]["arrival:Propose"]
     assert source["file"] == "multicast/protocols/skeen.py" and "Fig. 1" in source["paper"]
+
+
+def test_a_run_that_is_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "LINES_MAX", 100)
+    with pytest.raises(Problem, match="longer than 100 lines"):
+        play(Run(protocol="skeen", seed=1))
+    with pytest.raises(Problem, match="at most 100 can be shown"):
+        read("{}\n" * 101)
 
 
 def test_a_failing_run_prints_the_command_that_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +158,13 @@ def test_every_message_has_its_handler_and_every_handler_its_place(name: str) ->
         text = (ROOT / shown["file"]).read_text().splitlines()
         assert shown["source"].splitlines()[0] in text[shown["line"] - 1].strip()
         assert shown["paper"].startswith(kind.specification.paper)
+
+
+def test_without_the_extra_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "multicast.visual.server", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(BadUsage, match=r"needs aiohttp.* pip install 'kvstore\[visual\]'"):
+        app(["--port", "0"], standalone_mode=False)
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

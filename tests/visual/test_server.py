@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -161,6 +162,17 @@ async def test_worlds_are_bounded_and_those_that_close_make_room() -> None:
             assert (await second.socket.receive()).type is aiohttp.WSMsgType.CLOSE
         async with page(address) as third:
             assert (await third.ask(op="open", setup=SETUP))["kind"] == "opened"
+
+
+async def test_a_page_that_goes_while_its_answer_is_made_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as (one, address):
+        async with page(address) as gone:
+            await gone.socket.send_str(json.dumps({"op": "open", "run": {"protocol": "white_box", "seed": 1}}))
+        async with page(address) as next_one:
+            assert (await next_one.ask(op="open", setup=SETUP))["kind"] == "opened"
+        while one.users:
+            await asyncio.sleep(0)
+    assert caplog.records == []
 
 
 async def test_an_idle_world_is_forgotten_with_a_sentence() -> None:
