@@ -93,6 +93,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     summary: one line for help texts. paper: where it is from.
     options: its `Options` subclass. messages: every message type it sends, each with its own integer tag.
     housekeeping: those of them that do not order messages (heartbeats, garbage collection); not counted per multicast.
+    vouching: those of them that say what their sender has put: they are always `send_durable`.
     fault_tolerant: a minority of every group may crash. False: one process per group, and it must come back.
     survives_lost_disk: a process whose disk was lost comes back as a member (`Saved.lost`), one per group at a time.
     genuine: only the sender and the destinations of a message take part in ordering it.
@@ -110,6 +111,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     options: type[Options]
     messages: tuple[type, ...]
     housekeeping: tuple[type, ...] = ()
+    vouching: tuple[type, ...] = ()
     fault_tolerant: bool
     survives_lost_disk: bool = False
     genuine: bool

@@ -31,6 +31,7 @@ from multicast.simulation.runner import fixed_words
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.trace import FrameTrace
 from multicast.simulation.true_time import TrueTime
+from multicast.simulation.vouching import Vouching
 from multicast.types import GroupId, ProcessId, Topology
 
 PROFILES = ("faults", "calm", "chase")
@@ -162,7 +163,7 @@ def run_seed(
     )
     world = cluster.world
     world.observers += observers
-    attach(world, TrueTime(cluster.options))
+    attach(world, TrueTime(cluster.options), Vouching(kind.specification))
     if chasing:
         span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
         workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)

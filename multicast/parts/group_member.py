@@ -61,6 +61,7 @@ from multicast.protocol import Handler, Outbox, Saved
 from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology
 
 HOUSEKEEPING = (Applied, PositionAsk, Position, StateAsk, State, Stable, *reminders.MESSAGES)
+VOUCHING = (Applied, Position)
 
 
 class MemberOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):

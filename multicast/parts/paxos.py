@@ -24,8 +24,7 @@ wants a value decided repeats it until he sees it decided. `instances.truncate` 
 longer; a member that asks for dropped ones learns so (`stranded_below`), and must be given the user's state by other
 means and then `jump`.
 
-Durable: `xp` -> the promised ballot; the rest is in parts.instances. (`xs`, the ballot for which a process stood, was
-written apart from its promise once, and is still read.)
+Durable: `xp` -> the promised ballot; the rest is in parts.instances. (`xs`, in old journals, is read.)
 
 Lost disk. A member whose disk is gone (`amnesiac`, parts.rejoin) learns decisions and keeps what leaders send, but
 sends no Promise and no Accepted, and does not campaign. When it knows a bound for what it may have promised, who leads
@@ -118,6 +117,7 @@ class Begun(msgspec.Struct, array_like=True, tag=118, gc=False):
 
 MESSAGES = (Accept, Accepted, Promise, Heartbeat, Fetch, Chosen, Begun, *election.MESSAGES)
 HOUSEKEEPING = (Promise, Heartbeat, Fetch, Chosen, Begun, *election.MESSAGES)
+VOUCHING = (NewLeader, Promise, Accepted)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ballot = msgspec.msgpack.Decoder(Ballot).decode

@@ -47,7 +47,7 @@ from typing import ClassVar
 
 import msgspec
 
-from multicast.parts import paxos, replicated
+from multicast.parts import group_member, paxos, replicated
 from multicast.parts.group_log import Entry
 from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen
 from multicast.protocol import Handler, Options, Outbox, PeerError, Specification
@@ -76,6 +76,7 @@ class FastCast(ReplicatedSkeen):
         options=FastCastOptions,
         messages=(Soft, *replicated.ORDERING, *replicated.HOUSEKEEPING, *paxos.MESSAGES),
         housekeeping=(*replicated.HOUSEKEEPING, *paxos.HOUSEKEEPING),
+        vouching=(*group_member.VOUCHING, *paxos.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=True,

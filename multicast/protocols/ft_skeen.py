@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from multicast.parts import paxos, replicated
+from multicast.parts import group_member, paxos, replicated
 from multicast.parts.group_log import Entry
 from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen, Stamp
 from multicast.protocol import Outbox, Specification
@@ -56,6 +56,7 @@ class FtSkeen(ReplicatedSkeen):
         options=FtSkeenOptions,
         messages=(*replicated.ORDERING, *replicated.HOUSEKEEPING, *paxos.MESSAGES),
         housekeeping=(*replicated.HOUSEKEEPING, *paxos.HOUSEKEEPING),
+        vouching=(*group_member.VOUCHING, *paxos.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=True,

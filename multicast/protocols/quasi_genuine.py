@@ -218,6 +218,7 @@ class QuasiGenuine(MulticastProtocol):
             *reminders.MESSAGES, *paxos.MESSAGES,
         ),
         housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *reminders.MESSAGES, *paxos.HOUSEKEEPING),
+        vouching=(Ack, Ready, *paxos.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=False,

@@ -121,6 +121,7 @@ class Skeen(MulticastProtocol):
         options=SkeenOptions,
         messages=(Multicast, Propose, Final, Reached, Stable, Known, *submissions.MESSAGES),
         housekeeping=(Reached, Stable, Known, *submissions.MESSAGES),
+        vouching=(Propose, Reached),
         fault_tolerant=False,
         genuine=True,
         strict_groups_max=1,

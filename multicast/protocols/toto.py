@@ -189,6 +189,7 @@ class Toto(MulticastProtocol):
         options=TotoOptions,
         messages=(Cast, Receipt, Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Stable, *paxos.MESSAGES),
         housekeeping=(Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Stable, *paxos.MESSAGES),
+        vouching=(Cast, Receipt, Flushed, Copies, *paxos.VOUCHING),
         fault_tolerant=True,
         genuine=False,
         strict_groups_max=None,

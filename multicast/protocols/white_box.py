@@ -174,6 +174,7 @@ class WhiteBox(MulticastProtocol):
             LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known, Stable, *election.MESSAGES,
             *submissions.MESSAGES, *reads.MESSAGES,
         ),
+        vouching=(AcceptAck, NewLeader, NewLeaderAck),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=True,

@@ -14,7 +14,10 @@ from multicast.simulation.fault import Fault
 from multicast.simulation.scene import Node
 from multicast.types import FINAL, AppMessage, ProcessId
 
-_HANDLERS = ("on_start", "on_submit", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install", "on_stable")
+_HANDLERS = (
+    "on_start", "on_submit", "on_read", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install",
+    "on_stable",
+)  # fmt: skip
 
 
 class Observer:
@@ -94,18 +97,24 @@ def _watch_protocol(node: Node, observers: Sequence[Observer], count: Callable[[
     setattr(protocol, "on_start", on_start)  # noqa: B010
     setattr(protocol, "on_submit", on_submit)  # noqa: B010
     if watchers:
+        under_way: list[str] = []
         for name in _HANDLERS:
-            setattr(protocol, name, _handler(node, name, watchers))
+            setattr(protocol, name, _handler(node, name, watchers, under_way))
 
 
-def _handler(node: Node, name: str, watchers: list[Observer]) -> Any:
+def _handler(node: Node, name: str, watchers: list[Observer], under_way: list[str]) -> Any:
+    """under_way: the handler that the host has called; what that calls in turn is a part of it."""
     inner = getattr(node.protocol, name)
 
     def handle(*args: Any) -> Any:
+        if under_way:
+            return inner(*args)
+        under_way.append(name)
         out: Outbox = args[-1]
         before = len(out.sends)
         result = inner(*args)
         sends = out.sends[before:]
+        under_way.clear()
         for watcher in watchers:
             watcher.on_handled(node, name, args, sends)
         return result

@@ -28,6 +28,7 @@ from multicast.simulation.reading import Reader, Reads
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.true_time import TrueTime
+from multicast.simulation.vouching import Vouching
 from multicast.simulation.world import World
 from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
 
@@ -128,7 +129,7 @@ class Run:
         self.genuineness = Genuineness(self.topology, self.specification)
         attach(
             self.world, self.properties, self.genuineness, TrueTime(self.options),
-            *invariant_checkers(self.specification.name, self.topology),
+            Vouching(self.specification), *invariant_checkers(self.specification.name, self.topology),
         )  # fmt: skip
         self.reads = Reads(self.properties)
         attach(self.world, self.reads)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from unittest import mock
 
 T = TypeVar("T", bound=type)
@@ -19,6 +19,15 @@ T = TypeVar("T", bound=type)
 
 class Misplaced(BaseException):
     """The words to rewrite are not there. No `Exception`: a simulator that catches it must not take it for the bug."""
+
+
+class Rewrite(NamedTuple):
+    """What `rewrite` was asked for."""
+
+    method: str
+    old: str
+    new: str
+    part: str | type
 
 
 def rewrite(method: str, old: str, new: str, part: str | type = "", after: str = "__init__") -> Callable[[T], T]:
@@ -31,6 +40,8 @@ def rewrite(method: str, old: str, new: str, part: str | type = "", after: str =
     """
 
     def plant(kind: T) -> T:
+        vars(kind).get("rewrites") or setattr(kind, "rewrites", [])
+        kind.rewrites.append(Rewrite(method, old, new, part))  # type: ignore[attr-defined]
         if isinstance(part, type):
             _plant_in_part(kind, part, method, old, new)
             return kind
