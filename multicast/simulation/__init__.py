@@ -29,6 +29,7 @@ Checks
     reading       who reads in random runs, and whether the answers are fresh
     true_time     whether stamps keep to the time
     recovery      would every process come back if the power failed now?
+    memory        what it must know then
     vouching      is on disk what a process vouches for, and does no message overtake another?
 
 Other ways to look

@@ -112,11 +112,11 @@ def _handler(node: Node, name: str, watchers: list[Observer], under_way: list[st
         under_way.append(name)
         out: Outbox = args[-1]
         before = len(out.sends)
-        result = inner(*args)
-        sends = out.sends[before:]
-        under_way.clear()
-        for watcher in watchers:
-            watcher.on_handled(node, name, args, sends)
-        return result
+        try:
+            return inner(*args)
+        finally:  # who refuses may have sent something
+            under_way.clear()
+            for watcher in watchers:
+                watcher.on_handled(node, name, args, out.sends[before:])
 
     return handle

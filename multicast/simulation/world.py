@@ -382,6 +382,8 @@ class World(Scene):
             self.on_flushed(node, number)
         if node.queue:
             self._write(node)
+        elif self.recovery is not None and node.engine.recorder.empty:
+            self.recovery.at_rest(node)
         if not node.engine.idle:
             self._due(node)
 

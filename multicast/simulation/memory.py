@@ -1,0 +1,113 @@
+"""What a process must still know after a restart: its promises, and what it has accepted and delivered.
+
+When all that a process has put is on disk, a process that begins from there must know what it knows, as far as it
+vouches for that. So what was changed and not saved, saved and not read, or left where it should have been deleted, is
+found as soon as it matters; not only when a crash happens, and an election without the others, that need it.
+Like in `invariants`, variables of protocols are known by name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from multicast.protocol import MulticastProtocol
+
+Memory = dict[str, Any]
+"""What it is -> its value."""
+
+
+class Least(dict[Any, Any]):
+    """There may be more after a restart, and no less."""
+
+
+def memory(protocol: MulticastProtocol) -> Memory:
+    """What this one must still know after a restart; empty for one of which this is not known."""
+    look = _LOOKS.get(protocol.specification.name)
+    return {"member": protocol.is_member(), **look(protocol)} if look is not None else {}
+
+
+def _delivered(log: Any) -> Memory:
+    tracked = {i: at for queue in log._unsettled.values() for at, i in queue}
+    latest = {i: known[0] for i in tracked if (known := log.known(i)) is not None}
+    unsettled = Least({i: at for i, at in tracked.items() if at == latest.get(i)})
+    return {"position": log.position, "last": log.timestamp, "delivered": log._known, "unsettled": unsettled}
+
+
+def _ballots(leadership: Any) -> Memory:
+    return {"promised": leadership.promised, "joined": leadership.joined}
+
+
+def _white_box(p: Any) -> Memory:
+    accepted = {
+        e.id: (e.local, (e.final, e.position) if e.position else None)
+        for e in p.entries.values()
+        if e.phase >= 2 and e.message is not None
+    }
+    return {"clock": p.clock._saved, "accepted": accepted, **_ballots(p.leadership), **_delivered(p.log)}
+
+
+def _primcast(p: Any) -> Memory:
+    placed = {
+        e.id: (e.epoch, e.ts, e.position or e.place)
+        for e in p.entries.values()
+        if e.epoch is not None and e.message is not None
+    }
+    return {"state": p._saved_state, "length": p.t.length, "T": placed, **_ballots(p.leadership), **_delivered(p.log)}
+
+
+def _paxos(paxos: Any) -> Memory:
+    i = paxos.instances
+    return {"promised": paxos.promised, "accepted": i.accepted, "decided": i.decided, "low": i.low}
+
+
+def _replicated(p: Any) -> Memory:
+    log = p.member.log
+    saved = p.specification.name == "ft_skeen"  # a fast one finds the final timestamp again
+    entries = {
+        e.local: (e.message.id, e.final if saved or e.position else None, e.position, e.logged)
+        for e in log.entries.values()
+    }
+    applied = {"applied": log.instance, "clock of the log": log.clock, "seen": log.seen}
+    return {"entries": entries, **applied, **_paxos(p.member.paxos), **_delivered(p.member.deliveries)}
+
+
+def _skeen(p: Any) -> Memory:
+    stamps = {i: (e.stamps, e.delivered) for i, e in p._entries.items()}
+    final = Least({i: e.final for i, e in p._entries.items() if e.final is not None and not e.delivered})
+    return {"stamps": stamps, "final": final, **_delivered(p._log)}
+
+
+def _toto(p: Any) -> Memory:
+    view, r = p.view, p.record
+    held = {"held": list(view.held), "order": (p.log.position, p.log.timestamp)}
+    return {"view": (r.number, tuple(r.members), r.stopped, r.complete), **held, **_paxos(p.paxos)}
+
+
+def _quasi_genuine(p: Any) -> Memory:
+    acked = {g: c.acked for g, c in p.channels.of.items() if g != p.group}
+    items = p.channels.waiting.items.items()
+    waiting = Least({t: w.message.id for t, w in items if w.number <= acked.get(w.source, w.number)})
+    return {"instance": p.stream.base.instance, "acked": acked, "waiting": waiting, **_paxos(p.paxos)}
+
+
+_LOOKS: dict[str, Callable[[Any], Memory]] = {
+    "white_box": _white_box, "primcast": _primcast, "ft_skeen": _replicated, "fastcast": _replicated, "skeen": _skeen,
+    "toto": _toto, "quasi_genuine": _quasi_genuine,
+}  # fmt: skip
+
+
+def forgotten(before: Memory, after: Memory) -> str:
+    """What is not the same, in a sentence; empty if all is."""
+    for what, value in before.items():
+        found = after[what]
+        if found == value:
+            continue
+        if isinstance(value, dict):
+            both = value if isinstance(value, Least) else {**value, **found}
+            keys = [k for k in both if value.get(k) != found.get(k)]
+            if not keys:
+                continue
+            return f"{what} {keys[0]!r}: {value.get(keys[0])}, after a restart {found.get(keys[0])}"
+        return f"{what}: {value}, after a restart {found}"
+    return ""
