@@ -64,6 +64,7 @@ _RESTARTED = 0.1
 """Patience of a restarted leader, before it asks whether it may stand again."""
 
 MESSAGES = (NewLeader, Nack, Returned, Highest, Pulse, Echo, Doubt, Agreed)
+VOUCHING = (NewLeader,)
 
 
 class Vote(Protocol):

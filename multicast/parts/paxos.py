@@ -117,7 +117,7 @@ class Begun(msgspec.Struct, array_like=True, tag=118, gc=False):
 
 MESSAGES = (Accept, Accepted, Promise, Heartbeat, Fetch, Chosen, Begun, *election.MESSAGES)
 HOUSEKEEPING = (Promise, Heartbeat, Fetch, Chosen, Begun, *election.MESSAGES)
-VOUCHING = (NewLeader, Promise, Accepted)
+VOUCHING = (Promise, Accepted, *election.VOUCHING)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ballot = msgspec.msgpack.Decoder(Ballot).decode

@@ -181,7 +181,7 @@ class PrimCast(MulticastProtocol):
             Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *election.MESSAGES,
             *submissions.MESSAGES,
         ),
-        vouching=(Ack, Bump, NewLeader, Promise, Accept, Beat),
+        vouching=(Ack, Bump, Promise, Accept, Beat, *election.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=True,

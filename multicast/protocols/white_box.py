@@ -174,7 +174,7 @@ class WhiteBox(MulticastProtocol):
             LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known, Stable, *election.MESSAGES,
             *submissions.MESSAGES, *reads.MESSAGES,
         ),
-        vouching=(AcceptAck, NewLeader, NewLeaderAck),
+        vouching=(AcceptAck, NewLeaderAck, *election.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=True,

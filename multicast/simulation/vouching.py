@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 
 class Vouching(Checker):
-    """See the module. Large states (`Bulk`) may be overtaken and vouch for nothing."""
+    """See the module. Large states (`Bulk`) may be overtaken, and signs of life overtake."""
 
     watches_protocol = True
 
     def __init__(self, specification: Specification) -> None:
         super().__init__()
         self._vouching = frozenset(specification.vouching)
+        overtakes = [kind for kind in specification.messages if getattr(kind, "overtakes", False)]
+        self._overtaking = {kind.__struct_config__.tag for kind in overtakes}  # type: ignore[attr-defined]
         self._links: dict[ProcessId, dict[ProcessId, deque[tuple[type, int]]]] = {}
 
     def on_life(self, node: Node) -> None:
@@ -43,14 +45,14 @@ class Vouching(Checker):
             kind = type(message)
             if not durable and kind in self._vouching:
                 self.report("vouching", f"process {node.pid} sends {kind.__name__} without waiting for the disk")
-            if getattr(kind, "bulk", False):
+            if getattr(kind, "bulk", False) or getattr(kind, "overtakes", False):
                 continue
             for peer in to:
                 if peer != node.pid:
                     links.setdefault(peer, deque()).append((kind, unsynced if durable else 0))
 
     def on_frame(self, sender: ProcessId, to: tuple[ProcessId, ...], frame: bytes) -> None:
-        if frame[0] != PROTOCOL or isinstance(frame, Bulk) or self.world is None:
+        if frame[0] != PROTOCOL or frame[2] in self._overtaking or isinstance(frame, Bulk) or self.world is None:
             return
         node = self.world.nodes[sender]
         for peer in to:
