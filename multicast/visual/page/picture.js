@@ -1,31 +1,32 @@
-/** The diagram as it stands on the page, as an SVG file for papers and slides. */
+/** The diagram as it stands on the page, as an SVG file for papers and slides: every element has its colours and lines
+ *  as attributes, which all programs that read SVG understand. */
 
 import { s } from "./dom.js";
 
-const PROPERTIES = /var\((--[\w-]+)\)/g;
+const PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-linejoin", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor", "paint-order", "visibility"];
+const INITIAL = { stroke: "none", "stroke-linejoin": "miter", "stroke-dasharray": "none", opacity: "1", "text-anchor": "start", "paint-order": "normal", visibility: "visible" };
 
-/** The text of the file. Its colours are those that the page has now. */
+/** The text of the file. */
 export function picture(svg, title) {
-  const copy = svg.cloneNode(true);
+  const copy = plain(svg);
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
-  for (const name of ["tabindex", "role"]) copy.querySelectorAll(`[${name}]`).forEach((element) => element.removeAttribute(name));
-  copy.querySelectorAll(".hit").forEach((element) => element.remove());
-  const paper = s("rect", { width: "100%", height: "100%", class: "paper" });
-  copy.prepend(s("title", {}, title), s("style", {}, rules()), paper);
+  const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim();
+  copy.prepend(s("title", {}, title), s("rect", { width: "100%", height: "100%", fill: paper }));
   return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(copy)}\n`;
 }
 
-/** The rules about the diagram, with values for custom properties. */
-function rules() {
-  const style = getComputedStyle(document.documentElement);
-  const all = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).flatMap(applied);
-  return all.filter((rule) => rule.selectorText?.includes(".diagram"))
-    .map((rule) => rule.cssText.replace(PROPERTIES, (use, name) => style.getPropertyValue(name).trim() || use)).join("\n");
-}
-
-/** What a rule for some screens contains, if it is for this one. */
-function applied(rule) {
-  if (!rule.media) return [rule];
-  return matchMedia(rule.media.mediaText).matches ? [...rule.cssRules] : [];
+/** A copy without what only the page needs. */
+function plain(element) {
+  const copy = element.cloneNode(false);
+  const names = copy.tagName === "g" || copy.tagName === "svg" ? ["opacity"] : PROPERTIES;
+  const style = getComputedStyle(element);
+  for (const name of names) {
+    const value = style.getPropertyValue(name);
+    if (value && value !== INITIAL[name] && style.display !== "none") copy.setAttribute(name, value);
+  }
+  for (const name of ["tabindex", "role", "aria-label", "data-line"]) copy.removeAttribute(name);
+  const children = [...element.childNodes].filter((child) => !child.classList?.contains("hit"));
+  copy.append(...children.map((child) => (child.nodeType === Node.ELEMENT_NODE ? plain(child) : child.cloneNode())));
+  return copy;
 }

@@ -92,10 +92,11 @@ export class Recording {
     if (arrow && !arrow.arrival) Object.assign(arrow, { arrival: line, arrivalIndex: index });
   }
 
-  /** Quiet messages are not drawn unless asked for: housekeeping, and those of other layers whose arrival no line tells. */
+  /** Quiet messages are not drawn unless asked for: housekeeping, and those of other layers whose arrival no line tells,
+   *  or which only greet at the start. */
   findTypes() {
     for (const arrow of this.arrows) {
-      arrow.quiet = Boolean(arrow.leave.housekeeping || (arrow.leave.channel && !arrow.arrival));
+      arrow.quiet = Boolean(arrow.leave.housekeeping || (arrow.leave.channel && (!arrow.arrival || arrow.leave.s === 0)));
       if (!arrow.quiet && !this.types.includes(arrow.leave.type)) this.types.push(arrow.leave.type);
     }
   }

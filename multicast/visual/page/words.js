@@ -35,7 +35,7 @@ function ofNumber(data) {
 export function value(data) {
   if (data === undefined || data === null) return "–";
   if (typeof data === "boolean") return data ? "yes" : "no";
-  if (typeof data === "string") return data;
+  if (typeof data === "string") return data.replace(/\b\d{15,}\b/g, (digits) => ofNumber(Number(digits)));
   if (typeof data === "number") return ofNumber(data);
   if (Array.isArray(data)) {
     if (data.length === 2 && data.every((item) => typeof item === "number")) return `(${data.map(ofNumber).join(", ")})`;
