@@ -71,8 +71,7 @@ def draw(protocols: list[str], browser: str) -> None:
                 file.write_text(single_page({**recorded, "at": recorded["steps"]}, name), encoding="utf-8")
                 page.goto(file.as_uri())
                 page.wait_for_function("window.visual && document.querySelector('svg.diagram')")
-                page.keyboard.press("0")  # all of it
-                svg = page.evaluate("window.visual.svg()")
+                svg = page.evaluate("window.visual.svg({ whole: true })")
                 text = svg.replace("?>", f"?>\n<!-- run: {digest(recorded)} -->", 1)
                 (PICTURES / f"{name}.svg").write_text(text, encoding="utf-8")
             chromium.close()

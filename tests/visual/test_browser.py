@@ -362,6 +362,9 @@ def test_the_diagram_is_saved_as_svg(server: Running, new_page: Callable[..., Pa
     assert len(shafts) == page.locator("g.arrow").count()
     assert len({shaft.get("stroke") for shaft in shafts}) > 1, "the colours are those of the multicasts"
     assert "var(" not in text, "it needs no style sheet"
+    before = picture(page)
+    whole = page.evaluate("visual.svg({ whole: true })")
+    assert "playhead" not in whole and picture(page) == before
 
 
 # -- runs that fail -----------------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ const FOLLOW_AT = 0.66;
 const MAIL_WIDTH = 280;
 const LARGE = 1800;
 const FIRST_ZOOM_MAX = 2;
+const WHOLE_ZOOM_MAX = 1.8;
+const WHOLE_WIDTH = 900;
+const WHOLE_LANE = 62;
 
 export class Diagram {
   /** on: { step(k), process(p, element), deliver(from, to) } */
@@ -92,6 +95,23 @@ export class Diagram {
     d3.select(this.svg).call(this.zoom.transform, d3.zoomIdentity.translate(x, 0).scale(k));
   }
 
+  /** What `take` makes of the diagram while all of the run is drawn, as large as it needs and without a playhead. */
+  whole(take) {
+    const { app, transform, following } = this;
+    const k = Math.min(WHOLE_ZOOM_MAX, WHOLE_WIDTH / Math.max(1, this.axis.total));
+    this.size = { width: LEFT + 2 * PAD + this.axis.total * k, height: WHOLE_LANE * app.recording.processes.length };
+    this.svg.classList.add("whole");
+    this.following = false;
+    this.transform = d3.zoomIdentity.translate(PAD, 0).scale(k);
+    this.draw(Object.create(app, { step: { value: app.recording.steps }, links: { value: null }, live: { value: false } }));
+    const taken = take();
+    this.svg.classList.remove("whole");
+    this.size = null;
+    Object.assign(this, { transform, following, step: app.step });
+    this.draw(app);
+    return taken;
+  }
+
   /** Of a position at zoom 1, in the window. */
   x(position) {
     return LEFT + this.transform.x + this.within(position);
@@ -99,7 +119,7 @@ export class Diagram {
 
   /** The same within what moves as a whole when the window does. */
   within(position) {
-    return this.transform.k * position;
+    return Math.round(10 * this.transform.k * position) / 10;
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
@@ -110,7 +130,7 @@ export class Diagram {
     const { recording } = app;
     this.app = app;
     this.letter = innerWidth >= LARGE ? 7.6 : 6.2;
-    this.width = this.container.clientWidth || 800;
+    this.width = this.size?.width ?? (this.container.clientWidth || 800);
     if (this.recording?.header !== recording.header) {
       this.transform = d3.zoomIdentity;
       this.following = this.fresh = true;
@@ -122,12 +142,13 @@ export class Diagram {
       this.labels = null;
     }
     this.recording = recording;
-    this.lanes = lanes(recording, this.container.clientHeight || 400);
-    this.height = Math.max(this.lanes.height, this.container.clientHeight);
+    const height = this.size?.height ?? (this.container.clientHeight || 400);
+    this.lanes = lanes(recording, height);
+    this.height = Math.max(this.lanes.height, this.size ? 0 : height);
     if (this.fresh) this.transform = d3.zoomIdentity.scale(this.firstZoom());
     this.fresh = false;
     const x = this.x(this.axis.ofStep(app.step));
-    if (this.following || (app.step !== this.step && (x < LEFT + 8 || x > this.width - 60))) this.place(this.transform.k);
+    if (this.following || (!this.size && app.step !== this.step && (x < LEFT + 8 || x > this.width - 60))) this.place(this.transform.k);
     this.step = app.step;
     this.moving.attr("transform", `translate(${LEFT + this.transform.x} 0)`);
     this.shape = `${this.transform.k} ${this.height} ${kind}`;

@@ -128,8 +128,10 @@ function buildTop() {
       button("?", "Help (?)", () => help(), { "aria-label": "Help", id: "help" })));
 }
 
-function svg() {
-  return picture(diagram.svg, `${app.recording.header.protocol}, step ${app.step}`);
+/** As it is on the page, or the whole run. */
+function svg({ whole = false } = {}) {
+  const title = app.recording.header.title ?? app.recording.header.protocol;
+  return whole ? diagram.whole(() => picture(diagram.svg, title)) : picture(diagram.svg, `${title}, step ${app.step}`);
 }
 
 function toggleScenarios() {

@@ -23,10 +23,10 @@ function plain(element) {
   const style = getComputedStyle(element);
   for (const name of names) {
     const value = style.getPropertyValue(name);
-    if (value && value !== INITIAL[name] && style.display !== "none") copy.setAttribute(name, value);
+    if (value && value !== INITIAL[name]) copy.setAttribute(name, value);
   }
   for (const name of ["tabindex", "role", "aria-label", "data-line"]) copy.removeAttribute(name);
-  const children = [...element.childNodes].filter((child) => !child.classList?.contains("hit"));
+  const children = [...element.childNodes].filter((child) => !child.classList?.contains("hit") && (!child.style || getComputedStyle(child).display !== "none"));
   copy.append(...children.map((child) => (child.nodeType === Node.ELEMENT_NODE ? plain(child) : child.cloneNode())));
   return copy;
 }
