@@ -103,7 +103,7 @@ export class Diagram {
     this.svg.classList.add("whole");
     this.following = false;
     this.transform = d3.zoomIdentity.translate(PAD, 0).scale(k);
-    this.draw(Object.create(app, { step: { value: app.recording.steps }, links: { value: null }, live: { value: false } }));
+    this.draw(Object.create(app, { step: { value: app.recording.steps }, links: { value: null }, live: { value: false }, process: { value: null } }));
     const taken = take();
     this.svg.classList.remove("whole");
     this.size = null;
@@ -246,7 +246,7 @@ export class Diagram {
 
   /** Its arrival is in this step. */
   arrived(arrow) {
-    return arrow.arrival && arrow.arrival.s === this.app.step;
+    return arrow.arrival && arrow.arrival.s === this.app.step && !this.size;
   }
 
   /** Its shape is drawn anew only if that has changed; most steps change classes alone. */

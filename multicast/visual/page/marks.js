@@ -114,7 +114,7 @@ function visibleMarks(diagram, first, last) {
     else if (line.event === "submit") marks.push(multicast(recording, line, index, x, y));
   }
   for (const { kind, line, index } of recording.events) {
-    if (index < first || index >= last || !SYMBOLS[kind] || (kind === "life" && line.life === 1)) continue;
+    if (index < first || index >= last || !SYMBOLS[kind] || (kind === "life" && line.life === 1) || (kind === "leads" && line.s === 0)) continue;
     marks.push({ kind, index, x: diagram.within(diagram.axis.of(line)), y: lanes.y.get(line.process), path: SYMBOLS[kind] });
   }
   for (const found of recording.violations) marks.push(...violation(diagram, found));

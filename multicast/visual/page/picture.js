@@ -3,7 +3,9 @@
 
 import { s } from "./dom.js";
 
-const PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-linejoin", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor", "paint-order", "visibility"];
+const LINES = ["fill", "stroke", "stroke-width", "stroke-linejoin", "stroke-dasharray", "opacity", "visibility"];
+const LETTERS = ["font-family", "font-size", "font-weight", "text-anchor", "paint-order"];
+const PROPERTIES = { g: ["opacity"], svg: [], text: [...LINES, ...LETTERS] };
 const INITIAL = { stroke: "none", "stroke-linejoin": "miter", "stroke-dasharray": "none", opacity: "1", "text-anchor": "start", "paint-order": "normal", visibility: "visible" };
 
 /** The text of the file. */
@@ -19,13 +21,13 @@ export function picture(svg, title) {
 /** A copy without what only the page needs. */
 function plain(element) {
   const copy = element.cloneNode(false);
-  const names = copy.tagName === "g" || copy.tagName === "svg" ? ["opacity"] : PROPERTIES;
   const style = getComputedStyle(element);
-  for (const name of names) {
+  for (const name of PROPERTIES[copy.tagName] ?? LINES) {
     const value = style.getPropertyValue(name);
-    if (value && value !== INITIAL[name]) copy.setAttribute(name, value);
+    const idle = name.startsWith("stroke-") && style.stroke === "none";
+    if (value && value !== INITIAL[name] && !idle) copy.setAttribute(name, value);
   }
-  for (const name of ["tabindex", "role", "aria-label", "data-line"]) copy.removeAttribute(name);
+  for (const name of ["class", "tabindex", "role", "aria-label", "data-line"]) copy.removeAttribute(name);
   const children = [...element.childNodes].filter((child) => !child.classList?.contains("hit") && (!child.style || getComputedStyle(child).display !== "none"));
   copy.append(...children.map((child) => (child.nodeType === Node.ELEMENT_NODE ? plain(child) : child.cloneNode())));
   return copy;
