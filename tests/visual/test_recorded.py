@@ -5,7 +5,6 @@ from __future__ import annotations
 import cProfile
 import json
 import re
-import subprocess
 import sys
 from itertools import cycle, islice
 from pathlib import Path
@@ -189,11 +188,25 @@ def test_without_the_browser_drawing_is_one_sentence() -> None:
         pictures.draw(["skeen"], "/nowhere/chromium")
 
 
-def test_an_exported_scenario_is_one_file(tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    words = [sys.executable, "-m", "multicast.visual", "export", "01-skeen", "-o", str(out)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    text = out.read_text()
-    assert '<script type="application/json" id="recording">' in text and "Skeen&#x27;s algorithm" in text
-    assert not re.search(r'(src|href)="(?!#|data:)', text)
+def test_a_scenario_and_a_trace_are_exported_as_one_file(tmp_path: Path) -> None:
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "page.html"
+    trace.write_text(traced("skeen", 1, Settings(profile="calm", groups=2, messages=5)))
+    for what, title in (("01-skeen", "Skeen&#x27;s algorithm"), (str(trace), "skeen, seed 1")):
+        app(["export", what, "-o", str(out)], standalone_mode=False)
+        text = out.read_text()
+        assert '<script type="application/json" id="recording">' in text and title in text
+        assert not re.search(r'(src|href)="(?!#|data:)', text)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [("what", "Line 1 is not JSON"), (None, "there is no such file, and the scenarios are")]
+)
+def test_what_cannot_be_exported_is_one_sentence(content: str | None, expected: str, tmp_path: Path) -> None:
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "page.html"
+    if content is not None:
+        trace.write_text(content)
+    with pytest.raises(BadUsage, match=expected):
+        app(["export", str(trace), "-o", str(out)], standalone_mode=False)
+    with pytest.raises(BadUsage, match="--out"):
+        app(["export", "01-skeen", "-o", str(tmp_path / "no" / "page.html")], standalone_mode=False)
+    assert not out.exists()

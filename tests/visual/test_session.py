@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -187,3 +188,29 @@ def test_a_hybrid_clock_takes_the_offset_of_its_process() -> None:
     finals = [line["at"] for line in whole(user)["lines"] if line["event"] == "delivery"]
     begin = whole(user)["header"]["epoch_us"]
     assert all(at[0] - begin > 69_000_000 for at in finals) and len(finals) == 2
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_whatever_one_does_a_correct_protocol_violates_nothing_and_the_link_shows_the_same(name: str) -> None:
+    rng = random.Random(f"anything/{name}")
+    user, grown = opened(name, seed=3, fsync_us=300, delays={"kind": "drawn", "low_us": 100, "high_us": 5_000})
+    processes = [p for members in grown["recording"]["header"]["groups"].values() for p in members]
+    at = 0
+    for _ in range(120):
+        chance, some = rng.random(), rng.choice(processes)
+        action = (
+            ["multicast", some, [0, 1]] if chance < 0.1
+            else [rng.choice(("crash", "pause")), some] if chance < 0.13
+            else [rng.choice(("restart", "resume")), some] if chance < 0.2
+            else [rng.choice(("cut", "mend")), *rng.sample(processes, 2)] if chance < 0.24
+            else rng.choice(grown["enabled"])["action"] if chance < 0.7 and grown.get("enabled")
+            else None
+        )  # fmt: skip
+        try:
+            grown = run(user, at, "step") if action is None else do(user, at, action)
+        except Problem:
+            continue
+        assert grown["violations"] == [], action
+        at = grown["steps"]
+    assert at > 30
+    assert User().answer({"op": "open", "fragment": "#" + grown["fragment"]})["recording"] == whole(user)
