@@ -108,6 +108,8 @@ class LiveReplica:
             leader_of=self._protocol.leader_of,
             real_clock=self._protocol.real_clock,
             leader_reads=protocol_class.specification.leader_reads,
+            has_majority=self._protocol.has_majority,
+            waits_for=self._protocol.waits_for,
             rng=random.Random(self._random.getrandbits(64)),
         )
         self._addresses = {r.id: (r.host, r.peer_port) for r in config.replicas}
@@ -207,7 +209,9 @@ class LiveReplica:
             return "this replica is recovering: a leader is being agreed on"
         if self._protocol.leader_of(self.me.shard) is None:
             return f"no leader of shard {self.me.shard} is known"
-        return ""
+        if self._protocol.leader_of(self.me.shard) == self.me.id and not self._protocol.has_majority():
+            return f"this replica leads shard {self.me.shard}, but a majority of its replicas does not answer"
+        return self._replica.trouble(self.me.shard)
 
     def overload(self) -> str:
         pending, limit = self._store.pending_bytes, self.config.limits.buffer_bytes_max

@@ -331,6 +331,11 @@ class MulticastProtocol:
         """False from `Saved.lost` until this process has been readmitted."""
         return self.election is None or self.election.is_member
 
+    def waits_for(self) -> Sequence[GroupId]:
+        """Other groups without whose word the first undelivered message here is not going to be delivered, as far as
+        that is known at this process. It costs little."""
+        return ()
+
     def leader_of(self, group: GroupId) -> ProcessId | None:
         """Best guess of the process through which `group` is reached soonest; None if nobody is known."""
         return self.topology.groups[group][0]

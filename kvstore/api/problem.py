@@ -5,8 +5,8 @@ Beside the standard members each has `code` (for programs), `retryable` (the sam
 
     400 invalid, id_expired, id_in_future    404 not_found, unknown_path     405 method_not_allowed
     409 id_reused, expired                   412 precondition_failed         413 too_large     415 unsupported_type
-    422 failed                               500 internal                    503 overloaded, not_ready, stopping
-    504 timeout
+    422 failed                               500 internal                    503 overloaded, not_ready, no_majority,
+    504 timeout                              507 full                             stopping
 """
 
 from __future__ import annotations

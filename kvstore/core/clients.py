@@ -47,6 +47,7 @@ from kvstore.core.messages import (
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
 from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
+from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
 from multicast.types import MessageId, ProcessId, Timestamp, created_us, is_uuid7
@@ -73,9 +74,11 @@ class Clients:
         real_clock: Callable[[int], int],
         rng: random.Random,
         reads: Reads,
+        shards: Shards,
     ):
         self.requests = Requests()
         self.reads = reads
+        self._shards = shards
         self.bundler = Bundler(peers.self_id, self.requests, rng, self._clock)
         self._peers = peers
         self._shard_map = shard_map
@@ -121,7 +124,7 @@ class Clients:
         """Get the result: from the store, from the log, or by multicasting the transaction."""
         self.requests.add(waiting)
         if waiting.unnamed:
-            self.bundler.add(waiting)
+            self._multicast(waiting, now, out)
             return
         remembered = self._store.remembered(waiting.id)
         if remembered is not None:
@@ -132,9 +135,17 @@ class Clients:
             return
         item = self._log.items.get(waiting.id)
         if item is None:
-            self.bundler.add(waiting)
+            self._multicast(waiting, now, out)
         elif item.digest != waiting.digest:
             self._finish(waiting, id_reused(), now, out)
+
+    def _multicast(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
+        """Unless one of its shards cannot take it."""
+        refusal = self._shards.refusal(waiting.destinations, waiting.transaction, now)
+        if refusal is not None:
+            self._finish(waiting, refusal, now, out)
+        else:
+            self.bundler.add(waiting)
 
     def _refusal(self, request: Execute, now: int) -> Refused | None:
         message_id = request.message_id

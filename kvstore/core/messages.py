@@ -42,7 +42,8 @@ class Refused(msgspec.Struct):
     code: "invalid" (a limit is broken; the message names the field), "id_reused" (the id belongs to another body),
     "id_expired" (older than the window; if it was tried before, the result is no longer certain), "id_in_future",
     "overloaded", "expired" (it was ordered too late and had no effect; so late that an earlier result may have been
-    forgotten, it is "id_expired" again), "timeout" (no answer in WAIT_US_MAX).
+    forgotten, it is "id_expired" again), "timeout" (no answer in WAIT_US_MAX), "no_majority" (one of its shards cannot
+    take anything now; the message names the shard that is waited for), "full".
     """
 
     code: str
@@ -176,7 +177,16 @@ class ResultRequest(msgspec.Struct, array_like=True, tag=4):
     ids: list[MessageId]
 
 
-MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest, Decisions)
+class ShardState(msgspec.Struct, array_like=True, tag=6):
+    """A leader that a majority follows tells everybody. full: nothing that needs room can be taken. waits_for: shards
+    that hold up this one, and are not heard of."""
+
+    shard: GroupId
+    full: bool
+    waits_for: list[GroupId]
+
+
+MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState)
 encode_shard_result = msgspec.msgpack.Encoder().encode
 decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
 encode_retained = msgspec.msgpack.Encoder().encode

@@ -14,7 +14,7 @@ So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -47,11 +47,13 @@ from kvstore.core.messages import (
     Parts,
     ShardResult,
     ShardResults,
+    ShardState,
     Vote,
     decode_shard_result,
 )
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
+from kvstore.core.shards import SILENT_US, Shards
 from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
 from multicast.protocol import Application, ApplicationOutbox
@@ -96,6 +98,7 @@ class Replica(Application):
     part_retry_us: how long to wait for parts before pulling them. clock_ahead_us_max: how far ahead of this replica's
         clock the creation of an id may be. real_clock: the protocol's; what ids are compared with, and `now` where it
         knows nothing. rng: for the ids of messages. leader_reads: the protocol's `Specification.leader_reads`.
+    has_majority, waits_for: the protocol's. full(), silent_us: see `Shards`.
     """
 
     messages = MESSAGES
@@ -117,6 +120,10 @@ class Replica(Application):
         real_clock: Callable[[int], int] = int,
         rng: random.Random,
         leader_reads: bool = False,
+        has_majority: Callable[[], bool] = lambda: True,
+        waits_for: Callable[[], Sequence[GroupId]] = lambda: (),
+        full: Callable[[], bool] = lambda: False,
+        silent_us: int = SILENT_US,
     ):
         self.peers = Peers(self_id, topology, leader_of)
         self.shard = self.peers.shard
@@ -126,10 +133,13 @@ class Replica(Application):
         self.window_us = dedup_window_us
         self.digest_every = digest_every
         self.log = Log(store.position, signal_at_delivery=signals != "rule")
+        self.shards = Shards(self.peers, has_majority, self._lacks, full, silent_us)
+        self._waits_for = waits_for
         self.reads = Reads(self.peers, shard_map, store, self.log, leader_reads and signals == "rule")
         self.clients = Clients(
-            self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads
-        )
+            self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads,
+            self.shards,
+        )  # fmt: skip
         self.signals = Signals(self.peers, shard_map, store, self.log, signals, part_retry_us)
         self._replaying = True
         self._last_forget = 0
@@ -144,6 +154,7 @@ class Replica(Application):
             "log_length": len(self.log),
             "head_waiting_for": head.missing() if head else [],
             "head_waiting_us": self._now - head.delivered_at if head else 0,
+            "shards_in_trouble": [text for shard in self.peers.replicas if (text := self.trouble(shard))],
             "requests_waiting": len(self.clients.requests),
             "bundles": self.clients.bundler.bundles,
             "bundled": self.clients.bundler.bundled,
@@ -157,6 +168,16 @@ class Replica(Application):
         self._replaying = False
         self._now = now
         self.signals.start()
+        self.shards.start(now)
+
+    def trouble(self, shard: GroupId) -> str:
+        """See `Shards.trouble`; as of the last batch."""
+        return self.shards.trouble(shard, self._now)
+
+    def _lacks(self) -> set[GroupId]:
+        """The shards without whose word this one does not go on: with what is not delivered, or not complete."""
+        head = self.log.entries[0] if self.log.entries else None
+        return {*self._waits_for(), *(head.missing() if head else ())} - {self.shard}
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -329,6 +350,9 @@ class Replica(Application):
             self.signals.on_parts(message)
         elif kind is PartRequest:
             self.signals.on_part_request(sender, message, out)
+        elif kind is ShardState:
+            self.peers.check(sender, message.shard, "the state")
+            self.shards.on_state(message, now)
         elif kind is Decisions:
             self.peers.check(sender, message.shard, "a decision")
             self.signals.on_decisions(message)
@@ -352,8 +376,8 @@ class Replica(Application):
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
-        results, parts = self.clients.on_tick(now, out), self.signals.on_tick(now, out)
-        return parts if results is None or (parts is not None and parts < results) else results
+        wakes = self.clients.on_tick(now, out), self.signals.on_tick(now, out), self.shards.on_tick(now, out)
+        return min(wake for wake in wakes if wake is not None)
 
 
 def _account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:

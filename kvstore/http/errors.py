@@ -19,6 +19,8 @@ STATUS_OF_REFUSAL = {
     "expired": 409,
     "overloaded": 503,
     "stopping": 503,
+    "no_majority": 503,
+    "full": 507,
     "timeout": 504,
 }
 

@@ -15,6 +15,7 @@ from kvstore.core.audit import Outcome, decode_outcomes
 from kvstore.core.bundler import UNDER_WAY
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, unnamed_id, version_of
 from kvstore.core.replica import Replica
+from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
@@ -35,6 +36,8 @@ DEDUP_WINDOW_US = 20_000_000
 COMMIT_CHANCE = 0.02
 """A batch is followed by the commit of everything completed so far with this chance."""
 BUNDLES_AT_ONCE = (2, 2, 2, 1, UNDER_WAY)
+SILENCES_US = (300_000, 1_000_000, SILENT_US)
+"""After so long a shard is taken for dead."""
 """Of one lane: the fewer, the larger they are."""
 CHECKPOINT_CHANCE = 0.02
 """A batch is followed by a checkpoint of the protocol's state with this chance."""
@@ -102,6 +105,7 @@ class SimulatedCluster:
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
         self._bundles_at_once = random.Random(f"{seed}/bundles").choice(BUNDLES_AT_ONCE)
+        self._silent_us = random.Random(f"{seed}/silence").choice(SILENCES_US)
         self._checkpoint_rng = random.Random(f"{seed}/checkpoints")
         self.world = World(
             self.topology,
@@ -132,6 +136,9 @@ class SimulatedCluster:
             leader_of=protocol.leader_of,
             real_clock=protocol.real_clock,
             leader_reads=protocol.specification.leader_reads,
+            has_majority=protocol.has_majority,
+            waits_for=protocol.waits_for,
+            silent_us=self._silent_us,
             digest_every=1,
             rng=random.Random(rng.getrandbits(64)),
         )

@@ -316,6 +316,11 @@ class GroupLog:
         else:
             heappush(self._uncovered, (final, entry.local))
 
+    def lowest(self) -> Entry | None:
+        """Whose global timestamp is waited for first."""
+        lowest = self._queue.lowest_proposed()
+        return self.entries.get(lowest[0]) if lowest is not None else None
+
     def rebuild_queue(self) -> None:
         """What waits by the log; nothing is in flight."""
         self._queue = PendingQueue()

@@ -367,6 +367,11 @@ class ReplicatedSkeen(MulticastProtocol):
 
     # -- for people ---------------------------------------------------------------------------------------------------
 
+    def waits_for(self) -> tuple[GroupId, ...]:
+        entry = self.member.log.lowest()
+        held = self.stamps.get(entry.message.id, {}) if entry is not None else {}
+        return tuple(g for g in entry.message.destinations if g not in held) if entry is not None else ()
+
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self.leaders[group].leader
 

@@ -157,8 +157,10 @@ class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     """See GroupOptions. heartbeat_us is also how long a payload may be late before it is asked for."""
 
 
+_HOUSEKEEPING = (
+    Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *election.MESSAGES, *submissions.MESSAGES,
+)  # fmt: skip
 _FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest)
-
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
@@ -173,21 +175,15 @@ class PrimCast(MulticastProtocol):
         summary="PrimCast: every replica delivers after three message delays, survives a minority of every group",
         paper="Pacheco, Coelho, Pedone, PrimCast: A Latency-Efficient Atomic Multicast, Middleware 2023",
         options=PrimCastOptions,
-        messages=(
-            Start, Ack, Bump, Want, Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable,
-            *election.MESSAGES, *submissions.MESSAGES,
-        ),
-        housekeeping=(
-            Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *election.MESSAGES,
-            *submissions.MESSAGES,
-        ),
+        messages=(Start, Ack, Bump, Want, *_HOUSEKEEPING),
+        housekeeping=_HOUSEKEEPING,
         vouching=(Ack, Bump, Promise, Accept, Beat, *election.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         genuine=True,
         strict_groups_max=1,
         latency=(3, 3),
-    )  # fmt: skip
+    )
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
@@ -768,6 +764,13 @@ class PrimCast(MulticastProtocol):
         return now + period
 
     # -- for people ---------------------------------------------------------------------------------------------------
+
+    def waits_for(self) -> tuple[GroupId, ...]:
+        lowest = self._queue.lowest_proposed()
+        entry = self.entries.get(lowest[1]) if lowest is not None else None
+        if entry is None or entry.message is None:
+            return ()
+        return tuple(g for g in entry.message.destinations if g not in entry.locals)
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self.leadership.leaders[group].leader

@@ -753,6 +753,13 @@ class WhiteBox(MulticastProtocol):
     def strict_groups_max(self) -> int | None:
         return 2 if self.quorums.leaders else 1
 
+    def waits_for(self) -> tuple[GroupId, ...]:
+        lowest = self._queue.lowest_proposed()
+        entry = self.entries.get(lowest[1]) if lowest is not None else None
+        if entry is None or entry.message is None:
+            return ()
+        return tuple(g for g in entry.message.destinations if g not in entry.accepts) or entry.message.destinations
+
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self.leadership.leaders[group].leader
 

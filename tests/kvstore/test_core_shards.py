@@ -1,0 +1,86 @@
+"""Which shards can take transactions, by what their leaders say."""
+
+from __future__ import annotations
+
+from kvstore.api.model import Delete, Get, Put, Transaction
+from kvstore.core.messages import ShardState
+from kvstore.core.peers import Peers
+from kvstore.core.shards import SILENT_US, TELL_US, Shards
+from multicast.protocol import ApplicationOutbox
+from multicast.types import Topology
+
+TOPOLOGY = Topology({0: [0, 1], 1: [2], 2: [3]})
+PUT, DELETE, READ = (
+    Transaction((), (operation,)) for operation in (Put(b"k", b"v"), Delete(b"k"), Get(b"k"))
+)  # fmt: skip
+
+
+class One:
+    """Replica 0. leads, followed, lacks, full: what it finds of itself."""
+
+    def __init__(self) -> None:
+        self.leads = self.followed = True
+        self.lacks: set[int] = set()
+        self.full = False
+        self.out = ApplicationOutbox()
+        peers = Peers(0, TOPOLOGY, lambda shard: 0 if self.leads else 1)
+        self.shards = Shards(peers, lambda: self.followed, lambda: self.lacks, lambda: self.full)
+        self.shards.start(0)
+
+    def told(self, now: int) -> list[ShardState]:
+        """What it tells then."""
+        self.out.sends.clear()
+        self.shards.on_tick(now, self.out)
+        return [state for to, state in self.out.sends if to == (1, 2, 3)]
+
+    def refused(self, *shards: int, now: int, transaction: Transaction = PUT) -> str:
+        refusal = self.shards.refusal(shards, transaction, now)
+        assert refusal is None or (refusal.retryable and refusal.outcome == "not_applied")
+        return refusal.message if refusal is not None else ""
+
+
+def test_only_a_leader_with_a_majority_tells() -> None:
+    one = One()
+    assert one.told(0) == [ShardState(0, False, [])] and one.told(1) == []
+    one.leads = False
+    assert one.told(TELL_US) == []
+    one.leads, one.followed = True, False
+    assert one.told(2 * TELL_US) == []
+    one.followed = True
+    assert len(one.told(3 * TELL_US)) == 1
+
+
+def test_a_shard_that_is_not_heard_of_is_refused_and_no_other_one() -> None:
+    one = One()
+    assert not one.refused(0, 1, now=SILENT_US), "everybody is given the time to be heard"
+    one.shards.on_state(ShardState(2, False, []), SILENT_US)
+    one.told(SILENT_US)
+    now = SILENT_US + 1
+    assert one.refused(0, 1, now=now) == one.refused(1, 2, now=now)
+    assert "shard 1 has had no leader with a majority for 3.0 s" in one.refused(0, 1, now=now)
+    assert not one.refused(0, 2, now=now)
+    one.shards.on_state(ShardState(1, False, []), now)
+    assert not one.refused(0, 1, now=now)
+
+
+def test_a_shard_that_waits_for_a_dead_one_says_so_and_is_refused() -> None:
+    one = One()
+    one.lacks = {1, 2}
+    now = SILENT_US + 1
+    one.shards.on_state(ShardState(2, False, []), now)
+    assert one.told(now) == [ShardState(0, False, [1])]
+    assert "shard 0 waits for shard 1" in one.refused(0, now=now)
+    one.shards.on_state(ShardState(2, False, [1]), now)
+    assert "shard 2 waits for shard 1" in one.refused(2, now=now)
+    one.shards.on_state(ShardState(1, False, []), now)
+    one.told(now + TELL_US)
+    assert not one.refused(0, now=now + TELL_US)
+
+
+def test_a_full_shard_takes_deletes_and_reads() -> None:
+    one = One()
+    one.full = True
+    one.told(0)
+    assert "full" in one.refused(0, now=0) and one.shards.refusal((0,), PUT, 0).code == "full"  # type: ignore[union-attr]
+    assert not one.refused(0, now=0, transaction=DELETE) and not one.refused(0, now=0, transaction=READ)
+    assert not one.refused(1, now=0)
