@@ -110,6 +110,7 @@ class LiveReplica:
             leader_reads=protocol_class.specification.leader_reads,
             has_majority=self._protocol.has_majority,
             waits_for=self._protocol.waits_for,
+            full=lambda: bool(self.full()),
             rng=random.Random(self._random.getrandbits(64)),
         )
         self._addresses = {r.id: (r.host, r.peer_port) for r in config.replicas}

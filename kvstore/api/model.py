@@ -133,6 +133,11 @@ def only_reads(transaction: Transaction) -> bool:
     return all([type(op) in (Get, Range) for op in transaction.success])
 
 
+def adds(transaction: Transaction) -> bool:
+    """Whether it may make the data larger."""
+    return any([type(op) in (Put, Add, Append) for op in (*transaction.success, *transaction.failure)])
+
+
 class InvalidTransaction(ValueError):
     """It is no transaction, or it breaks a limit. `field` names the offending part, e.g. `success[3].key`."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from kvstore.api.model import Delete, Get, Range, Transaction
+from kvstore.api.model import Transaction, adds
 from kvstore.core.messages import Refused, ShardState
 from kvstore.core.peers import Peers
 from multicast.protocol import ApplicationOutbox
@@ -89,11 +89,6 @@ class Shards:
             if trouble:
                 return Refused("no_majority", trouble, True, "not_applied")
             said = self._said.get(shard)
-            if said is not None and said.full and _grows(transaction):
+            if said is not None and said.full and adds(transaction):
                 return Refused("full", f"shard {shard} is full: it takes deletes and reads only", True, "not_applied")
         return None
-
-
-def _grows(transaction: Transaction) -> bool:
-    """Whether it may need room."""
-    return any(type(o) not in (Get, Range, Delete) for o in (*transaction.success, *transaction.failure))

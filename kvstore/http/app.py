@@ -23,8 +23,6 @@ from kvstore.api import codec
 from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import (
     VALUE_BYTES_MAX,
-    Add,
-    Append,
     Delete,
     Get,
     InvalidTransaction,
@@ -32,6 +30,7 @@ from kvstore.api.model import (
     Put,
     Range,
     Transaction,
+    adds,
     only_reads,
     validate,
 )
@@ -259,7 +258,7 @@ class HttpApi:
         overload = self.node.overload()
         if overload:
             raise errors.unavailable("overloaded", overload)
-        full = self.node.full() if writes and _adds(transaction) else ""
+        full = self.node.full() if writes and adds(transaction) else ""
         if full:
             raise errors.full(full)
         call.transaction = transaction
@@ -327,8 +326,3 @@ def _is_json(content_type: str) -> bool:
 def _writes(transaction: Transaction) -> bool:
     """Whether it can change anything: if not, its outcome is never in doubt."""
     return any([type(o) not in (Get, Range) for o in (*transaction.success, *transaction.failure)])
-
-
-def _adds(transaction: Transaction) -> bool:
-    """Whether it may make the data larger."""
-    return any([type(o) in (Put, Add, Append) for o in (*transaction.success, *transaction.failure)])
