@@ -1,6 +1,6 @@
 """How long clients of a shard wait when its leader is killed, and whether leaders change without need.
 
-    python -m workloads.failover [--protocol white_box] [--kills 20] [--restarts 20] [--clients 8] [--dir failover-run]
+    python -m workloads.failover [--protocol white_box] [--kills 20] [--restarts 20] [--clients 8]
 
 A cluster of 2 shards of 3 replicas on this machine. Clients write without pause. Then the leader of a shard is killed
 with -9, again and again; what is told is the longest time between two answers of that shard around each kill. After
@@ -15,75 +15,68 @@ import argparse
 import asyncio
 import itertools
 import os
-import shutil
+import signal
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from client_sdk import AsyncClient, KvError
-from kvstore import cluster, config
-from workloads.ports import free_base_port
+from kvstore.api.shard_map import ShardMap
+from workloads.bench.clusters import UP_SECONDS, fresh_cluster, run_kvstore
 
 SHARDS, REPLICAS = 2, 3
 MEDIAN_SECONDS, MOST_SECONDS = 0.6, 1.5
 WATCHED_SECONDS = 4.0
 SETTLE_SECONDS = 1.5
-READY_SECONDS = 60.0
 
 
 class Failover:
-    """One run. answers: of each shard, when its clients had theirs."""
+    """One run on the running cluster of this directory. answers: of each shard, when its clients had theirs."""
 
-    def __init__(self, directory: Path, protocol: str, clients: int):
+    def __init__(self, directory: Path):
         self.directory = directory
-        self.clients = clients
-        self.config = config.new_cluster(
-            shards=SHARDS, replicas=REPLICAS, protocol=protocol, cluster_id=os.urandom(16).hex(),
-            base_port=free_base_port(SHARDS * REPLICAS),
-        )  # fmt: skip
-        config.create(directory, self.config)
-        self.answers: dict[int, list[float]] = {shard: [] for shard in self.config.shards}
-        self.running: dict[int, cluster.Started] = {}
+        self.answers: dict[int, list[float]] = {shard: [] for shard in range(SHARDS)}
 
     # -- the cluster --------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        self.running = {one.replica.id: one for one in cluster.up(self.directory, lambda text: None)}
+    def status(self) -> list[dict[str, Any]]:
+        """Of every replica, as `kvstore cluster status` says it."""
+        command = (sys.executable, "-m", "kvstore", "cluster", "status", str(self.directory), "-o", "json")
+        text = subprocess.run(command, check=False, capture_output=True, timeout=UP_SECONDS).stdout
+        return msgspec.json.decode(text, type=list[dict[str, Any]])
 
-    def stop(self) -> None:
-        cluster.stop_started(self.directory, list(self.running.values()), lambda text: None)
-
-    def kill(self, replica: int) -> None:
-        self.running[replica].process.kill()
-        self.running[replica].process.wait()
-
-    async def restart(self, replica: int) -> None:
-        """Until it is ready."""
-        self.running[replica] = cluster.start(self.directory, self.config, self.config.replica(replica))
-        deadline = time.monotonic() + READY_SECONDS
-        while not await asyncio.to_thread(cluster.is_ready, self.config.replica(replica)):
-            if time.monotonic() > deadline:
-                raise SystemExit(f"replica {replica} is not ready after {READY_SECONDS:.0f} s")
-            await asyncio.sleep(0.05)
-
-    def ballots(self) -> dict[int, tuple[int, str]]:
+    def leaders(self) -> dict[int, tuple[int, str]]:
         """Of each shard: its leader and its ballot, as the leader says."""
         found: dict[int, tuple[int, str]] = {}
-        for line in cluster.status(self.directory):
-            details: dict[str, Any] = line.details.get("details", {})
-            if line.role == "leader":
-                found[line.shard] = (line.id, str(details.get("ballot", details.get("epoch", ""))))
+        for line in self.status():
+            if line["role"] == "leader":
+                details = line["details"]["details"]
+                found[line["shard"]] = line["id"], details.get("ballot", details.get("epoch", ""))
         return found
+
+    def kill(self, replica: int) -> float:
+        """When it was."""
+        [pid] = [line["pid"] for line in self.status() if line["id"] == replica]
+        os.kill(pid, signal.SIGKILL)
+        return time.monotonic()
+
+    async def restart(self) -> None:
+        """Whoever is down, until all are ready."""
+        await asyncio.to_thread(run_kvstore, UP_SECONDS, "cluster", "up", str(self.directory), "--detach")
+        await asyncio.sleep(SETTLE_SECONDS)
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
     async def write(self, shard: int, number: int) -> None:
         """Without pause, to keys of this shard, until cancelled."""
-        shard_of = self.config.map().shard_of
-        keys = [k for i in range(1000) if shard_of(k := b"c%d-%d" % (number, i)) == shard][:50]
-        async with AsyncClient([r.url for r in self.config.replicas], timeout=10.0) as client:
+        async with AsyncClient(self.directory, timeout=10.0) as client:
+            shard_of = ShardMap.from_json((await client.cluster())["shard_map"]).shard_of
+            keys = [k for i in range(1000) if shard_of(k := b"c%d-%d" % (number, i)) == shard][:50]
             for key in itertools.cycle(keys):
                 try:
                     await client.put(key, b"v")
@@ -103,31 +96,29 @@ class Failover:
 
     async def kill_leader(self, shard: int) -> float:
         """Seconds without an answer."""
-        leader, _ = self.ballots()[shard]
-        killed = time.monotonic()
-        self.kill(leader)
+        leader, _ = (await asyncio.to_thread(self.leaders))[shard]
+        killed = await asyncio.to_thread(self.kill, leader)
         await asyncio.sleep(WATCHED_SECONDS)
         gap = self.longest_gap(shard, killed)
-        await self.restart(leader)
-        await asyncio.sleep(SETTLE_SECONDS)
+        await self.restart()
         return gap
 
     async def restart_another(self, shard: int, turn: int) -> bool:
         """Whether that left all leaders in place."""
-        before = self.ballots()
-        others = [r for r in self.config.shards[shard] if r != before[shard][0]]
+        before = await asyncio.to_thread(self.leaders)
+        others = [r for r in range(shard * REPLICAS, (shard + 1) * REPLICAS) if r != before[shard][0]]
         victim = others[turn // SHARDS % len(others)]
-        self.kill(victim)
-        await self.restart(victim)
-        await asyncio.sleep(SETTLE_SECONDS)
-        after = self.ballots()
+        await asyncio.to_thread(self.kill, victim)
+        await self.restart()
+        after = await asyncio.to_thread(self.leaders)
         if after != before:
             print(f"  after a restart of replica {victim}: {before} became {after}", flush=True)
         return after == before
 
-    async def run(self, kills: int, restarts: int) -> bool:
-        shards = sorted(self.config.shards)
-        writers = [asyncio.create_task(self.write(shards[n % SHARDS], n)) for n in range(self.clients)]
+    async def run(self, clients: int, kills: int, restarts: int) -> bool:
+        """Whether all was as it should be."""
+        shards = range(SHARDS)
+        writers = [asyncio.create_task(self.write(shards[n % SHARDS], n)) for n in range(clients)]
         await asyncio.sleep(SETTLE_SECONDS)
         gaps: list[float] = []
         for turn in range(kills):
@@ -148,20 +139,15 @@ class Failover:
 
 
 def main() -> None:
+    """The command."""
     parser = argparse.ArgumentParser(prog="python -m workloads.failover", description=__doc__)
     parser.add_argument("--protocol", default="white_box")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--restarts", type=int, default=20)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--dir", type=Path, default=Path("failover-run"), help="replaced")
     given = parser.parse_args()
-    shutil.rmtree(given.dir, ignore_errors=True)
-    failover = Failover(given.dir, given.protocol, given.clients)
-    try:
-        failover.start()
-        good = asyncio.run(failover.run(given.kills, given.restarts))
-    finally:
-        failover.stop()
+    with fresh_cluster(given.protocol, SHARDS, REPLICAS) as directory:
+        good = asyncio.run(Failover(directory).run(given.clients, given.kills, given.restarts))
     sys.exit(0 if good else 1)
 
 
