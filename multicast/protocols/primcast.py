@@ -161,7 +161,6 @@ _HOUSEKEEPING = (
     Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *election.MESSAGES, *submissions.MESSAGES,
 )  # fmt: skip
 _FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest)
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
