@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from multicast.visual.recorded import Run, first_violation, play, read, read_run
 from multicast.visual.scenario import described, find, record, stage
 from multicast.visual.session import STEPS_MAX, LiveSession
-from multicast.visual.setup import Problem, Script, read_script, read_setup
+from multicast.visual.setup import ACTIONS_MAX, Problem, Script, read_actions, read_script, read_setup
 
 Request = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -86,16 +86,26 @@ class User:
         return session.opened()
 
     def _on_do(self, request: Request) -> Answer:
-        return self._live().do(_step(request), request.get("actions"))
+        at, live = _step(request), self._live()
+        actions = read_actions(request.get("actions"), live.world.topology)
+        session = live.at(at, anew=len(actions) > 1)
+        session.do(actions)
+        return self._gone_on(session, at)
 
     def _on_run(self, request: Request) -> Answer:
-        steps_max = request.get("steps_max", STEPS_MAX)
+        at, steps_max = _step(request), request.get("steps_max", STEPS_MAX)
         if type(steps_max) is not int:
             raise Problem("The most steps to run, steps_max, is a number.")
-        return self._live().run(_step(request), str(request.get("until", "step")), steps_max)
+        session = self._live().at(at)
+        session.run(str(request.get("until", "step")), min(steps_max, STEPS_MAX, ACTIONS_MAX - at))
+        return self._gone_on(session, at)
+
+    def _gone_on(self, session: LiveSession, at: int) -> Answer:
+        self._open = session
+        return session.grown(at)
 
     def _on_look(self, request: Request) -> Answer:
-        return self._live().look(_step(request))
+        return {"kind": "here", **self._live().at(_step(request)).possible()}
 
     def _live(self) -> LiveSession:
         if self._open is None:

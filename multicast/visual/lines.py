@@ -1,22 +1,52 @@
-"""What the page wants to know of a trace's lines, live or recorded: their steps, what arrives where, why a message
-waits."""
+"""A trace's lines, live or recorded, and what the page wants to know of them: their steps, what arrives where, why a
+message waits."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from multicast.simulation.trace import apply_patch
+import msgspec
+
+from multicast.simulation.trace import Trace, apply_patch
 
 Line = dict[str, Any]
+
+LINES_MAX = 200_000
 
 _STEPS = frozenset((
     "submit", "arrival", "timer", "batch end", "reset", "install", "stable", "life", "crash", "fault", "heal",
 ))  # fmt: skip
 """Lines that begin a step of a recorded run."""
 _NAME = re.compile(r"m\d+")
+
+
+class TooLong(BaseException):
+    """The run has more lines than can be shown. No `Exception`: the simulator would take it for a bug of a protocol."""
+
+
+class KeptTrace(Trace):
+    """A trace that keeps its lines."""
+
+    def __init__(self, protocol: str, seed: int, settings: msgspec.Struct, replay: str):
+        super().__init__(str, protocol, seed, settings, replay)
+        self.kept: list[Line] = []
+
+    def _line(self, content: Mapping[str, Any]) -> None:
+        if self.lines >= LINES_MAX:
+            raise TooLong
+        self.kept.append(dict(content))
+        self.lines += 1
+
+
+    def conclude(self, violations: Sequence[str]) -> None:
+        """The last lines of a run that was judged from outside: "checker: text"."""
+        told = [(checker, text) for one in violations for checker, _, text in [one.partition(": ")]]
+        self._violations += told
+        self.finish()
+        self._line({"n": self.lines, "event": "violations", "violations": [{"checker": c, "text": t} for c, t in told]})
 
 
 def number_steps(lines: Iterable[Line]) -> int:

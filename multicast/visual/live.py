@@ -23,8 +23,7 @@ from multicast.simulation.model import Bounds, Model
 from multicast.simulation.observe import watch
 from multicast.simulation.scene import EPOCH_US, Node, Scene
 from multicast.types import AppMessage, ProcessId, new_message_id
-from multicast.visual.lines import Line
-from multicast.visual.recorded import KeptTrace
+from multicast.visual.lines import KeptTrace, Line
 from multicast.visual.setup import Action, Drawn, Fixed, Problem, Setup, plain
 
 QUEUE_MAX = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -14,44 +14,17 @@ from multicast import registry
 from multicast.protocol import MulticastProtocol
 from multicast.simulation.drawing import SIZES, protocol_options
 from multicast.simulation.runner import PROFILES, Settings
-from multicast.simulation.trace import VERSION, Trace
+from multicast.simulation.trace import VERSION
 from multicast.simulation.worlds import NoWorld, load, run_seed
 from multicast.types import GroupId, ProcessId, Topology
 from multicast.visual.handlers import handlers
-from multicast.visual.lines import Line, Waits, match_arrivals, number_steps
+from multicast.visual.lines import LINES_MAX, KeptTrace, Line, TooLong, Waits, match_arrivals, number_steps
 from multicast.visual.published import figures
 from multicast.visual.setup import Problem, option_text, planted_settings, protocol_class
 
-LINES_MAX = 200_000
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 SEED_MAX = 1 << 53
 GROUPS_MAX, REPLICAS_MAX, MESSAGES_MAX = 16, 9, 2_000
-
-
-class TooLong(BaseException):
-    """The run has more lines than can be shown. No `Exception`: the simulator would take it for a bug of a protocol."""
-
-
-class KeptTrace(Trace):
-    """A trace that keeps its lines."""
-
-    def __init__(self, protocol: str, seed: int, settings: msgspec.Struct, replay: str):
-        super().__init__(str, protocol, seed, settings, replay)
-        self.kept: list[Line] = []
-
-    def _line(self, content: Mapping[str, Any]) -> None:
-        if self.lines >= LINES_MAX:
-            raise TooLong
-        self.kept.append(dict(content))
-        self.lines += 1
-
-
-    def conclude(self, violations: Sequence[str]) -> None:
-        """The last lines of a run that was judged from outside: "checker: text"."""
-        told = [(checker, text) for one in violations for checker, _, text in [one.partition(": ")]]
-        self._violations += told
-        self.finish()
-        self._line({"n": self.lines, "event": "violations", "violations": [{"checker": c, "text": t} for c, t in told]})
 
 
 class _Header(msgspec.Struct):

@@ -29,7 +29,7 @@ from multicast.simulation.trace import apply_patch
 from multicast.visual.lines import Line
 from multicast.visual.recorded import Run, Schedule, play, play_schedule
 from multicast.visual.session import LiveSession, is_delivery
-from multicast.visual.setup import Fixed, Problem, Script, Setup
+from multicast.visual.setup import Fixed, Problem, Script, Setup, read_actions
 
 FOLDER = Path(__file__).with_name("scenarios")
 STEPS_MAX = 600
@@ -85,40 +85,27 @@ def stage(scenario: Scenario) -> LiveSession:
     session = LiveSession(Script(scenario.setup), scenario.title)
     for word in scenario.script:
         if word[0] == "run":
-            _run(session, *word[1:])
+            session.run(word[1], *(word[2:] or (STEPS_MAX,)))
         elif word[0] == "until":
             _until(session, word[1])
         elif word[0] == "all":
             _all(session, word[1], word[2])
         else:
-            session.do(session.steps, [list(word)])
+            session.do(read_actions([list(word)], session.world.topology))
     return session
-
-
-def _run(session: LiveSession, until: str, steps_max: int = STEPS_MAX) -> None:
-    end = session.steps + steps_max
-    while session.steps < end:
-        before = session.steps
-        session.run(before, until, end - before)
-        if until != "end" or session.steps == before:
-            return
 
 
 def _all(session: LiveSession, senders: Iterable[int], receivers: Iterable[int]) -> None:
     links = [(a, b) for b in receivers for a in senders]
-    under_way = [("arrive", *link) for link in links for _ in session.world.links.get(link, ())]
-    session.do(session.steps, under_way)
+    session.do([("arrive", *link) for link in links for _ in session.world.links.get(link, ())])
 
 
 def _until(session: LiveSession, wanted: Mapping[str, Any]) -> None:
     for _ in range(STEPS_MAX):
         begin = len(session.world.lines)
-        session.run(session.steps, "step", 1)
-        new = session.world.lines[begin:]
-        if any(fits(line, wanted) for line in new):
+        session.run("step")
+        if any(fits(line, wanted) for line in session.world.lines[begin:]):
             return
-        if not new:
-            break
     raise Problem(f"Nothing like {dict(wanted)} has happened.")
 
 

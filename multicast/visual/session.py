@@ -18,11 +18,11 @@ from multicast.visual.published import figures
 from multicast.visual.setup import ACTIONS_MAX, Action, Fixed, Problem, Script, Setup, read_actions
 
 STEPS_MAX = 200
-"""Of one `run`, unless the page says less."""
+"""Of one `run`, unless somebody says less."""
 
 
 class LiveSession:
-    """A script and the world at its end. Problem: nothing was changed."""
+    """A script and the world at its end."""
 
     def __init__(self, script: Script, title: str = ""):
         self.title = title
@@ -30,94 +30,73 @@ class LiveSession:
         self.actions: list[Action] = []
         self.world = LiveWorld(self.setup)
         self._waits = Waits(self.world.lines[0]["groups"])
-        self._told = self._step(0, 0)
-        self._counts = [self._told]
-        self._do(read_actions(script.actions, self.world.topology))
+        self._counts: list[int] = []
+        self._number(0)
+        self.do(read_actions(script.actions, self.world.topology))
 
     @property
     def steps(self) -> int:
         return len(self.actions)
 
     def fragment(self) -> str:
+        """The script, as it stands in an address."""
         return Script(self.setup, tuple(self.actions)).fragment()
 
     # -- going on -----------------------------------------------------------------------------------------------------
 
-    def do(self, at: int, actions: Any) -> dict[str, Any]:
-        """Cut the script after step `at`, and do these. What has grown."""
-        return self._grow(at, read_actions(actions, self.world.topology))
+    def at(self, step: int, anew: bool = False) -> LiveSession:
+        """One that has gone so far only: this, if it has and need not stay as it is (anew). Problem."""
+        if not 0 <= step <= self.steps:
+            raise Problem(f"There is no step {step}; there are {self.steps}.")
+        if step == self.steps and not anew:
+            return self
+        return LiveSession(Script(self.setup, tuple(self.actions[:step])), self.title)
 
-    def run(self, at: int, until: str, steps_max: int) -> dict[str, Any]:
-        """Cut the script after step `at`, and let time run: one step, to the next delivery, or until everything is
-        delivered and nothing of it is under way."""
-        if until not in ("step", "delivery", "end"):
-            raise Problem(f"Time runs until step, delivery or end, not {until!r}.")
-        session = self._at(at)
-        before = session._counts[-1]
-        for _ in range(1 if until == "step" else min(steps_max, STEPS_MAX)):
-            action = session.world.earliest()
-            if action is None or (until == "end" and session.world.at_rest()):
-                break
-            session._do([action])
-            if until == "delivery" and any(map(is_delivery, session.world.lines[before:])):
-                break
-        return self._take(session, at)
-
-    def look(self, at: int) -> dict[str, Any]:
-        """What may happen after step `at`."""
-        return {"kind": "here", **self._at(at)._possible()}
-
-    def _grow(self, at: int, actions: list[Action]) -> dict[str, Any]:
-        session, done = self._at(at), self.steps
-        try:
-            session._do(actions)
-        except Problem:
-            if session is self and self.steps > done:
-                self._become(LiveSession(Script(self.setup, tuple(self.actions[:done])), self.title))
-            raise
-        return self._take(session, at)
-
-    def _at(self, at: int) -> LiveSession:
-        """This session, or one that has gone so far only."""
-        if not 0 <= at <= self.steps:
-            raise Problem(f"There is no step {at}; there are {self.steps}.")
-        return self if at == self.steps else LiveSession(Script(self.setup, tuple(self.actions[:at])), self.title)
-
-    def _take(self, session: LiveSession, at: int) -> dict[str, Any]:
-        if session is not self:
-            self._become(session)
-        return {
-            "kind": "grown", "from": at + 1, "lines": self.world.lines[self._counts[at] :], "steps": self.steps,
-            "fragment": self.fragment(), "violations": self._violations(), **self._possible(),
-        }  # fmt: skip
-
-    def _become(self, other: LiveSession) -> None:
-        self.__dict__.update(other.__dict__)
-
-    def _do(self, actions: Iterable[Action]) -> None:
+    def do(self, actions: Iterable[Action]) -> None:
+        """Go on. Problem if one of them is not possible; those before it are done."""
         for action in actions:
             if self.steps >= ACTIONS_MAX:
                 raise Problem(f"A live run has at most {ACTIONS_MAX} steps; open a new one, or go back.")
             self.world.act(action)
             self.actions.append(action)
-            self._told = self._step(self._told, self.steps)
-            self._counts.append(self._told)
+            self._number(self.steps)
 
-    def _step(self, begin: int, step: int) -> int:
-        """Number the new lines; how many there are now."""
-        new = self.world.lines[begin:]
+    def run(self, until: str, steps_max: int = STEPS_MAX) -> None:
+        """Let time run: one step, to the next delivery, or until everything is delivered and nothing of it is under
+        way. Problem."""
+        if until not in ("step", "delivery", "end"):
+            raise Problem(f"Time runs until step, delivery or end, not {until!r}.")
+        before = len(self.world.lines)
+        for _ in range(1 if until == "step" else steps_max):
+            action = self.world.earliest()
+            if action is None or (until == "end" and self.world.at_rest()):
+                return
+            self.do([action])
+            if until == "delivery" and any(map(is_delivery, self.world.lines[before:])):
+                return
+
+    def _number(self, step: int) -> None:
+        """The lines that are new are this step's."""
+        new = self.world.lines[self._counts[-1] if self._counts else 0 :]
         for line in new:
             line["s"] = step
         self._waits.explain(new)
-        return len(self.world.lines)
+        self._counts.append(len(self.world.lines))
 
     # -- what is seen -------------------------------------------------------------------------------------------------
 
-    def opened(self, at: int | None = None) -> dict[str, Any]:
+    def opened(self) -> dict[str, Any]:
         """The answer to whoever opens it."""
         return {
-            "kind": "opened", "recording": self.recording(), "live": True, "at": self.steps if at is None else at,
-            "fragment": self.fragment(), **self._possible(),
+            "kind": "opened", "recording": self.recording(), "live": True, "at": self.steps,
+            "fragment": self.fragment(), **self.possible(),
+        }  # fmt: skip
+
+    def grown(self, at: int) -> dict[str, Any]:
+        """The answer to whoever knows what was up to step `at`."""
+        return {
+            "kind": "grown", "from": at + 1, "lines": self.world.lines[self._counts[at] :], "steps": self.steps,
+            "fragment": self.fragment(), "violations": self._violations(), **self.possible(),
         }  # fmt: skip
 
     def recording(self) -> dict[str, Any]:
@@ -140,7 +119,8 @@ class LiveSession:
     def _violations(self) -> list[dict[str, str]]:
         return [{"checker": checker, "text": text} for checker, text in self.world.scene.violations]
 
-    def _possible(self) -> dict[str, Any]:
+    def possible(self) -> dict[str, Any]:
+        """What may happen now, and what is under way."""
         world = self.world
         enabled = [
             {"action": list(action), "text": world.sentence(action), "at_us": instant - EPOCH_US}

@@ -18,7 +18,7 @@ from multicast.simulation.cli import BadUsage
 from multicast.simulation.commands.run import _print_summary
 from multicast.simulation.runner import Settings, Summary, run_seed
 from multicast.simulation.trace import Trace, apply_patch
-from multicast.visual import pictures, recorded
+from multicast.visual import lines, pictures, recorded
 from multicast.visual.__main__ import app
 from multicast.visual.answers import User
 from multicast.visual.catalogue import catalogue
@@ -90,7 +90,8 @@ def test_a_failing_seed_of_a_planted_bug_opens_at_its_violation() -> None:
 
 
 def test_a_run_that_is_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "LINES_MAX", 100)
+    for module in (lines, recorded):
+        monkeypatch.setattr(module, "LINES_MAX", 100)
     with pytest.raises(Problem, match="longer than 100 lines"):
         play(Run(protocol="skeen", seed=1))
     with pytest.raises(Problem, match="at most 100 can be shown"):
