@@ -343,6 +343,21 @@ def test_a_multicast_is_highlighted_and_a_type_is_hidden(server: Running, new_pa
     assert page.locator("g.arrow").count() < shown
 
 
+def test_panes_change_their_size_by_keyboard_and_mouse(server: Running, new_page: Callable[..., Page]) -> None:
+    page = new_page(server.address)
+    before = page.locator(".side").bounding_box()["width"]
+    page.focus(".splitter.vertical")
+    press(page, "ArrowLeft", "ArrowLeft")
+    wider = page.locator(".side").bounding_box()["width"]
+    assert wider > before
+    box = page.locator(".splitter.vertical").bounding_box()
+    page.mouse.move(box["x"] + 3, box["y"] + 300)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 103, box["y"] + 300)
+    page.mouse.up()
+    assert page.locator(".side").bounding_box()["width"] < wider
+
+
 def test_dark_and_light(server: Running, new_page: Callable[..., Page]) -> None:
     page = new_page(server.address, color_scheme="dark")
     paper = "getComputedStyle(document.querySelector('#words')).backgroundColor"

@@ -49,7 +49,7 @@ export class Diagram {
     this.mail = this.plot.append("g").attr("class", "mail");
     this.cursor = this.plot.append("g").attr("class", "cursor");
     this.names = root.append("g").attr("class", "names");
-    this.zoom = d3.zoom().scaleExtent([0.001, 16]).extent(() => [[0, 0], [this.width, this.height]]).on("zoom", (event) => this.zoomed(event));
+    this.zoom = d3.zoom().scaleExtent([0.001, 16]).extent(() => [[0, 0], [this.width, this.height]]).filter((event) => this.zooms(event)).on("zoom", (event) => this.zoomed(event));
     root.call(this.zoom).on("dblclick.zoom", null);
   }
 
@@ -60,6 +60,12 @@ export class Diagram {
     if (!event.sourceEvent) return;
     this.following = false;
     if (!this.asked) this.asked = requestAnimationFrame(() => this.draw(this.app));
+  }
+
+  /** Dragging pans. The wheel zooms; where there are more lanes than fit it scrolls, and zooms with Ctrl. */
+  zooms(event) {
+    if (event.type !== "wheel") return !event.button && !event.ctrlKey;
+    return event.ctrlKey || this.height <= this.container.clientHeight;
   }
 
   /** Zoom by a factor around the playhead. */

@@ -28,10 +28,11 @@ export function openDialog(open) {
   const run = h("form", { onsubmit: (event) => {
     event.preventDefault();
     const given = Object.fromEntries([...new FormData(run)].filter(([, text]) => text !== ""));
-    attempt({ run: { ...given, seed: Number(given.seed) } });
+    attempt({ run: given });
   } }, h("div", { class: "grid" }, h("label", { class: "number" }, "protocol", protocol), field("seed", { type: "number", min: 0, value: 0, required: true }),
-    h("label", { class: "number" }, "profile", h("select", { name: "profile" }, h("option", {}, "faults"), h("option", {}, "calm"))),
+    h("label", { class: "number" }, "profile", h("select", { name: "profile" }, h("option", { value: "" }, "as usual"), h("option", {}, "faults"), h("option", {}, "calm"))),
     h("label", { class: "number" }, "size", h("select", { name: "size" }, h("option", { value: "" }, "drawn"), h("option", {}, "small"), h("option", {}, "large"))),
+    ...["groups", "replicas", "messages"].map((name) => field(name, { type: "number", min: 1, placeholder: "drawn" })),
     field("bug", { placeholder: "name of a planted bug" })), h("p", {}, h("button", { class: "primary" }, "Replay")));
   const element = dialog("Open a run", problem,
     h("section", {}, h("h3", {}, "A trace file"), h("p", {}, "Written by ", h("code", {}, "python -m multicast.simulation trace --protocol white_box --seed 7 --out run.jsonl"), "."), file),
@@ -50,7 +51,7 @@ export function helpDialog() {
     h("p", {}, "Time runs from left to right, every line is a process, every arrow a message; its colour and name say which multicast it belongs to, its dashes and head of which type it is. What is bright has happened by the step that is shown."),
     h("h3", {}, "Signs"),
     h("dl", { class: "keys" }, sign("○ m1", "m1 is multicast here"), sign("▼ m1", "m1 is delivered here"), sign("★ ◇", "begins to lead, and leads no more (while it leads, its line is thick)"), sign("✕ ▷", "crashes, starts again"), sign("‖", "is paused"), sign("▪", "what it wrote is on its disk"), sign("! in a ring", "a checker found a violation here"), sign("dashed ✕", "a message that never arrived")),
-    h("h3", {}, "With the mouse"), h("p", {}, "Click on an arrow or a sign: that step. On a process: what can be done there. On an envelope (live worlds): let it arrive. Wheel: zoom. Drag: pan."),
+    h("h3", {}, "With the mouse"), h("p", {}, "Click on an arrow or a sign: that step. On a process: what can be done there. On an envelope (live worlds): let it arrive. Wheel: zoom (with Ctrl where the lanes do not fit). Drag: pan."),
     h("h3", {}, "Keys"), h("dl", { class: "keys" }, KEYS.map(([key, text]) => sign(key, text))));
   return () => element.showModal();
 }
