@@ -396,6 +396,7 @@ def test_a_planted_bug_is_seen_in_red_with_its_witnesses(server: Running, new_pa
     press(page, "2")
     assert page.locator(".order td.wrong").count() >= 1
     assert page.locator(".verdict.bad .witnesses .chip").count() >= 1
+    assert page.locator(".verdict.bad .witness").all_text_contents() == ["p0", "p1"]
     assert page.locator(".mark.violation:not(.later)").count() >= 1
     assert page.locator("g.arrow:not(.later)").count() >= 1, "the events that led to it"
     press(page, "Home")

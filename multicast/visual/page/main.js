@@ -105,9 +105,9 @@ function drawTabs() {
 function drawTop() {
   const { header } = app.recording;
   const { settings = {}, seed } = header;
-  const named = header.title?.startsWith(`${header.protocol},`);
-  const what = [!named && header.protocol, !app.live && !named && seed !== undefined && `seed ${seed}`, (settings.bug ?? header.bug) && `planted bug: ${settings.bug ?? header.bug}`].filter(Boolean).join(" · ");
   const scenario = app.catalogue?.scenarios?.find((one) => one.id === app.scenario);
+  const named = header.title?.startsWith(`${header.protocol},`);
+  const what = [!named && header.protocol, !app.live && !named && !scenario && seed !== undefined && `seed ${seed}`, (settings.bug ?? header.bug) && `planted bug: ${settings.bug ?? header.bug}`].filter(Boolean).join(" · ");
   show($("title"), h("b", {}, scenario?.title ?? header.title ?? "A recorded run"), h("span", { class: "quiet" }, ` ${what}`),
     app.recording.violations.length > 0 && h("button", { class: "alarm", "data-key": "alarm", title: "To the violation (V)", onclick: on.violation }, "✗ violation"));
   document.title = `${scenario?.title ?? header.protocol ?? "Run"}: atomic multicast, step by step`;

@@ -144,7 +144,8 @@ function multicast(recording, line, index, x, y) {
 function violation(diagram, found) {
   const { recording, lanes, axis } = diagram;
   const x = diagram.within(axis.ofStep(found.step));
-  const places = [...found.processes].filter((process) => lanes.y.has(process));
+  const named = found.processes.size ? [...found.processes] : [found.place];
+  const places = named.filter((process) => lanes.y.has(process));
   return (places.length ? places : recording.processes.slice(0, 1)).map((process) => ({
     kind: "violation", step: found.step, index: Math.max(0, recording.lastLine(found.step)), x, y: lanes.y.get(process),
     path: "M-13 0A13 13 0 1 0 13 0A13 13 0 1 0 -13 0Z", text: "!", textX: 0, textY: -16,

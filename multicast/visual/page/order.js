@@ -15,7 +15,7 @@ export function drawOrder(pane, app, on) {
   const last = rows.reduce((most, row, number) => (row.cells.some((cell) => cell.fresh) ? number : most), -1);
   const end = Math.max(last + 6, ROWS);
   const from = Math.max(0, Math.min(end, rows.length) - ROWS);
-  show(pane, verdict(app, on), rows.length
+  show(pane, verdict(app, rows, on), rows.length
     ? [
         from > 0 && h("p", { class: "quiet" }, `${plural(from, "earlier row")} above`),
         h("div", { class: "scroll" }, h("table", { class: "order" }, header(recording, columns),
@@ -27,7 +27,7 @@ export function drawOrder(pane, app, on) {
 // -- verdict -----------------------------------------------------------------------------------------------------------
 
 /** The checkers' word after this step; a violation with its witnesses. */
-function verdict(app, on) {
+function verdict(app, rows, on) {
   const { recording, step } = app;
   const so_far = recording.violations.filter((found) => found.step <= step);
   const later = recording.violations.length - so_far.length;
@@ -35,12 +35,18 @@ function verdict(app, on) {
   if (so_far.length) {
     return h("div", { class: "verdict bad", role: "alert" }, so_far.slice(0, 5).map((found) => h("div", {},
       h("b", {}, `✗ Violation of ${found.checker}: `), found.text, " (", jump(found), ")",
-      found.messages.size > 0 && h("div", { class: "witnesses" }, "Witnesses: ",
+      found.messages.size + found.processes.size > 0 && h("div", { class: "witnesses" }, "Witnesses: ",
         [...found.messages].slice(0, 6).map((name) => chip(recording, name, on.highlight, { "data-key": `witness-${name}` })),
-        [...found.processes].map((process) => h("span", { class: "witness" }, processName(process)))))));
+        witnesses(found, rows).map((process) => h("span", { class: "witness" }, processName(process)))))));
   }
   const text = step ? "✓ All checks hold so far: validity, integrity, agreement, one order." : "✓ Nothing has happened yet that could be wrong.";
   return h("div", { class: "verdict good" }, text, later > 0 && h("span", { class: "later" }, " ✗ A violation follows at ", jump(recording.violations[0]), "."));
+}
+
+/** The processes that it names, and those whose deliveries of these messages do not agree. */
+function witnesses(found, rows) {
+  const wrong = rows.filter((row) => found.messages.has(row.message)).flatMap((row) => row.cells.filter((cell) => cell.wrong || cell.missing));
+  return [...new Set([...found.processes, ...wrong.map((cell) => cell.process)])].sort((a, b) => a - b);
 }
 
 // -- table -------------------------------------------------------------------------------------------------------------

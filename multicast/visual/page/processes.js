@@ -67,8 +67,8 @@ function isObject(data) {
 export function queue(inside) {
   const all = Object.entries(inside ?? {}).map(([name, message]) => ({ name, message }));
   const place = ({ message }) => message.final ?? message.local ?? null;
-  const waiting = all.filter(({ message }) => message.phase !== "delivered").sort((a, b) => compare(place(a), place(b)));
-  return { waiting, delivered: all.filter(({ message }) => message.phase === "delivered") };
+  all.sort((a, b) => compare(place(a), place(b)));
+  return { waiting: all.filter(({ message }) => message.phase !== "delivered"), delivered: all.filter(({ message }) => message.phase === "delivered") };
 }
 
 function compare(a, b) {

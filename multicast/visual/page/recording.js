@@ -115,7 +115,7 @@ export class Recording {
   }
 
   violation({ checker, text, s, n, witnesses }, index) {
-    const shown = text.replace(/[0-9a-f]{32}/g, (id) => this.names.get(id) ?? id.slice(0, 8))
+    const shown = text.replace(/[0-9a-f]{32}/g, (id) => this.names.get(id) ?? `…${id.slice(-4)}`)
       .replace(/\b(at|after|timestamp) ([0-9a-f]+)-([0-9a-f]+)\b/g, (_, word, time, other) => `${word} ${value([parseInt(time, 16), parseInt(other, 16)])}`);
     const messages = new Set(shown.match(/\bm\d+\b/g) ?? []);
     const processes = new Set([...shown.matchAll(/\bprocess (\d+)/g)].map((found) => Number(found[1])));
@@ -123,9 +123,9 @@ export class Recording {
       if (process !== undefined) processes.add(process);
       if (message !== undefined) messages.add(message);
     }
-    if (!processes.size && this.lines[index - 1]?.s === s) processes.add(this.lines[index - 1].process);
-    processes.delete(undefined);
-    return { checker, text: shown, original: text, step: s ?? this.steps, n, messages, processes };
+    const before = this.lines[index - 1];
+    const place = before?.s === s ? before?.process : undefined;
+    return { checker, text: shown, original: text, step: s ?? this.steps, n, messages, processes, place };
   }
 
   addViolationsOfTheEnd(violations) {
