@@ -222,6 +222,13 @@ class Journal:
         """The journal offset up to which `sync` has returned; a batch ends there."""
         return self._synced
 
+    def life(self) -> int | None:
+        """The incarnation of the process that began it; None while it is empty."""
+        for _, kind, body in self.walk(0):
+            if kind == records.STARTED:
+                return int(records.decode_body(kind, body).incarnation)
+        return None
+
     def tail(self, offset: int) -> Iterator[tuple[int, Any]]:
         """(journal offset at its end, record) of every record from `offset`, where one begins; a delivery has its
         payload, wherever that stands. JournalError: see `walk` and `Reader.decode`."""

@@ -17,7 +17,7 @@ from multicast.protocol import PeerError
 from multicast.records import Delivered
 from multicast.types import ProcessId
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 PROTOCOL = 0
@@ -27,7 +27,7 @@ HOST = 2
 
 class Hello(msgspec.Struct, array_like=True):
     """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it
-    has."""
+    has. life, length: of its journal."""
 
     version: int
     cluster: bytes
@@ -36,15 +36,21 @@ class Hello(msgspec.Struct, array_like=True):
     incarnation: int
     epoch: int
     first: int
+    life: int = 0
+    length: int = 0
 
 
 class Welcome(msgspec.Struct, array_like=True):
-    """Receiver to sender: everything up to `received` is processed and flushed. `refusal`: why not, else empty."""
+    """Receiver to sender: everything up to `received` is processed and flushed. `refusal`: why not, else empty; fenced:
+    because of the sender's disk, which must not go on. life, length: of the receiver's journal."""
 
     version: int
     incarnation: int
     received: int
     refusal: str = ""
+    fenced: bool = False
+    life: int = 0
+    length: int = 0
 
 
 class CatchUpRequest(msgspec.Struct, array_like=True, tag=1, gc=False):

@@ -8,6 +8,7 @@
     links       TCP links: one connection per ordered pair of processes
     outgoing    the sending end of a link
     incoming    the receiving end of a link, and the port
+    fence       what peers have vouched for: an old copy of a disk is refused
     greeting    how a connection opens, and frames
     trouble     what is worth a line in the log about links
 """

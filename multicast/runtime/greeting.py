@@ -4,7 +4,7 @@ On the wire, big-endian:
 
     greeting         magic 4 | wire version u16 | length u16 | msgpack Hello or Welcome
     frame            length u32 | sequence number u64 | payload
-    acknowledgement  sequence number u64, cumulative
+    acknowledgement  sequence number u64, cumulative | length of the own journal u64, synced
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from multicast.protocol import PeerError
+from multicast.runtime.fence import Fence
 from multicast.session import Sender
 from multicast.types import ProcessId
 from multicast.wire import WIRE_VERSION, Hello, Welcome
@@ -27,7 +28,7 @@ UNACKNOWLEDGED_TIMEOUT_MS = 20_000
 """After this long without an answer of its machine, a peer counts as gone (TCP_USER_TIMEOUT)."""
 
 FRAME = struct.Struct(">IQ")
-ACK = struct.Struct(">Q")
+ACK = struct.Struct(">QQ")
 _MAGIC = b"AMCL"
 _GREETING = struct.Struct(">4sHH")
 
@@ -38,21 +39,30 @@ class NewerVersion(PeerError):
     """The peer speaks a later version of the wire format."""
 
 
+class Fenced(PeerError):
+    """The peer's disk, or ours, is not the one that has promised what it had promised."""
+
+
 class Identity(NamedTuple):
-    """Who this process is, and whom it greets."""
+    """Who this process is, whom it greets, and how far its journal goes."""
 
     process: ProcessId
     cluster: bytes
     incarnation: int
     peers: Collection[ProcessId]
+    fence: Fence
 
     def hello(self, peer: ProcessId, sender: Sender) -> Hello:
         """What it says where it dials."""
-        return Hello(WIRE_VERSION, self.cluster, self.process, peer, self.incarnation, sender.epoch, sender.first)
+        return Hello(
+            WIRE_VERSION, self.cluster, self.process, peer, self.incarnation, sender.epoch, sender.first,
+            self.fence.life, self.fence.length(),
+        )  # fmt: skip
 
-    def welcome(self, received: int, refusal: str = "") -> Welcome:
+    def welcome(self, received: int, refusal: str = "", fenced: bool = False) -> Welcome:
         """What it says where it was dialled."""
-        return Welcome(WIRE_VERSION, self.incarnation, received, refusal)
+        life, length = self.fence.life, self.fence.length()
+        return Welcome(WIRE_VERSION, self.incarnation, received, refusal, fenced, life, length)
 
     def refusal(self, hello: Hello) -> str:
         """Why this greeting is refused; empty if it is not."""

@@ -28,6 +28,7 @@ from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol, Overloaded
 from multicast.records import Delivered
 from multicast.runtime.clock import Clock, wall_us
+from multicast.runtime.fence import Fence
 from multicast.runtime.links import Links
 from multicast.runtime.writer import Writer
 from multicast.types import AppMessage, ProcessId
@@ -99,6 +100,7 @@ class Host:
             addresses={p: addresses[p] for p in protocol.topology.processes},
             cluster=cluster,
             incarnation=self.engine.incarnation,
+            fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced),
             receive=self.engine.receive,
             reset=self._reset,
             connected=self._connected,

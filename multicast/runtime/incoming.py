@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from multicast.protocol import PeerError
+from multicast.runtime.fence import Vouched
 from multicast.runtime.greeting import (
     ACK,
     FRAME,
     GREETING_TIMEOUT_S,
+    Fenced,
     Identity,
     decode_greeting,
     encode_greeting,
@@ -63,11 +65,11 @@ class Incoming:
             self.receiver.flushed = self._awaiting.popleft()[1]
         return self.receiver.flushed - self.acknowledged
 
-    def acknowledge(self) -> None:
-        """Tell the peer what is flushed, if it is connected."""
+    def acknowledge(self, length: int) -> None:
+        """Tell the peer what is flushed, if it is connected. length: of our journal."""
         if self.connection is not None and self.receiver.flushed > self.acknowledged:
             self.acknowledged = self.receiver.flushed
-            self.connection.write(ACK.pack(self.acknowledged))
+            self.connection.write(ACK.pack(self.acknowledged, length))
 
 
 class Connection(asyncio.Protocol):
@@ -142,7 +144,7 @@ class Connection(asyncio.Protocol):
                 link, data = greeted
             self._frames(link, data)
         except PeerError as error:
-            self._listener.fault(self, self._link, str(error))
+            self._listener.fault(self, self._link, str(error), fenced=isinstance(error, Fenced))
         except Exception as error:  # our own bug: the host must not go on
             self._listener.fail(error)
 
@@ -157,6 +159,10 @@ class Connection(asyncio.Protocol):
         refusal = self._listener.identity.refusal(hello)
         if refusal:
             raise PeerError(refusal)
+        said = Vouched(hello.incarnation, hello.life, hello.length)
+        refusal = self._listener.identity.fence.refusal(hello.sender, said)
+        if refusal:
+            raise Fenced(refusal)
         link = self._listener.incoming[hello.sender]
         if link.connection is not None:
             link.connection.abort()
@@ -292,11 +298,11 @@ class Listener:
             link.connection.pause(True)
         self._heard(link.peer)
 
-    def fault(self, connection: Connection, link: Incoming | None, reason: str) -> None:
+    def fault(self, connection: Connection, link: Incoming | None, reason: str, fenced: bool = False) -> None:
         """What came over this connection is refused: say so once and close it."""
         if link is None:
             self.troubles.tell(f"refused a connection from {connection.address}", reason)
-            connection.write(encode_greeting(self.identity.welcome(0, reason)))
+            connection.write(encode_greeting(self.identity.welcome(0, reason, fenced)))
             connection.close()
         else:
             log.warning("a peer broke the protocol: its link is closed", peer=link.peer, reason=reason)

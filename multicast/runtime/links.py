@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from multicast.runtime.fence import Fence
 from multicast.runtime.greeting import Identity
 from multicast.runtime.incoming import Incoming, Listener
 from multicast.runtime.outgoing import Outgoing
@@ -32,7 +33,7 @@ class Links:
 
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
     connected(peer, up): there is a connection to this peer, or none.
-    wake(): there are inputs to process. fail(error): our own bug.
+    wake(): there are inputs to process. fail(error): our own bug, or a peer knows that this disk is not the one it was.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Links:
         addresses: Mapping[ProcessId, tuple[str, int]],
         cluster: bytes,
         incarnation: int,
+        fence: Fence,
         receive: Callable[[ProcessId, Any], None],
         reset: Callable[[ProcessId], None],
         connected: Callable[[ProcessId, bool], None],
@@ -49,10 +51,11 @@ class Links:
         fail: Callable[[BaseException], None],
     ):
         peers = [p for p in addresses if p != self_id]
-        identity, self._troubles = Identity(self_id, cluster, incarnation, peers), Troubles()
+        identity, self._troubles = Identity(self_id, cluster, incarnation, peers, fence), Troubles()
+        self._fence = fence
         self._dirty: list[Outgoing] = []
         self.outgoing = {
-            p: Outgoing(p, addresses[p], identity, self._dirty, reset, connected, self._troubles) for p in peers
+            p: Outgoing(p, addresses[p], identity, self._dirty, reset, connected, fail, self._troubles) for p in peers
         }
         self.incoming = {p: Incoming(p) for p in peers}
         self.listener = Listener(
@@ -79,8 +82,7 @@ class Links:
         self._troubles.closing = True
         if self._ack_timer is not None:
             self._ack_timer.cancel()
-        for link in self.incoming.values():
-            link.acknowledge()
+        self._acknowledge()
         for out in self.outgoing.values():
             out.close()
         self.listener.close()
@@ -135,7 +137,7 @@ class Links:
         for link in self.incoming.values():
             count = link.flushed(batch)
             if count >= ACK_FRAMES:
-                link.acknowledge()
+                link.acknowledge(self._fence.length())
             elif count:
                 waiting = True
         if waiting and self._ack_timer is None and not self._troubles.closing:
@@ -143,8 +145,9 @@ class Links:
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
+        length = self._fence.length()
         for link in self.incoming.values():
-            link.acknowledge()
+            link.acknowledge(length)
 
     def close_faulty(self, peer: ProcessId, reason: str) -> None:
         """Close the link from a peer that broke the protocol. It will dial again, with a back-off."""

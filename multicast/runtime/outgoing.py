@@ -7,11 +7,14 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from multicast.journal import REMEDY
 from multicast.protocol import PeerError
+from multicast.runtime.fence import Vouched
 from multicast.runtime.greeting import (
     ACK,
     FRAME,
     GREETING_TIMEOUT_S,
+    Fenced,
     Identity,
     decode_greeting,
     encode_greeting,
@@ -36,7 +39,7 @@ class Outgoing(asyncio.Protocol):
     """The sending end of the link to one peer, over all its connections.
 
     dirty: where it puts itself when it has something for the next `flush`. reset(peer): the link lost its memory.
-    connected(peer, up): there is a connection, or there is none.
+    connected(peer, up): there is a connection, or there is none. fail(error): this process must not go on.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Outgoing(asyncio.Protocol):
         dirty: list[Outgoing],
         reset: Callable[[ProcessId], None],
         connected: Callable[[ProcessId, bool], None],
+        fail: Callable[[BaseException], None],
         troubles: Troubles,
     ):
         self.peer = peer
@@ -58,6 +62,7 @@ class Outgoing(asyncio.Protocol):
         self._all_dirty = dirty
         self._reset = reset
         self._connected = connected
+        self._fail = fail
         self._troubles = troubles
         self._transport: asyncio.Transport | None = None
         self._lost: asyncio.Future[None] | None = None
@@ -193,7 +198,9 @@ class Outgoing(asyncio.Protocol):
                 data = self._welcome(data)
             if self.ready and len(data) >= ACK.size:
                 whole = len(data) - len(data) % ACK.size
-                for sequence, frame in self.sender.acknowledged(ACK.unpack_from(data, whole - ACK.size)[0]):
+                acknowledged, length = ACK.unpack_from(data, whole - ACK.size)
+                self._identity.fence.vouched(self.peer, length)
+                for sequence, frame in self.sender.acknowledged(acknowledged):
                     self._stage(sequence, frame)
                 self.flush()
                 data = data[whole:]
@@ -208,8 +215,15 @@ class Outgoing(asyncio.Protocol):
         if read is None:
             return data
         welcome, used = read
+        if welcome.fenced:
+            self._fail(Fenced(f"process {self.peer} refuses this one: {welcome.refusal[:200]}; {REMEDY}"))
+            return b""
         if welcome.refusal:
             raise PeerError(f"refuses this process: {welcome.refusal[:200]}")
+        said = Vouched(welcome.incarnation, welcome.life, welcome.length)
+        refusal = self._identity.fence.refusal(self.peer, said)
+        if refusal:
+            raise Fenced(refusal)
         frames, reset = self.sender.resume(welcome.incarnation, welcome.received)
         self.ready = True
         self._connected(self.peer, True)

@@ -121,3 +121,28 @@ def test_an_empty_journal_of_a_replica_that_has_run_is_refused(directory: Path) 
     shutil.rmtree(home / "journal")
     shutil.rmtree(home / "data")
     assert "journal is empty: " in refusal(directory)
+
+
+def test_an_old_copy_of_a_disk_is_refused_by_those_who_know_more(directory: Path) -> None:
+    made = make_cluster(directory, 1, SHARD, "white_box")
+    said: list[str] = []
+    started = cluster.up(directory, said.append)
+    home, copy = config.replica_directory(directory, 1), directory / "copy"
+    try:
+        kill(started[1])
+        shutil.copytree(home, copy)
+        started[1] = cluster.up(directory, said.append)[0]
+        replica = Replica(made.replica(0).host, made.replica(0).http_port)
+        for number in range(5):
+            assert replica("PUT", f"/v1/kv/k{number}", b"x").status == 200
+        wait_until(lambda: cluster.status(directory)[1].position == cluster.status(directory)[0].position)
+        kill(started[1])
+        shutil.rmtree(home)
+        copy.rename(home)
+        told = refusal(directory)
+        assert "is an old copy" in told and "--lost-disk" in told
+        assert replica("PUT", "/v1/kv/after", b"x").status == 200
+    finally:
+        cluster.down(directory, said.append)
+        for one in started:
+            one.process.wait()

@@ -6,11 +6,13 @@ import asyncio
 import random
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.protocol import PeerError
+from multicast.runtime.fence import Fence, Vouched
 from multicast.runtime.greeting import FRAME, NewerVersion, decode_greeting, encode_greeting
 from multicast.runtime.incoming import Connection
 from multicast.runtime.links import Links
@@ -51,6 +53,7 @@ class Ears:
         self.wakes = 0
         self.links = Links(
             self_id=0, addresses={0: ("127.0.0.1", 1), 1: ("127.0.0.1", 2)}, cluster=CLUSTER, incarnation=9,
+            fence=Fence(7, lambda: 100),
             receive=lambda peer, data: self.frames.append((peer, bytes(data))), reset=self.resets.append,
             connected=lambda peer, up: None, wake=self.wake, fail=self.fail,
         )
@@ -90,7 +93,7 @@ def test_frames_are_the_same_however_the_bytes_come(payloads: list[bytes], seed:
             data = data[size:]
         assert ears.frames == [(1, p) for p in payloads]
         assert transport.open
-        assert welcome(transport) == Welcome(WIRE_VERSION, 9, 0)
+        assert welcome(transport) == Welcome(WIRE_VERSION, 9, 0, life=7, length=100)
         assert ears.links.incoming[1].receiver.seen == len(payloads)
         connection.connection_lost(None)
 
@@ -178,5 +181,43 @@ def test_greetings_come_back() -> None:
 
 
 def test_a_newer_version_is_refused_before_its_body_is_read() -> None:
-    with pytest.raises(NewerVersion, match="wire version 3 is newer than this program's 2; use a newer release"):
-        decode_greeting(b"AMCL\0\3\xff\xff", Hello)
+    with pytest.raises(NewerVersion, match="wire version 4 is newer than this program's 3; use a newer release"):
+        decode_greeting(b"AMCL\0\4\xff\xff", Hello)
+
+
+# -- old copies of disks -----------------------------------------------------------------------------------------------
+
+
+def test_a_journal_that_is_shorter_than_was_vouched_for_is_refused() -> None:
+    fence = Fence(7, lambda: 100)
+    assert fence.refusal(1, Vouched(5, 5, 40)) == ""
+    fence.vouched(1, 60)
+    fence.vouched(1, 50)
+    assert "is an old copy: it has 59 bytes, and had vouched for 60" in fence.refusal(1, Vouched(6, 5, 59))
+    assert fence.refusal(1, Vouched(6, 5, 60)) == fence.refusal(2, Vouched(6, 5, 0)) == ""
+
+
+def test_a_process_that_lives_on_may_be_heard_in_any_order() -> None:
+    """It greets on one connection with what it had before it acknowledged on another."""
+    fence = Fence(7, lambda: 100)
+    assert fence.refusal(1, Vouched(5, 5, 40)) == ""
+    fence.vouched(1, 60)
+    assert fence.refusal(1, Vouched(5, 5, 50)) == ""
+    assert "had vouched for 60" in fence.refusal(1, Vouched(6, 5, 50))
+
+
+def test_a_disk_that_took_the_place_of_a_lost_one_begins_anew_and_the_lost_one_stays_out() -> None:
+    fence = Fence(7, lambda: 100)
+    assert fence.refusal(1, Vouched(5, 5, 40)) == fence.refusal(1, Vouched(6, 6, 10)) == ""
+    assert "of a disk that was lost" in fence.refusal(1, Vouched(7, 5, 1000))
+
+
+async def test_who_greets_with_an_old_copy_is_told_and_not_heard() -> None:
+    ears = Ears()
+    connection, transport = ears.connect()
+    connection.data_received(encode_greeting(msgspec.structs.replace(hello(1), life=5, length=40)))
+    connection.connection_lost(None)
+    again, transport = ears.connect()
+    copy = msgspec.structs.replace(hello(1), incarnation=99, life=5, length=39)
+    again.data_received(encode_greeting(copy) + frames([b"vote"]))
+    assert welcome(transport).fenced and not transport.open and not ears.frames

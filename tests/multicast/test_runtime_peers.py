@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left_over")
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 3}, "wire version 3 is newer than this program's 2; use a newer release"),
+        ({"version": 4}, "wire version 4 is newer than this program's 3; use a newer release"),
         ({"cluster": b"d" * 16}, f"this process is of cluster {CLUSTER.hex()}, not of {(b'd' * 16).hex()}"),
         ({"receiver": 1}, "this is process 0, not 1"),
         ({"sender": 77}, "process 77 is not a member of this cluster"),

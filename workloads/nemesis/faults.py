@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from multicast import registry
 from multicast.runtime.failpoints import POINTS, Faults
-from workloads.nemesis.cluster import Cluster, Replica
+from workloads.nemesis.cluster import Cluster, Replica, until
 
 END_SECONDS = 20.0
 """A replica that has to end by itself has done so by then."""
@@ -150,6 +150,31 @@ async def wiped_disk(scene: Scene) -> None:
     await victim.start("--lost-disk")
 
 
+async def old_copy(scene: Scene) -> None:
+    """Its disk is replaced by a copy of before. The others know better: it must end, and comes back as one that has
+    lost its disk."""
+    victim = scene.victim
+    await victim.kill()
+    copy = victim.view / "copy"
+    shutil.copytree(victim.home, copy)
+    await victim.start()
+    if not await until(lambda: scene.cluster.is_whole(victim.shard), END_SECONDS):
+        raise Wrong(f"shard {victim.shard} is not whole {END_SECONDS:g} s after a kill")
+    await asyncio.sleep(scene.seconds)
+    await victim.kill()
+    shutil.rmtree(victim.home)
+    copy.rename(victim.home)
+    await victim.start()
+    victim.may_end = True
+    status = await victim.ended(END_SECONDS)
+    if status is None:
+        await victim.kill()
+    shutil.rmtree(victim.home)
+    await victim.start("--lost-disk")
+    if status != 1:
+        raise Wrong(f"replica {victim.id} went on with an old copy of its disk")
+
+
 FAULTS = (
     Fault("kill -9", kill),
     Fault("restart", restart),
@@ -167,6 +192,7 @@ FAULTS = (
     Fault("failing journal and log", failing_journal_without_log),
     Fault("full disk", full_disk),
     Fault("wiped disk", wiped_disk, "disk"),
+    Fault("old copy of a disk", old_copy, "disk"),
 )
 
 

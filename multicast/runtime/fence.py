@@ -1,0 +1,58 @@
+"""What peers have vouched for, so that an old copy of a disk is told from the disk.
+
+Theory of operation. A journal has a *life*, the incarnation of the first process that wrote it, and a length, up to
+which it is synced. Both stand in every greeting, and the length in every acknowledgement; so a process knows of every
+peer how far its journal goes at least. A peer that greets with less has forgotten promises that this process may have
+counted, and with an earlier life it is a disk that was replaced: it is refused, and ends.
+
+This is memory of the living only. What escapes: a copy as long as what was last heard, less than ACK_DELAY_S old; and a
+copy that meets nobody who has heard more, for all those have been restarted since, or are away. So an old copy is never
+something to start; a disk that was replaced by one counts as lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from multicast.types import ProcessId
+
+
+class Vouched(NamedTuple):
+    """What a peer has said of its journal. incarnation: of the process that has said it last."""
+
+    incarnation: int
+    life: int
+    length: int
+
+
+class Fence:
+    """life: of the own journal. length(): up to where it is synced, bytes."""
+
+    def __init__(self, life: int, length: Callable[[], int]):
+        self.life = life
+        self.length = length
+        self._heard: dict[ProcessId, Vouched] = {}
+
+    def refusal(self, peer: ProcessId, said: Vouched) -> str:
+        """Why a peer that greets so is refused; empty if it is not, and then this is remembered.
+
+        What the same process says on two connections may come in any order: in one incarnation a journal only grows."""
+        known = self._heard.get(peer, said)
+        if said.life < known.life:
+            return f"the journal of process {peer} is of a disk that was lost, and another one has taken its place"
+        if said.life == known.life and said.length < known.length:
+            if said.incarnation == known.incarnation:
+                return ""
+            return (
+                f"the journal of process {peer} is an old copy: it has {said.length} bytes, and had vouched for"
+                f" {known.length}"
+            )
+        self._heard[peer] = said
+        return ""
+
+    def vouched(self, peer: ProcessId, length: int) -> None:
+        """A peer that was not refused has acknowledged something."""
+        known = self._heard[peer]
+        if length > known.length:
+            self._heard[peer] = known._replace(length=length)
