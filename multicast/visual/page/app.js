@@ -31,7 +31,10 @@ export class App {
   /** Whose inside is shown: the chosen process, else the one at which the step happened. */
   get process() {
     if (this.recording.processes.includes(this.chosen)) return this.chosen;
-    return this.recording.linesOf(this.step).find((line) => line.process !== undefined)?.process ?? this.recording.processes[0];
+    return (
+      this.recording.linesOf(this.step).find((line) => line.process !== undefined)?.process ??
+      this.recording.processes[0]
+    );
   }
 
   get canAct() {
@@ -52,7 +55,8 @@ export class App {
 
   /** Another run in the place of this one. */
   show(recording, { step = 0, live = false, fragment = null, scenario = null }) {
-    const same = this.recording && JSON.stringify(this.recording.header.groups) === JSON.stringify(recording.header.groups);
+    const same =
+      this.recording && JSON.stringify(this.recording.header.groups) === JSON.stringify(recording.header.groups);
     Object.assign(this, { recording, live, fragment, scenario, highlight: null, playing: false });
     if (!same) {
       this.chosen = null;
@@ -110,13 +114,16 @@ export class App {
 
   wait() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(async () => {
-      const before = this.step;
-      await this.forward();
-      if (!this.playing) return;
-      if (this.step === before || !this.canGoOn) this.stop();
-      else this.wait();
-    }, pause(this.recording, this.step, this.pace));
+    this.timer = setTimeout(
+      async () => {
+        const before = this.step;
+        await this.forward();
+        if (!this.playing) return;
+        if (this.step === before || !this.canGoOn) this.stop();
+        else this.wait();
+      },
+      pause(this.recording, this.step, this.pace),
+    );
   }
 
   // -- the server ------------------------------------------------------------------------------------------------------
@@ -125,7 +132,12 @@ export class App {
   async open(content, at = null, isNew = true) {
     const answer = await this.connection.request("open", content);
     const scenario = content.scenario ?? answer.fragment?.match(/^scenario=([^&]*)$/)?.[1] ?? null;
-    this.show(new Recording(answer.recording), { step: at ?? answer.at ?? 0, live: answer.live, fragment: answer.fragment, scenario });
+    this.show(new Recording(answer.recording), {
+      step: at ?? answer.at ?? 0,
+      live: answer.live,
+      fragment: answer.fragment,
+      scenario,
+    });
     this.keepPossible(answer, answer.recording.steps);
     this.on.draw();
     writeAddress(this.fragment, this.step, isNew);
@@ -160,7 +172,8 @@ export class App {
       this.keepPossible(answer, answer.steps);
       this.step = answer.steps;
       if (answer.fragment) this.fragment = answer.fragment;
-      if (op === "run" && answer.steps === before && !cuts) this.on.say("Nothing more happens by itself: everything is delivered.");
+      if (op === "run" && answer.steps === before && !cuts)
+        this.on.say("Nothing more happens by itself: everything is delivered.");
       if (this.scenario && cuts) this.scenario = null;
       this.on.draw();
       writeAddress(this.fragment, this.step, cuts);

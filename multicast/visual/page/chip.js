@@ -4,8 +4,16 @@ import { h } from "./dom.js";
 import { colourClass } from "./palette.js";
 
 export function chip(recording, name, highlight, more = {}) {
-  return h("button", {
-    ...more, class: `chip ${colourClass(recording, [name])} ${more.class ?? ""}`, "data-key": more["data-key"] ?? `chip-${name}`,
-    title: more.title ?? `Show what belongs to ${name}`, onclick: () => highlight(name),
-  }, name, more.text ?? null);
+  return h(
+    "button",
+    {
+      ...more,
+      class: `chip ${colourClass(recording, [name])} ${more.class ?? ""}`,
+      "data-key": more["data-key"] ?? `chip-${name}`,
+      title: more.title ?? `Show what belongs to ${name}`,
+      onclick: () => highlight(name),
+    },
+    name,
+    more.text ?? null,
+  );
 }

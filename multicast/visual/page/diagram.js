@@ -28,7 +28,7 @@ export class Diagram {
     this.tip = h("div", { class: "tip", role: "status", hidden: true });
     container.append(this.svg, this.tip);
     this.build();
-    new ResizeObserver(() => this.app && this.draw(this.app)).observe(container);
+    new ResizeObserver(() => requestAnimationFrame(() => this.app && this.draw(this.app))).observe(container);
     this.container = container;
     this.svg.addEventListener("pointermove", (event) => this.point(event));
     this.svg.addEventListener("pointerleave", () => (this.tip.hidden = true));
@@ -43,13 +43,22 @@ export class Diagram {
     this.veil = this.plot.append("rect").attr("class", "veil");
     for (const layer of ["ticks", "faults", "lanelines"]) this[layer] = this.plot.append("g").attr("class", layer);
     this.moving = this.plot.append("g");
-    for (const layer of ["merged", "arrows", "texts", "small", "marks"]) this[layer] = this.moving.append("g").attr("class", layer);
+    for (const layer of ["merged", "arrows", "texts", "small", "marks"])
+      this[layer] = this.moving.append("g").attr("class", layer);
     this.now = this.plot.append("g").attr("class", "now");
     this.now.append("line").attr("class", "playhead");
     this.mail = this.plot.append("g").attr("class", "mail");
     this.cursor = this.plot.append("g").attr("class", "cursor");
     this.names = root.append("g").attr("class", "names");
-    this.zoom = d3.zoom().scaleExtent([0.001, 16]).extent(() => [[0, 0], [this.width, this.height]]).filter((event) => this.zooms(event)).on("zoom", (event) => this.zoomed(event));
+    this.zoom = d3
+      .zoom()
+      .scaleExtent([0.001, 16])
+      .extent(() => [
+        [0, 0],
+        [this.width, this.height],
+      ])
+      .filter((event) => this.zooms(event))
+      .on("zoom", (event) => this.zoomed(event));
     root.call(this.zoom).on("dblclick.zoom", null);
   }
 
@@ -109,7 +118,14 @@ export class Diagram {
     this.svg.classList.add("whole");
     this.following = false;
     this.transform = d3.zoomIdentity.translate(PAD, 0).scale(k);
-    this.draw(Object.create(app, { step: { value: app.recording.steps }, links: { value: null }, live: { value: false }, process: { value: null } }));
+    this.draw(
+      Object.create(app, {
+        step: { value: app.recording.steps },
+        links: { value: null },
+        live: { value: false },
+        process: { value: null },
+      }),
+    );
     const taken = take();
     this.svg.classList.remove("whole");
     this.size = null;
@@ -154,7 +170,8 @@ export class Diagram {
     if (this.fresh) this.transform = d3.zoomIdentity.scale(this.firstZoom());
     this.fresh = false;
     const x = this.x(this.axis.ofStep(app.step));
-    if (this.following || (!this.size && app.step !== this.step && (x < LEFT + 8 || x > this.width - 60))) this.place(this.transform.k);
+    if (this.following || (!this.size && app.step !== this.step && (x < LEFT + 8 || x > this.width - 60)))
+      this.place(this.transform.k);
     this.step = app.step;
     this.moving.attr("transform", `translate(${LEFT + this.transform.x} 0)`);
     this.shape = `${this.transform.k} ${this.height} ${kind}`;
@@ -167,33 +184,58 @@ export class Diagram {
 
   frame() {
     d3.select(this.svg).attr("width", this.width).attr("height", this.height);
-    d3.select(this.svg).select("#plot-window rect").attr("x", LEFT).attr("y", 0)
-      .attr("width", Math.max(0, this.width - LEFT)).attr("height", this.height);
-    this.bands.selectAll("rect").data(this.lanes.bands).join("rect")
-      .attr("x", 0).attr("width", this.width).attr("y", (band) => band.top).attr("height", (band) => band.height)
+    d3.select(this.svg)
+      .select("#plot-window rect")
+      .attr("x", LEFT)
+      .attr("y", 0)
+      .attr("width", Math.max(0, this.width - LEFT))
+      .attr("height", this.height);
+    this.bands
+      .selectAll("rect")
+      .data(this.lanes.bands)
+      .join("rect")
+      .attr("x", 0)
+      .attr("width", this.width)
+      .attr("y", (band) => band.top)
+      .attr("height", (band) => band.height)
       .attr("class", (band, number) => `band ${number % 2 ? "odd" : ""}`);
     this.drawTicks();
-    this.lanelines.selectAll("line").data(laneSegments(this)).join("line")
+    this.lanelines
+      .selectAll("line")
+      .data(laneSegments(this))
+      .join("line")
       .attr("class", (segment) => `lane ${segment.status}${segment.leads ? " leads" : ""}`)
-      .attr("x1", (segment) => segment.x1).attr("x2", (segment) => segment.x2)
-      .attr("y1", (segment) => segment.y).attr("y2", (segment) => segment.y);
+      .attr("x1", (segment) => segment.x1)
+      .attr("x2", (segment) => segment.x2)
+      .attr("y1", (segment) => segment.y)
+      .attr("y2", (segment) => segment.y);
   }
 
   drawTicks() {
     const { axis, transform } = this;
-    const scale = d3.scaleLinear()
+    const scale = d3
+      .scaleLinear()
       .domain([-transform.x, this.width - LEFT - transform.x].map((x) => x / transform.k / axis.pixels))
       .range([LEFT, this.width]);
     const ticks = scale.ticks(Math.max(2, (this.width - LEFT) / 90)).filter((tick) => tick >= 0);
-    const tick = this.ticks.selectAll("g").data(ticks).join((enter) => {
-      const group = enter.append("g").attr("class", "tick");
-      group.append("line");
-      group.append("text");
-      return group;
-    });
+    const tick = this.ticks
+      .selectAll("g")
+      .data(ticks)
+      .join((enter) => {
+        const group = enter.append("g").attr("class", "tick");
+        group.append("line");
+        group.append("text");
+        return group;
+      });
     tick.attr("transform", (at) => `translate(${scale(at)},0)`);
-    tick.select("line").attr("y1", TOP - 6).attr("y2", this.height - BOTTOM);
-    tick.select("text").attr("y", TOP - 12).text((at) => (axis.kind === "steps" ? `step ${at}` : `${at}${axis.unit === "δ" ? "δ" : " ms"}`));
+    tick
+      .select("line")
+      .attr("y1", TOP - 6)
+      .attr("y2", this.height - BOTTOM);
+    tick
+      .select("text")
+      .attr("y", TOP - 12)
+      .text((at) => (axis.kind === "steps" ? `step ${at}` : `${at}${axis.unit === "δ" ? "δ" : " ms"}`));
   }
 
   hidden(arrow) {
@@ -212,11 +254,15 @@ export class Diagram {
     const to = (this.width - LEFT - transform.x + 20) / transform.k;
     const { step, links } = this.app;
     this.waiting = new Set((links ?? []).flatMap((link) => link.queue.map((letter) => `${letter.n} ${link.to}`)));
-    const visible = axis.arrowsIn(from, to).filter((arrow) => !this.hidden(arrow) && this.lanes.y.has(arrow.to) && this.isDrawn(arrow, step));
+    const visible = axis
+      .arrowsIn(from, to)
+      .filter((arrow) => !this.hidden(arrow) && this.lanes.y.has(arrow.to) && this.isDrawn(arrow, step));
     const many = visible.length > SINGLE_ARROWS_MAX;
     this.drawMerged(many ? visible : []);
     const single = many ? visible.filter((arrow) => this.arrived(arrow)) : visible;
-    this.arrows.selectAll("g.arrow").data(single, (arrow) => arrow.key)
+    this.arrows
+      .selectAll("g.arrow")
+      .data(single, (arrow) => arrow.key)
       .join((enter) => {
         const group = enter.append("g");
         group.append("path").attr("class", "hit");
@@ -227,11 +273,19 @@ export class Diagram {
       .each((arrow, number, nodes) => this.drawArrow(nodes[number], arrow));
     const key = `${transform.k} ${this.app.view.housekeeping} ${[...this.app.view.hiddenTypes]}`;
     if (this.labels?.key !== key) {
-      this.labels = { key, of: labelledSends(recording, axis, transform.k, this.letter, (arrow) => this.hidden(arrow)) };
+      this.labels = {
+        key,
+        of: labelledSends(recording, axis, transform.k, this.letter, (arrow) => this.hidden(arrow)),
+      };
     }
-    this.texts.selectAll("text").data(many ? [] : visible.filter((arrow) => this.labels.of.has(arrow)))
+    this.texts
+      .selectAll("text")
+      .data(many ? [] : visible.filter((arrow) => this.labels.of.has(arrow)))
       .join("text")
-      .attr("class", (arrow) => `send ${this.when(arrow)} ${colourClass(recording, arrow.about)}${this.dim(arrow.about)}`)
+      .attr(
+        "class",
+        (arrow) => `send ${this.when(arrow)} ${colourClass(recording, arrow.about)}${this.dim(arrow.about)}`,
+      )
       .attr("x", (arrow) => this.within(axis.of(arrow.leave)) + 4)
       .attr("y", (arrow) => this.lanes.y.get(arrow.from) - 6)
       .text(sendText);
@@ -274,7 +328,10 @@ export class Diagram {
 
   /** cut: it stops at the playhead. */
   shapeArrow(node, arrow, cut) {
-    const { axis, lanes: { y } } = this;
+    const {
+      axis,
+      lanes: { y },
+    } = this;
     const x1 = this.within(axis.of(arrow.leave));
     const y1 = y.get(arrow.from);
     const end = this.within(axis.arrowEnd(arrow));
@@ -289,7 +346,10 @@ export class Diagram {
     shaft.setAttribute("d", line);
     shaft.setAttribute("stroke-dasharray", style.dashes || "none");
     const unknown = this.app.live && arrow.leave.s > this.app.step;
-    head.setAttribute("d", cut || (unknown && !arrow.arrival) ? "" : arrow.arrival ? style.head : "M-4 -4L4 4M-4 4L4 -4");
+    head.setAttribute(
+      "d",
+      cut || (unknown && !arrow.arrival) ? "" : arrow.arrival ? style.head : "M-4 -4L4 4M-4 4L4 -4",
+    );
     head.setAttribute("class", `head${style.open || !arrow.arrival ? " open" : ""}`);
     head.setAttribute("transform", `translate(${x2} ${y2}) rotate(${turn})`);
   }
@@ -297,47 +357,80 @@ export class Diagram {
   /** One path per colour, where single arrows could not be told apart anyway. */
   drawMerged(arrows) {
     const paths = d3.groups(arrows, (arrow) => colourClass(this.recording, arrow.about) + this.dim(arrow.about));
-    this.merged.selectAll("path").data(paths).join("path")
+    this.merged
+      .selectAll("path")
+      .data(paths)
+      .join("path")
       .attr("class", ([name]) => `merged ${name}`)
-      .attr("d", ([, members]) => members.map((arrow) => {
-        const x1 = this.within(this.axis.of(arrow.leave)).toFixed(1);
-        const x2 = this.within(this.axis.arrowEnd(arrow)).toFixed(1);
-        return `M${x1} ${this.lanes.y.get(arrow.from)}L${x2} ${this.lanes.y.get(arrow.to)}`;
-      }).join(""));
+      .attr("d", ([, members]) =>
+        members
+          .map((arrow) => {
+            const x1 = this.within(this.axis.of(arrow.leave)).toFixed(1);
+            const x2 = this.within(this.axis.arrowEnd(arrow)).toFixed(1);
+            return `M${x1} ${this.lanes.y.get(arrow.from)}L${x2} ${this.lanes.y.get(arrow.to)}`;
+          })
+          .join(""),
+      );
   }
 
   drawNow() {
     const x = this.x(this.axis.ofStep(this.app.step)) + 5;
-    this.veil.attr("x", x).attr("y", TOP - 6).attr("width", Math.max(0, this.width - x)).attr("height", this.height - TOP - BOTTOM + 6);
-    this.now.select("line").attr("x1", x).attr("x2", x).attr("y1", TOP - 6).attr("y2", this.height - BOTTOM);
-    const places = [...new Set(this.recording.linesOf(this.app.step).map((line) => line.process))]
-      .filter((process) => this.lanes.y.has(process));
-    this.cursor.selectAll("circle").data(this.app.step ? places : []).join("circle")
-      .attr("r", 9).attr("cx", x - 5).attr("cy", (process) => this.lanes.y.get(process));
+    this.veil
+      .attr("x", x)
+      .attr("y", TOP - 6)
+      .attr("width", Math.max(0, this.width - x))
+      .attr("height", this.height - TOP - BOTTOM + 6);
+    this.now
+      .select("line")
+      .attr("x1", x)
+      .attr("x2", x)
+      .attr("y1", TOP - 6)
+      .attr("y2", this.height - BOTTOM);
+    const places = [...new Set(this.recording.linesOf(this.app.step).map((line) => line.process))].filter((process) =>
+      this.lanes.y.has(process),
+    );
+    this.cursor
+      .selectAll("circle")
+      .data(this.app.step ? places : [])
+      .join("circle")
+      .attr("r", 9)
+      .attr("cx", x - 5)
+      .attr("cy", (process) => this.lanes.y.get(process));
     drawMail(this, x);
   }
 
   drawNames() {
     const { app, recording } = this;
-    const band = this.names.selectAll("text.group").data(this.lanes.bands).join("text").attr("class", "group")
+    const band = this.names
+      .selectAll("text.group")
+      .data(this.lanes.bands)
+      .join("text")
+      .attr("class", "group")
       .attr("transform", (row) => `translate(14,${row.top + row.height / 2}) rotate(-90)`);
-    band.text((row) => (row.height >= 60 ? row.name : row.group ?? "out"));
-    const name = this.names.selectAll("g.name").data(recording.processes, (process) => process).join((enter) => {
-      const group = enter.append("g").attr("role", "button").attr("tabindex", 0);
-      group.append("rect").attr("rx", 5).attr("width", 84).attr("height", 24).attr("x", 24).attr("y", -12);
-      group.append("text").attr("class", "process").attr("x", 32).attr("y", 4);
-      group.append("text").attr("class", "role").attr("x", 102).attr("y", 3.5);
-      group.on("click", (event, process) => this.on.process(process, event.currentTarget));
-      group.on("keydown", (event, process) => {
-        if (event.key !== "Enter" && event.key !== " ") return;
-        event.preventDefault();
-        event.stopPropagation();
-        this.on.process(process, event.currentTarget);
+    band.text((row) => (row.height >= 60 ? row.name : (row.group ?? "out")));
+    const name = this.names
+      .selectAll("g.name")
+      .data(recording.processes, (process) => process)
+      .join((enter) => {
+        const group = enter.append("g").attr("role", "button").attr("tabindex", 0);
+        group.append("rect").attr("rx", 5).attr("width", 84).attr("height", 24).attr("x", 24).attr("y", -12);
+        group.append("text").attr("class", "process").attr("x", 32).attr("y", 4);
+        group.append("text").attr("class", "role").attr("x", 102).attr("y", 3.5);
+        group.on("click", (event, process) => this.on.process(process, event.currentTarget));
+        group.on("keydown", (event, process) => {
+          if (event.key !== "Enter" && event.key !== " ") return;
+          event.preventDefault();
+          event.stopPropagation();
+          this.on.process(process, event.currentTarget);
+        });
+        return group;
       });
-      return group;
-    });
-    name.attr("transform", (process) => `translate(0,${this.lanes.y.get(process)})`)
-      .attr("class", (process) => `name ${recording.status(process, app.step)}${process === app.process ? " chosen" : ""}`)
+    name
+      .attr("transform", (process) => `translate(0,${this.lanes.y.get(process)})`)
+      .attr(
+        "class",
+        (process) => `name ${recording.status(process, app.step)}${process === app.process ? " chosen" : ""}`,
+      )
       .attr("aria-label", (process) => `process ${process}, ${this.roleOf(process)}`);
     name.select(".process").text(processName);
     name.select(".role").text((process) => (process < 100 ? shortRole(this.roleOf(process)) : ""));
@@ -366,7 +459,9 @@ export class Diagram {
   click(event) {
     const target = event.target.closest?.(".arrow, [data-line]");
     if (!target || event.defaultPrevented) return;
-    const line = target.__arrow ? (target.__arrow.arrival ?? target.__arrow.leave) : this.recording.lines[target.dataset.line];
+    const line = target.__arrow
+      ? (target.__arrow.arrival ?? target.__arrow.leave)
+      : this.recording.lines[target.dataset.line];
     this.on.step(line.s);
   }
 }

@@ -15,7 +15,11 @@ const NAME = 34;
 
 /** process -> y, and the bands of the groups; `height` is what it takes. */
 export function lanes(recording, height) {
-  const rows = recording.groups.map((group) => ({ name: `group ${group.name}`, group: group.name, members: group.members }));
+  const rows = recording.groups.map((group) => ({
+    name: `group ${group.name}`,
+    group: group.name,
+    members: group.members,
+  }));
   const inside = new Set(rows.flatMap((row) => row.members));
   const outside = recording.processes.filter((process) => !inside.has(process));
   if (outside.length) rows.push({ name: "outside", group: null, members: outside });
@@ -81,7 +85,10 @@ export class Axis {
   /** The indices of the lines in [from, to]: [first, one behind the last]. */
   linesIn(from, to) {
     const { lines } = this.recording;
-    return [countUpTo(lines, from - 1e-9, (line) => this.ofOrBefore(line)), countUpTo(lines, to, (line) => this.ofOrBefore(line))];
+    return [
+      countUpTo(lines, from - 1e-9, (line) => this.ofOrBefore(line)),
+      countUpTo(lines, to, (line) => this.ofOrBefore(line)),
+    ];
   }
 
   /** The last line of a trace has no time. */

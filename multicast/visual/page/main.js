@@ -19,7 +19,12 @@ import { SetupDialog } from "./setup.js";
 import { drawCode, drawWords } from "./steppane.js";
 import { startTheme, switchTheme } from "./theme.js";
 
-const TABS = { processes: ["Processes", drawProcesses], order: ["Order", drawOrder], figures: ["Figures", drawFigures], act: ["Act", drawAct] };
+const TABS = {
+  processes: ["Processes", drawProcesses],
+  order: ["Order", drawOrder],
+  figures: ["Figures", drawFigures],
+  act: ["Act", drawAct],
+};
 const SAY_MS = 6000;
 
 const $ = (id) => document.getElementById(id);
@@ -46,10 +51,11 @@ const on = {
   housekeeping: () => changed(() => (app.view.housekeeping = !app.view.housekeeping)),
   type: (name) => changed(() => app.view.hiddenTypes.delete(name) || app.view.hiddenTypes.add(name)),
   highlight: (name) => changed(() => (app.highlight = app.highlight === name ? null : name)),
-  drop: () => changed(() => {
-    app.highlight = app.chosen = null;
-    menu.hidden = true;
-  }),
+  drop: () =>
+    changed(() => {
+      app.highlight = app.chosen = null;
+      menu.hidden = true;
+    }),
   choose: (process) => changed(() => (app.chosen = app.chosen === process ? null : process)),
   destinations: (chosen) => changed(() => (app.destinations = chosen)),
   tab: (name) => changed(() => (app.view.tab = name)),
@@ -96,10 +102,24 @@ function draw() {
 
 function drawTabs() {
   const bad = app.recording.violations.some((found) => found.step <= app.step);
-  show($("tabs"), Object.entries(TABS).map(([name, [title]]) => h("button", {
-    role: "tab", "aria-selected": String(name === app.view.tab), "data-key": `tab-${name}`, "aria-controls": "tab-pane",
-    class: name === "order" && bad ? "bad" : null, onclick: () => on.tab(name),
-  }, title, name === "order" && bad && " ✗")));
+  show(
+    $("tabs"),
+    Object.entries(TABS).map(([name, [title]]) =>
+      h(
+        "button",
+        {
+          role: "tab",
+          "aria-selected": String(name === app.view.tab),
+          "data-key": `tab-${name}`,
+          "aria-controls": "tab-pane",
+          class: name === "order" && bad ? "bad" : null,
+          onclick: () => on.tab(name),
+        },
+        title,
+        name === "order" && bad && " ✗",
+      ),
+    ),
+  );
 }
 
 function drawTop() {
@@ -107,26 +127,66 @@ function drawTop() {
   const { settings = {}, seed } = header;
   const scenario = app.catalogue?.scenarios?.find((one) => one.id === app.scenario);
   const named = header.title?.startsWith(`${header.protocol},`);
-  const what = [!named && header.protocol, !app.live && !named && !scenario && seed !== undefined && `seed ${seed}`, (settings.bug ?? header.bug) && `planted bug: ${settings.bug ?? header.bug}`].filter(Boolean).join(" · ");
-  show($("title"), h("b", {}, scenario?.title ?? header.title ?? "A recorded run"), h("span", { class: "quiet" }, ` ${what}`),
-    app.recording.violations.length > 0 && h("button", { class: "alarm", "data-key": "alarm", title: "To the violation (V)", onclick: on.violation }, "✗ violation"));
+  const what = [
+    !named && header.protocol,
+    !app.live && !named && !scenario && seed !== undefined && `seed ${seed}`,
+    (settings.bug ?? header.bug) && `planted bug: ${settings.bug ?? header.bug}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  show(
+    $("title"),
+    h("b", {}, scenario?.title ?? header.title ?? "A recorded run"),
+    h("span", { class: "quiet" }, ` ${what}`),
+    app.recording.violations.length > 0 &&
+      h(
+        "button",
+        { class: "alarm", "data-key": "alarm", title: "To the violation (V)", onclick: on.violation },
+        "✗ violation",
+      ),
+  );
   document.title = `${scenario?.title ?? header.protocol ?? "Run"}: atomic multicast, step by step`;
 }
 
 function buildTop() {
   const button = (text, title, action, more = {}) => h("button", { title, onclick: action, ...more }, text);
   $("top").append(
-    ...(app.exported && !app.catalogue ? [] : [h("button", { class: "control", "aria-label": "Scenarios", title: "Scenarios", onclick: toggleScenarios }, icon("list"))]),
+    ...(app.exported && !app.catalogue
+      ? []
+      : [
+          h(
+            "button",
+            { class: "control", "aria-label": "Scenarios", title: "Scenarios", onclick: toggleScenarios },
+            icon("list"),
+          ),
+        ]),
     h("h1", { id: "title" }, "Atomic multicast, step by step"),
-    h("div", { class: "buttons" },
-      ...(app.exported ? [] : [
-        button("New world", "Choose protocol, processes, clocks and delays", () => setup.open(app.catalogue, app.live ? app.recording?.header.settings : null), { id: "new-world" }),
-        button("Open…", "A trace file, or a seed of the simulator", () => openRun(app.catalogue), { id: "open" }),
-        button("Copy link", "The address of exactly this step", copyLink, { id: "copy" }),
-      ]),
-      button("SVG", "The diagram as a file, for papers and slides", () => save("diagram.svg", "image/svg+xml", svg()), { id: "svg" }),
-      h("button", { class: "control", "aria-label": "Dark or light", title: "Dark or light", onclick: switchTheme, id: "theme" }, icon("theme")),
-      button("?", "Help (?)", () => help(), { "aria-label": "Help", id: "help" })));
+    h(
+      "div",
+      { class: "buttons" },
+      ...(app.exported
+        ? []
+        : [
+            button(
+              "New world",
+              "Choose protocol, processes, clocks and delays",
+              () => setup.open(app.catalogue, app.live ? app.recording?.header.settings : null),
+              { id: "new-world" },
+            ),
+            button("Open…", "A trace file, or a seed of the simulator", () => openRun(app.catalogue), { id: "open" }),
+            button("Copy link", "The address of exactly this step", copyLink, { id: "copy" }),
+          ]),
+      button("SVG", "The diagram as a file, for papers and slides", () => save("diagram.svg", "image/svg+xml", svg()), {
+        id: "svg",
+      }),
+      h(
+        "button",
+        { class: "control", "aria-label": "Dark or light", title: "Dark or light", onclick: switchTheme, id: "theme" },
+        icon("theme"),
+      ),
+      button("?", "Help (?)", () => help(), { "aria-label": "Help", id: "help" }),
+    ),
+  );
 }
 
 /** As it is on the page, or the whole run. */
@@ -154,7 +214,11 @@ function openMenu(process, target) {
 }
 
 function showMenu() {
-  show(menu, processMenu(app, menuOf.process, on), h("button", { class: "control close", "aria-label": "Close", onclick: () => (menu.hidden = true) }, icon("close")));
+  show(
+    menu,
+    processMenu(app, menuOf.process, on),
+    h("button", { class: "control close", "aria-label": "Close", onclick: () => (menu.hidden = true) }, icon("close")),
+  );
   menu.style.left = `${menuOf.box.right + 6}px`;
   menu.style.top = `${Math.min(menuOf.box.top - 10, innerHeight - menu.offsetHeight - 10)}px`;
 }
@@ -176,16 +240,32 @@ function say(sentence) {
 
 /** The run stays; what needs the server waits for a new connection. */
 function lost(sentence) {
-  const again = h("button", { id: "reconnect", onclick: async () => {
-    try {
-      await app.reconnect();
-      $("banner").hidden = true;
-    } catch (problem) {
-      lost(problem.message);
-    }
-  } }, "Reconnect");
-  show($("banner"), h("span", {}, `${sentence} ${app.recording ? "What is shown stays, and can be stepped through." : ""}`), again);
+  const again = h(
+    "button",
+    {
+      id: "reconnect",
+      onclick: async () => {
+        try {
+          await app.reconnect();
+          $("banner").hidden = true;
+        } catch (problem) {
+          lost(problem.message);
+        }
+      },
+    },
+    "Reconnect",
+  );
+  show(
+    $("banner"),
+    h("span", {}, `${sentence} ${app.recording ? "What is shown stays, and can be stepped through." : ""}`),
+    again,
+  );
   $("banner").hidden = false;
+}
+
+/** A mistake of this page itself. The run that is open can still be stepped through, mostly. */
+function failed(event) {
+  say(`This page failed: ${event.message ?? event.reason?.message ?? "unknown"}. Reload it to go on.`);
 }
 
 async function copyLink() {
@@ -202,11 +282,32 @@ async function copyLink() {
 function build() {
   buildTop();
   const root = document.documentElement;
-  splitter(document.querySelector(".side"), { property: "--side", label: "Width of the panes at the right", horizontal: false, grows: -1, least: 280, most: () => innerWidth * 0.6, first: innerWidth * 0.34 });
-  splitter($("controls"), { property: "--below", label: "Height of the panes below", horizontal: true, grows: -1, least: 90, most: () => innerHeight * 0.6, first: innerHeight * 0.28 });
+  splitter(document.querySelector(".side"), {
+    property: "--side",
+    label: "Width of the panes at the right",
+    horizontal: false,
+    grows: -1,
+    least: 280,
+    most: () => innerWidth * 0.6,
+    first: innerWidth * 0.34,
+  });
+  splitter($("controls"), {
+    property: "--below",
+    label: "Height of the panes below",
+    horizontal: true,
+    grows: -1,
+    least: 90,
+    most: () => innerHeight * 0.6,
+    first: innerHeight * 0.28,
+  });
   root.classList.add("ready");
-  addEventListener("popstate", () => app.catalogue && !app.exported && app.openAddress().catch((problem) => app.complain(problem)));
+  addEventListener(
+    "popstate",
+    () => app.catalogue && !app.exported && app.openAddress().catch((problem) => app.complain(problem)),
+  );
   listen(on);
+  addEventListener("error", failed);
+  addEventListener("unhandledrejection", failed);
 }
 
 function startExported(element) {

@@ -14,7 +14,11 @@ const SYMBOLS = {
   resume: "M-4 -6L6 0L-4 6Z",
 };
 /** Signs of which there are many: drawn as one path of each kind. */
-const SMALL = { arrival: "a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0 -5 0", flush: "m-1 4h7v7h-7z", reset: "m-1 0a4 4 0 1 1 4 4" };
+const SMALL = {
+  arrival: "a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0 -5 0",
+  flush: "m-1 4h7v7h-7z",
+  reset: "m-1 0a4 4 0 1 1 4 4",
+};
 
 /** The pieces of each lane in the window: up, down, paused or absent, and whether the process leads. */
 export function laneSegments(diagram) {
@@ -56,16 +60,25 @@ function lanePieces(recording) {
 /** All marks in the window. */
 export function drawMarks(diagram) {
   const { recording, axis, transform, width } = diagram;
-  const [first, last] = axis.linesIn((-transform.x - 40) / transform.k, (width - LEFT - transform.x + 40) / transform.k);
+  const [first, last] = axis.linesIn(
+    (-transform.x - 40) / transform.k,
+    (width - LEFT - transform.x + 40) / transform.k,
+  );
   const visible = visibleMarks(diagram, first, last);
-  diagram.marks.selectAll("g.mark").data(visible, (mark) => `${mark.kind} ${mark.index}`)
+  diagram.marks
+    .selectAll("g.mark")
+    .data(visible, (mark) => `${mark.kind} ${mark.index}`)
     .join((enter) => {
       const group = enter.append("g");
       group.append("path");
       group.append("text");
       return group;
     })
-    .attr("class", (mark) => `mark ${mark.kind} ${later(diagram, mark) ? "later" : ""} ${mark.colour ?? ""}${mark.names ? diagram.dim(mark.names) : ""}`)
+    .attr(
+      "class",
+      (mark) =>
+        `mark ${mark.kind} ${later(diagram, mark) ? "later" : ""} ${mark.colour ?? ""}${mark.names ? diagram.dim(mark.names) : ""}`,
+    )
     .attr("data-line", (mark) => mark.index)
     .attr("transform", (mark) => `translate(${mark.x} ${mark.y})`)
     .each((mark, number, nodes) => {
@@ -94,7 +107,12 @@ function drawSmall(diagram, first, last) {
     if (!paths.has(name)) paths.set(name, []);
     paths.get(name).push(`M${(diagram.within(diagram.axis.of(line)) - 2.5).toFixed(1)} ${y}${SMALL[line.event]}`);
   }
-  diagram.small.selectAll("path").data(paths).join("path").attr("class", ([name]) => `small ${name}`).attr("d", ([, parts]) => parts.join(""));
+  diagram.small
+    .selectAll("path")
+    .data(paths)
+    .join("path")
+    .attr("class", ([name]) => `small ${name}`)
+    .attr("d", ([, parts]) => parts.join(""));
 }
 
 function later(diagram, mark) {
@@ -114,8 +132,21 @@ function visibleMarks(diagram, first, last) {
     else if (line.event === "submit") marks.push(multicast(recording, line, index, x, y));
   }
   for (const { kind, line, index } of recording.events) {
-    if (index < first || index >= last || !SYMBOLS[kind] || (kind === "life" && line.life === 1) || (kind === "leads" && line.s === 0)) continue;
-    marks.push({ kind, index, x: diagram.within(diagram.axis.of(line)), y: lanes.y.get(line.process), path: SYMBOLS[kind] });
+    if (
+      index < first ||
+      index >= last ||
+      !SYMBOLS[kind] ||
+      (kind === "life" && line.life === 1) ||
+      (kind === "leads" && line.s === 0)
+    )
+      continue;
+    marks.push({
+      kind,
+      index,
+      x: diagram.within(diagram.axis.of(line)),
+      y: lanes.y.get(line.process),
+      path: SYMBOLS[kind],
+    });
   }
   for (const found of recording.violations) marks.push(...violation(diagram, found));
   return diagram.app.view.future ? marks : marks.filter((mark) => !later(diagram, mark));
@@ -129,15 +160,30 @@ function delivery(recording, line, index, x, y, taken) {
   if (row >= 0) rows[row] = x + 8 + TEXT * line.message.length + 3;
   return {
     kind: line.stage === 1 ? "delivery optimistic" : line.replay ? "delivery replay" : "delivery",
-    index, x, y, names: [line.message], colour: colourClass(recording, [line.message]),
-    path: "M-6 2H6L0 12Z", text: row < 0 ? "" : line.message, textX: 8, textY: row > 0 ? 24 : 12,
+    index,
+    x,
+    y,
+    names: [line.message],
+    colour: colourClass(recording, [line.message]),
+    path: "M-6 2H6L0 12Z",
+    text: row < 0 ? "" : line.message,
+    textX: 8,
+    textY: row > 0 ? 24 : 12,
   };
 }
 
 function multicast(recording, line, index, x, y) {
   return {
-    kind: "submit", index, x, y, names: [line.message], colour: colourClass(recording, [line.message]),
-    path: "M-5.5 0A5.5 5.5 0 1 0 5.5 0A5.5 5.5 0 1 0 -5.5 0Z", text: line.message, textX: -7, textY: -10,
+    kind: "submit",
+    index,
+    x,
+    y,
+    names: [line.message],
+    colour: colourClass(recording, [line.message]),
+    path: "M-5.5 0A5.5 5.5 0 1 0 5.5 0A5.5 5.5 0 1 0 -5.5 0Z",
+    text: line.message,
+    textX: -7,
+    textY: -10,
   };
 }
 
@@ -147,27 +193,51 @@ function violation(diagram, found) {
   const named = found.processes.size ? [...found.processes] : [found.place];
   const places = named.filter((process) => lanes.y.has(process));
   return (places.length ? places : recording.processes.slice(0, 1)).map((process) => ({
-    kind: "violation", step: found.step, index: Math.max(0, recording.lastLine(found.step)), x, y: lanes.y.get(process),
-    path: "M-13 0A13 13 0 1 0 13 0A13 13 0 1 0 -13 0Z", text: "!", textX: 0, textY: -16,
+    kind: "violation",
+    step: found.step,
+    index: Math.max(0, recording.lastLine(found.step)),
+    x,
+    y: lanes.y.get(process),
+    path: "M-13 0A13 13 0 1 0 13 0A13 13 0 1 0 -13 0Z",
+    text: "!",
+    textX: 0,
+    textY: -16,
   }));
 }
 
 /** Bars along the foot of the diagram. */
 function drawFaults(diagram) {
   const { recording, axis, height, width } = diagram;
-  const bars = recording.events.filter(({ kind, line }) => (kind === "fault" && line.begins) || kind === "heal").map(({ kind, line, index }) => ({
-    kind, index, x: diagram.x(axis.of(line)), text: kind === "heal" ? "healed" : line.kind.replaceAll("_", " "),
-    width: kind === "fault" && axis.kind === "time" ? Math.max(3, (line.lasts_us ?? 0) / axis.unitUs * axis.pixels * diagram.transform.k) : 3,
-  })).filter((bar) => bar.x + bar.width >= LEFT && bar.x <= width);
-  const bar = diagram.faults.selectAll("g").data(bars).join((enter) => {
-    const group = enter.append("g");
-    group.append("rect").attr("height", 13).attr("rx", 2);
-    group.append("text").attr("x", 5).attr("y", 10);
-    return group;
-  });
-  bar.attr("class", (fault) => `fault ${fault.kind}`).attr("data-line", (fault) => fault.index)
+  const bars = recording.events
+    .filter(({ kind, line }) => (kind === "fault" && line.begins) || kind === "heal")
+    .map(({ kind, line, index }) => ({
+      kind,
+      index,
+      x: diagram.x(axis.of(line)),
+      text: kind === "heal" ? "healed" : String(line.kind ?? "fault").replaceAll("_", " "),
+      width:
+        kind === "fault" && axis.kind === "time"
+          ? Math.max(3, ((line.lasts_us ?? 0) / axis.unitUs) * axis.pixels * diagram.transform.k)
+          : 3,
+    }))
+    .filter((bar) => bar.x + bar.width >= LEFT && bar.x <= width);
+  const bar = diagram.faults
+    .selectAll("g")
+    .data(bars)
+    .join((enter) => {
+      const group = enter.append("g");
+      group.append("rect").attr("height", 13).attr("rx", 2);
+      group.append("text").attr("x", 5).attr("y", 10);
+      return group;
+    });
+  bar
+    .attr("class", (fault) => `fault ${fault.kind}`)
+    .attr("data-line", (fault) => fault.index)
     .attr("transform", (fault) => `translate(${fault.x} ${height - BOTTOM + 5})`);
-  bar.select("rect").attr("width", (fault) => fault.width).attr("y", 0);
+  bar
+    .select("rect")
+    .attr("width", (fault) => fault.width)
+    .attr("y", 0);
   let end = -Infinity;
   bar.select("text").text((fault) => {
     if (fault.x < end) return "";

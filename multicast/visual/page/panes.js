@@ -14,8 +14,13 @@ export function splitter(container, { property, label, horizontal, grows, least,
     store(property, size);
   };
   const bar = h("div", {
-    class: `splitter ${horizontal ? "horizontal" : "vertical"}`, role: "separator", tabindex: 0, "aria-label": label, "aria-orientation": horizontal ? "horizontal" : "vertical",
-    "aria-valuemin": least, "aria-valuemax": Math.round(most()),
+    class: `splitter ${horizontal ? "horizontal" : "vertical"}`,
+    role: "separator",
+    tabindex: 0,
+    "aria-label": label,
+    "aria-orientation": horizontal ? "horizontal" : "vertical",
+    "aria-valuemin": least,
+    "aria-valuemax": Math.round(most()),
     onpointerdown: (event) => {
       bar.setPointerCapture(event.pointerId);
       const from = horizontal ? event.clientY : event.clientX;

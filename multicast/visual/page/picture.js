@@ -6,7 +6,15 @@ import { s } from "./dom.js";
 const LINES = ["fill", "stroke", "stroke-width", "stroke-linejoin", "stroke-dasharray", "opacity", "visibility"];
 const LETTERS = ["font-family", "font-size", "font-weight", "text-anchor", "paint-order"];
 const PROPERTIES = { g: ["opacity"], svg: [], text: [...LINES, ...LETTERS] };
-const INITIAL = { stroke: "none", "stroke-linejoin": "miter", "stroke-dasharray": "none", opacity: "1", "text-anchor": "start", "paint-order": "normal", visibility: "visible" };
+const INITIAL = {
+  stroke: "none",
+  "stroke-linejoin": "miter",
+  "stroke-dasharray": "none",
+  opacity: "1",
+  "text-anchor": "start",
+  "paint-order": "normal",
+  visibility: "visible",
+};
 
 /** The text of the file. */
 export function picture(svg, title) {
@@ -28,7 +36,9 @@ function plain(element) {
     if (value && value !== INITIAL[name] && !idle) copy.setAttribute(name, value);
   }
   for (const name of ["class", "tabindex", "role", "aria-label", "data-line"]) copy.removeAttribute(name);
-  const children = [...element.childNodes].filter((child) => !child.classList?.contains("hit") && (!child.style || getComputedStyle(child).display !== "none"));
+  const children = [...element.childNodes].filter(
+    (child) => !child.classList?.contains("hit") && (!child.style || getComputedStyle(child).display !== "none"),
+  );
   copy.append(...children.map((child) => (child.nodeType === Node.ELEMENT_NODE ? plain(child) : child.cloneNode())));
   return copy;
 }

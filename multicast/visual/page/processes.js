@@ -17,7 +17,15 @@ export function drawProcesses(pane, app, on) {
     now: recording.state(process, step),
     before: step ? recording.state(process, step - 1) : null,
   }));
-  show(pane, attributes(app, rows, on), messages(app, rows.find((row) => row.process === app.process), on));
+  show(
+    pane,
+    attributes(app, rows, on),
+    messages(
+      app,
+      rows.find((row) => row.process === app.process),
+      on,
+    ),
+  );
 }
 
 // -- attributes --------------------------------------------------------------------------------------------------------
@@ -26,23 +34,63 @@ function attributes(app, rows, on) {
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.now)))].filter(
     (name) => name !== "messages" && rows.every((row) => !isObject(row.now[name])),
   );
-  const head = h("tr", {}, h("th", { scope: "col" }, "process"), names.map((name) => h("th", { scope: "col" }, name.replaceAll("_", " "))));
-  return h("div", { class: "scroll" }, h("table", { class: "attributes" },
-    h("caption", { class: "unseen" }, "Attributes of all processes; those that the last step changed are marked"),
-    h("thead", {}, head), h("tbody", {}, rows.map((row) => attributeRow(app, row, names, on)))));
+  const head = h(
+    "tr",
+    {},
+    h("th", { scope: "col" }, "process"),
+    names.map((name) => h("th", { scope: "col" }, name.replaceAll("_", " "))),
+  );
+  return h(
+    "div",
+    { class: "scroll" },
+    h(
+      "table",
+      { class: "attributes" },
+      h("caption", { class: "unseen" }, "Attributes of all processes; those that the last step changed are marked"),
+      h("thead", {}, head),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => attributeRow(app, row, names, on)),
+      ),
+    ),
+  );
 }
 
 function attributeRow(app, row, names, on) {
   const group = app.recording.groupOf(row.process);
-  const button = h("button", {
-    class: "link", "data-key": `process-${row.process}`, "aria-pressed": String(row.process === app.process),
-    title: group === null ? "outside all groups" : `group ${group}`, onclick: () => on.choose(row.process),
-  }, processName(row.process));
-  const cells = row.status === "up" || row.status === "paused"
-    ? names.map((name) => cell(row.now[name], row.before && changed(row.before[name], row.now[name])))
-    : [h("td", { colspan: Math.max(1, names.length), class: "quiet" }, row.status === "down" ? "down: what it kept is on its disk" : "not started")];
-  const classes = [row.process === app.process ? "chosen" : "", row.status, firstOfGroup(app.recording, row.process) ? "first" : ""];
-  return h("tr", { class: classes.join(" ") }, h("th", { scope: "row" }, button, row.status === "paused" ? " ‖" : ""), cells);
+  const button = h(
+    "button",
+    {
+      class: "link",
+      "data-key": `process-${row.process}`,
+      "aria-pressed": String(row.process === app.process),
+      title: group === null ? "outside all groups" : `group ${group}`,
+      onclick: () => on.choose(row.process),
+    },
+    processName(row.process),
+  );
+  const cells =
+    row.status === "up" || row.status === "paused"
+      ? names.map((name) => cell(row.now[name], row.before && changed(row.before[name], row.now[name])))
+      : [
+          h(
+            "td",
+            { colspan: Math.max(1, names.length), class: "quiet" },
+            row.status === "down" ? "down: what it kept is on its disk" : "not started",
+          ),
+        ];
+  const classes = [
+    row.process === app.process ? "chosen" : "",
+    row.status,
+    firstOfGroup(app.recording, row.process) ? "first" : "",
+  ];
+  return h(
+    "tr",
+    { class: classes.join(" ") },
+    h("th", { scope: "row" }, button, row.status === "paused" ? " ‖" : ""),
+    cells,
+  );
 }
 
 function firstOfGroup(recording, process) {
@@ -68,7 +116,10 @@ export function queue(inside) {
   const all = Object.entries(inside ?? {}).map(([name, message]) => ({ name, message }));
   const place = ({ message }) => message.final ?? message.local ?? null;
   all.sort((a, b) => compare(place(a), place(b)));
-  return { waiting: all.filter(({ message }) => message.phase !== "delivered"), delivered: all.filter(({ message }) => message.phase === "delivered") };
+  return {
+    waiting: all.filter(({ message }) => message.phase !== "delivered"),
+    delivered: all.filter(({ message }) => message.phase === "delivered"),
+  };
 }
 
 function compare(a, b) {
@@ -79,11 +130,20 @@ function compare(a, b) {
 function messages(app, row, on) {
   if (!row) return null;
   const { waiting, delivered } = queue(row.now.messages);
-  const title = h("h3", {}, `Messages at ${processName(row.process)}`, h("span", { class: "quiet" }, " in the order of its queue"));
+  const title = h(
+    "h3",
+    {},
+    `Messages at ${processName(row.process)}`,
+    h("span", { class: "quiet" }, " in the order of its queue"),
+  );
   const rest = details(row);
   if (!waiting.length && !delivered.length) {
     const begun = [...app.recording.multicasts.values()].some((one) => one.line && one.line.s <= app.step);
-    return [title, h("p", { class: "empty" }, begun ? "None: it knows of none that is not delivered and settled." : "None yet."), rest];
+    return [
+      title,
+      h("p", { class: "empty" }, begun ? "None: it knows of none that is not delivered and settled." : "None yet."),
+      rest,
+    ];
   }
   const extra = [...new Set([...waiting, ...delivered].flatMap(({ message }) => Object.keys(message)))].filter(
     (name) => !COLUMNS.includes(name) && name !== "blocked_by" && name !== "why",
@@ -97,8 +157,24 @@ function messages(app, row, on) {
   const earlier = delivered.length - DELIVERED_SHOWN;
   return [
     title,
-    h("div", { class: "scroll" }, h("table", { class: "messages" },
-      h("thead", {}, h("tr", {}, ["", "message", ...columns].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, body))),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "messages" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["", "message", ...columns].map((name) => h("th", { scope: "col" }, name)),
+          ),
+        ),
+        h("tbody", {}, body),
+      ),
+    ),
     more > 0 && h("p", { class: "quiet" }, `… and ${more} more that wait`),
     earlier > 0 && h("p", { class: "quiet" }, `… and ${earlier} delivered before`),
     rest,
@@ -110,15 +186,36 @@ function messageRows(app, row, { name, message }, columns, number, on) {
   const cells = columns.map((column) => {
     const isNew = row.before && changed(before?.[column], message[column]);
     return column === "stamps" && message.stamps
-      ? h("td", { class: isNew ? "new" : null }, Object.entries(message.stamps).map(([group, at]) => h("div", {}, `g${group}: ${value(at)}`)))
+      ? h(
+          "td",
+          { class: isNew ? "new" : null },
+          Object.entries(message.stamps).map(([group, at]) => h("div", {}, `g${group}: ${value(at)}`)),
+        )
       : cell(message[column], isNew);
   });
-  const main = h("tr", { class: `${number === null ? "done" : ""}${name === app.highlight ? " chosen" : ""}` },
-    h("td", { class: "place" }, number === null ? "✓" : String(number)), h("td", {}, chip(app.recording, name, on.highlight)), cells);
+  const main = h(
+    "tr",
+    { class: `${number === null ? "done" : ""}${name === app.highlight ? " chosen" : ""}` },
+    h("td", { class: "place" }, number === null ? "✓" : String(number)),
+    h("td", {}, chip(app.recording, name, on.highlight)),
+    cells,
+  );
   const why = reasons(message);
   if (!why.length) return [main];
   const isNew = row.before && changed(before?.blocked_by, message.blocked_by);
-  return [main, h("tr", { class: "why" }, h("td"), h("td", { colspan: columns.length + 1, class: isNew ? "new" : null }, why.map((text) => h("div", {}, text))))];
+  return [
+    main,
+    h(
+      "tr",
+      { class: "why" },
+      h("td"),
+      h(
+        "td",
+        { colspan: columns.length + 1, class: isNew ? "new" : null },
+        why.map((text) => h("div", {}, text)),
+      ),
+    ),
+  ];
 }
 
 /** Why a message waits: the sentence that came with it, or one for each obstacle. */
@@ -129,8 +226,23 @@ function reasons(message) {
 
 /** Attributes that are tables themselves. */
 function details(row) {
-  const found = Object.entries(row.now).filter(([name, data]) => name !== "messages" && isObject(data) && Object.keys(data).length > 0);
+  const found = Object.entries(row.now).filter(
+    ([name, data]) => name !== "messages" && isObject(data) && Object.keys(data).length > 0,
+  );
   if (!found.length) return null;
-  return found.map(([name, data]) => h("dl", { class: "details" }, h("dt", {}, name.replaceAll("_", " ")),
-    Object.entries(data).map(([key, item]) => h("dd", { class: row.before && changed(row.before[name]?.[key], item) ? "new" : null }, h("b", {}, key), ` ${shortened(value(item), 200)}`))));
+  return found.map(([name, data]) =>
+    h(
+      "dl",
+      { class: "details" },
+      h("dt", {}, name.replaceAll("_", " ")),
+      Object.entries(data).map(([key, item]) =>
+        h(
+          "dd",
+          { class: row.before && changed(row.before[name]?.[key], item) ? "new" : null },
+          h("b", {}, key),
+          ` ${shortened(value(item), 200)}`,
+        ),
+      ),
+    ),
+  );
 }

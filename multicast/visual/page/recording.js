@@ -9,7 +9,9 @@ export class Recording {
     Object.assign(this, { header, lines, handlers, steps, complete });
     const outside = new Set((header.senders ?? []).map(String));
     readClocksFrom(header.epoch_us);
-    this.groups = Object.entries(header.groups ?? {}).filter(([name]) => !outside.has(name)).map(([name, members]) => ({ name, members }));
+    this.groups = Object.entries(header.groups ?? {})
+      .filter(([name]) => !outside.has(name))
+      .map(([name, members]) => ({ name, members }));
     this.processes = this.findProcesses();
     this.states = new States(lines);
     this.firstLines = firstLines(lines, steps);
@@ -32,7 +34,11 @@ export class Recording {
   grown({ from, lines, steps, violations = [], handlers = {} }) {
     const kept = this.lines.filter((line) => line.s < from);
     return new Recording({
-      header: this.header, lines: [...kept, ...lines], steps, violations, complete: false,
+      header: this.header,
+      lines: [...kept, ...lines],
+      steps,
+      violations,
+      complete: false,
       handlers: { ...this.handlers, ...handlers },
     });
   }
@@ -57,7 +63,8 @@ export class Recording {
     else if (event === "arrival") this.readArrival(line, index);
     else if (event === "delivery") this.readDelivery(line, index);
     else if (event === "violation") this.violations.push(this.violation(line, index));
-    if (["life", "crash", "pause", "resume", "flush", "reset"].includes(event)) this.events.push({ kind: event, line, index });
+    if (["life", "crash", "pause", "resume", "flush", "reset"].includes(event))
+      this.events.push({ kind: event, line, index });
     if (["life", "crash", "pause", "resume"].includes(event)) this.lives.get(process)?.push({ index, event });
     if (["fault", "heal", "cut", "mend"].includes(event)) this.events.push({ kind: event, line, index });
     if (line.changed?.role !== undefined) this.readRole(line, index);
@@ -78,7 +85,15 @@ export class Recording {
 
   readLeave(line, index) {
     for (const to of line.to) {
-      const arrow = { leave: line, arrival: null, index, from: line.process, to, about: line.about ?? [], key: `${line.n} ${to}` };
+      const arrow = {
+        leave: line,
+        arrival: null,
+        index,
+        from: line.process,
+        to,
+        about: line.about ?? [],
+        key: `${line.n} ${to}`,
+      };
       this.arrows.push(arrow);
       for (const name of arrow.about) this.multicastOf(name).arrows.push(arrow);
       this.underWay.set(arrow.key, arrow);
@@ -96,7 +111,9 @@ export class Recording {
    *  or which only greet at the start. */
   findTypes() {
     for (const arrow of this.arrows) {
-      arrow.quiet = Boolean(arrow.leave.housekeeping || (arrow.leave.channel && (!arrow.arrival || arrow.leave.s === 0)));
+      arrow.quiet = Boolean(
+        arrow.leave.housekeeping || (arrow.leave.channel && (!arrow.arrival || arrow.leave.s === 0)),
+      );
       if (!arrow.quiet && !this.types.includes(arrow.leave.type)) this.types.push(arrow.leave.type);
     }
   }
@@ -115,8 +132,12 @@ export class Recording {
   }
 
   violation({ checker, text, s, n, witnesses }, index) {
-    const shown = text.replace(/[0-9a-f]{32}/g, (id) => this.names.get(id) ?? `…${id.slice(-4)}`)
-      .replace(/\b(at|after|timestamp) ([0-9a-f]+)-([0-9a-f]+)\b/g, (_, word, time, other) => `${word} ${value([parseInt(time, 16), parseInt(other, 16)])}`);
+    const shown = text
+      .replace(/[0-9a-f]{32}/g, (id) => this.names.get(id) ?? `…${id.slice(-4)}`)
+      .replace(
+        /\b(at|after|timestamp) ([0-9a-f]+)-([0-9a-f]+)\b/g,
+        (_, word, time, other) => `${word} ${value([parseInt(time, 16), parseInt(other, 16)])}`,
+      );
     const messages = new Set(shown.match(/\bm\d+\b/g) ?? []);
     const processes = new Set([...shown.matchAll(/\bprocess (\d+)/g)].map((found) => Number(found[1])));
     for (const { process, message } of witnesses ?? []) {
@@ -162,7 +183,10 @@ export class Recording {
   /** What a process has delivered by step k, in its order. A later life may deliver again from its journal. */
   delivered(process, k) {
     const all = this.deliveries.get(process) ?? [];
-    return all.slice(0, countUpTo(all, this.lastLine(k), (delivery) => delivery.index));
+    return all.slice(
+      0,
+      countUpTo(all, this.lastLine(k), (delivery) => delivery.index),
+    );
   }
 
   /** The time of step k, in microseconds from the beginning. */

@@ -7,17 +7,34 @@ export function drawScenarios(pane, app, on) {
   const { scenarios = [] } = app.catalogue ?? {};
   const items = scenarios.map((scenario) => {
     const current = scenario.id === app.scenario;
-    const opener = h("button", { class: "scenario", "data-key": `scenario-${scenario.id}`, "aria-current": current ? "true" : null, onclick: () => on.scenario(scenario.id) },
-      h("span", { class: "number", "aria-hidden": "true" }, place(scenario, scenarios)), h("span", {}, scenario.title));
+    const opener = h(
+      "button",
+      {
+        class: "scenario",
+        "data-key": `scenario-${scenario.id}`,
+        "aria-current": current ? "true" : null,
+        onclick: () => on.scenario(scenario.id),
+      },
+      h("span", { class: "number", "aria-hidden": "true" }, place(scenario, scenarios)),
+      h("span", {}, scenario.title),
+    );
     const rest = current
-      ? [h("p", {}, scenario.text), part("Look at", scenario.watch), app.step >= app.recording.steps && part("What you should have understood", scenario.learned)]
+      ? [
+          h("p", {}, scenario.text),
+          part("Look at", scenario.watch),
+          app.step >= app.recording.steps && part("What you should have understood", scenario.learned),
+        ]
       : [h("p", { class: "short" }, scenario.text)];
     return h("li", { class: current ? "current" : null }, opener, rest);
   });
   const shown = pane.dataset.scenario;
-  show(pane, h("h2", {}, "Scenarios"), items.length
-    ? h("ol", { class: "scenarios" }, items)
-    : h("p", { class: "empty" }, "This server has no scenarios. Choose “New world” to set one up."));
+  show(
+    pane,
+    h("h2", {}, "Scenarios"),
+    items.length
+      ? h("ol", { class: "scenarios" }, items)
+      : h("p", { class: "empty" }, "This server has no scenarios. Choose “New world” to set one up."),
+  );
   pane.dataset.scenario = app.scenario ?? "";
   if (shown !== pane.dataset.scenario) pane.querySelector(".current")?.scrollIntoView({ block: "nearest" });
 }

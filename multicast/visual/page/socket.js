@@ -17,7 +17,9 @@ export class Connection {
   }
 
   connect() {
-    const socket = (this.socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`));
+    const socket = (this.socket = new WebSocket(
+      `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
+    ));
     socket.onmessage = (event) => this.receive(JSON.parse(event.data));
     return new Promise((resolve, reject) => {
       socket.onopen = () => resolve();
@@ -31,7 +33,8 @@ export class Connection {
   close(socket) {
     if (socket !== this.socket) return;
     this.socket = null;
-    for (const { reject } of this.waiting.values()) reject(new Problem("The connection was lost before the answer came."));
+    for (const { reject } of this.waiting.values())
+      reject(new Problem("The connection was lost before the answer came."));
     this.waiting.clear();
     this.lost(this.farewell ?? "The connection to the server is lost.");
     this.farewell = null;

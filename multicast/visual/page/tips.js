@@ -17,8 +17,11 @@ function at(recording, line) {
 function ofArrow(recording, { leave, arrival, from, to }) {
   const about = leave.about?.length ? ` of ${shortened(list(leave.about), 60)}` : "";
   const title = `${leave.type}${about}: ${processName(from)} → ${processName(to)}`;
-  const took = arrival && `under way for ${duration(arrival.t - leave.t, recording.deltaUs)}, arrives in step ${arrival.s}`;
-  const inside = fields(arrival?.message).slice(0, 8).map(([name, data]) => [h("dt", {}, name), h("dd", {}, shortened(value(data), 70))]);
+  const took =
+    arrival && `under way for ${duration(arrival.t - leave.t, recording.deltaUs)}, arrives in step ${arrival.s}`;
+  const inside = fields(arrival?.message)
+    .slice(0, 8)
+    .map(([name, data]) => [h("dt", {}, name), h("dd", {}, shortened(value(data), 70))]);
   return [
     h("b", {}, title),
     h("p", {}, `left in step ${leave.s}, at ${duration(leave.t, recording.deltaUs)}; ${took ?? "it has not arrived"}`),

@@ -38,7 +38,8 @@ export function value(data) {
   if (typeof data === "string") return data.replace(/\b\d{15,}\b/g, (digits) => ofNumber(Number(digits)));
   if (typeof data === "number") return ofNumber(data);
   if (Array.isArray(data)) {
-    if (data.length === 2 && data.every((item) => typeof item === "number")) return `(${data.map(ofNumber).join(", ")})`;
+    if (data.length === 2 && data.every((item) => typeof item === "number"))
+      return `(${data.map(ofNumber).join(", ")})`;
     return data.length ? `[${data.map(value).join(", ")}]` : "none";
   }
   const items = Object.entries(data).map(([key, item]) => `${key}: ${value(item)}`);
@@ -88,7 +89,7 @@ const SENTENCES = {
   heal: () => "No faults any more: from here on everything has to finish.",
   fault: (line) => {
     const who = line.processes?.length ? ` at ${list(line.processes.map(processName))}` : "";
-    return `A fault ${line.begins ? "begins" : "ends"}: ${line.kind.replaceAll("_", " ")}${who}.`;
+    return `A fault ${line.begins ? "begins" : "ends"}: ${String(line.kind ?? "unknown").replaceAll("_", " ")}${who}.`;
   },
   submit: (line) => {
     const groups = (line.groups ?? []).map(String);
@@ -103,7 +104,8 @@ const SENTENCES = {
   timer: (line) => `A timer of process ${line.process} expires.`,
   "batch end": (line) => `Process ${line.process} has handled everything that came together.`,
   reset: (line) => `Process ${line.process} sees a new connection to process ${line.peer}.`,
-  install: (line) => `Process ${line.process} takes over ${line.message} at position ${line.position} from another journal.`,
+  install: (line) =>
+    `Process ${line.process} takes over ${line.message} at position ${line.position} from another journal.`,
   stable: (line) => `At process ${line.process} everything up to position ${line.position} is applied for good.`,
   leave: (line) => `${line.type} leaves process ${line.process} for ${list(line.to.map(processName))}.`,
   delivery: (line) =>
@@ -119,7 +121,9 @@ const SENTENCES = {
 /** One line as a sentence. */
 export function sentence(line) {
   if (line.text && line.event !== "violation") return line.text;
-  return SENTENCES[line.event]?.(line) ?? `${line.event}${line.process === undefined ? "" : ` at process ${line.process}`}.`;
+  return (
+    SENTENCES[line.event]?.(line) ?? `${line.event}${line.process === undefined ? "" : ` at process ${line.process}`}.`
+  );
 }
 
 /** A whole step: its first line, which is its cause; a start with nothing before it says where one is. */
