@@ -55,7 +55,7 @@ def test_every_protocol_has_a_page(name: str) -> None:
 
 
 def test_there_is_no_page_without_a_protocol() -> None:
-    others = {Path(pages.COMPARISON).stem, "clocks", "overload"}
+    others = {Path(pages.COMPARISON).stem, "clocks", "overload", "visual"}
     assert {page.stem for page in PAGES} == {*registry.names(), *others}
 
 
