@@ -180,10 +180,12 @@ class Engine:
         """Whether nothing waits for `run`, neither an input nor a message that may leave."""
         return not self._inputs and not self._batch.sends
 
-    def receive(self, peer: ProcessId, data: bytes) -> None:
-        """An encoded message of a peer arrived, new and in order. PeerError: close that link."""
+    def receive(self, peer: ProcessId, data: bytes) -> bool:
+        """An encoded message of a peer arrived, new and in order. PeerError: close that link. Returns whether that is a
+        reason to `run`; else it has time."""
         channel, message = self.codec.decode(data)
         self._inputs.append((_MESSAGE, peer, channel, message))
+        return not self.protocol.can_wait(message)
 
     def submit(self, message: AppMessage) -> None:
         """multicast(m). A refusal reaches `Application.on_refused`."""

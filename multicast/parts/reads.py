@@ -96,7 +96,8 @@ class LeaderReads:
         self._rounds: deque[_Round] = deque()
         self._number = 0
         self.handlers: dict[type, Handler] = {
-            Confirm: Handler(self._on_confirm, own_group=True), Confirmed: Handler(self._on_confirmed, own_group=True),
+            Confirm: Handler(self._on_confirm, own_group=True),
+            Confirmed: Handler(self._on_confirmed, own_group=True, can_wait=self._is_late),
         }  # fmt: skip
         deadlines.add("reads", self._repeat)
 
@@ -142,6 +143,10 @@ class LeaderReads:
             if asked.number <= confirmed.number:
                 asked.members.add(sender)
         self._answer(out)
+
+    def _is_late(self, confirmed: Confirmed) -> bool:
+        """Whether a quorum had confirmed those rounds without it."""
+        return not self._rounds or confirmed.number < self._rounds[0].number
 
     def _answer(self, out: Outbox) -> None:
         """What a quorum has confirmed."""

@@ -210,7 +210,8 @@ class WhiteBox(MulticastProtocol):
         self.handlers = {
             **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers, **self._reads.handlers,
             Multicast: Handler(self._on_multicast), Accept: Handler(self._on_accept),
-            AcceptAck: Handler(self._on_accept_ack), Deliver: Handler(self._on_deliver, own_group=True),
+            AcceptAck: Handler(self._on_accept_ack, can_wait=self._changes_nothing),
+            Deliver: Handler(self._on_deliver, own_group=True),
             Stamps: Handler(self._on_stamps), Known: Handler(self._on_known), Stable: Handler(self._on_stable),
             Returned: Handler(self._on_returned, own_group=True),
         }  # fmt: skip
@@ -382,6 +383,11 @@ class WhiteBox(MulticastProtocol):
                 committed = True
         if committed:
             self._deliver_ready(out)
+
+    def _changes_nothing(self, ack: AcceptAck) -> bool:
+        """Whether all that it acknowledges is committed, or waits for this leader's own acknowledgement anyway."""
+        entries = [entry for message_id in ack.ids if (entry := self.entries.get(message_id)) is not None]
+        return not any(e.phase != COMMITTED and self.self_id in e.acks.get(ack.ballots, ()) for e in entries)
 
     def _deliver_ready(self, out: Outbox) -> None:
         """Lines 21-23."""

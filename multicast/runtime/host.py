@@ -1,10 +1,11 @@
 """The live host of one process: an engine on an asyncio loop, its journal, its links over TCP.
 
 Theory of operation. Whatever arrives (frames, requests, timers, flushes) becomes an input of the engine and schedules
-one run at the loop's next turn; all inputs that are there by then make one batch. After the run: journal bytes go to
-the writer, and messages that may leave go to their links, which write once each. If one of the messages waits for the
-disk, the writer flushes at the loop's next turn, itself or by its thread; then that message leaves, and frames of peers
-are acknowledged up to there. While its thread flushes, the loop computes further batches.
+one run at the loop's next turn; all inputs that are there by then make one batch. What has time (a message of which
+nothing would come now; the news of what is stable) waits for such a run, SOON_US at most. After the run: journal bytes
+go to the writer, and messages that may leave go to their links, which write once each. If one of the messages waits for
+the disk, the writer flushes at the loop's next turn, itself or by its thread; then that message leaves, and frames of
+peers are acknowledged up to there. While its thread flushes, the loop computes further batches.
 
 A failure of the disk or a bug of ours stops the host: `failed` is set, nothing that waited is released, and the owner
 ends the process. A failure of a peer costs that peer its link.
@@ -41,8 +42,8 @@ CHECKPOINT_PAUSE_SECONDS = 0.0005
 """A checkpoint is made in another thread, which lets the loop go on every few hundred records."""
 CHECKPOINT_AGAIN_BYTES = 1024 * 1024
 """So much later in the journal one is tried again for which there was no room."""
-STABLE_AFTER_US = 20_000
-"""The protocol hears so long after a flush what is stable, if nothing makes it run before."""
+SOON_US = 20_000
+"""What has time is processed after so long if nothing else happens before."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
 """Journal bytes that wait for the disk; beyond, nothing is read from peers and no request is taken."""
 
@@ -101,10 +102,9 @@ class Host:
             cluster=cluster,
             incarnation=self.engine.incarnation,
             fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced),
-            receive=self.engine.receive,
+            receive=self._receive,
             reset=self._reset,
             connected=self._connected,
-            wake=self._schedule,
             fail=self._fail,
         )
         self._loop: asyncio.AbstractEventLoop
@@ -277,6 +277,12 @@ class Host:
         if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
             raise Overloaded("the disk does not keep up")
 
+    def _receive(self, peer: ProcessId, data: bytes) -> None:
+        if self.engine.receive(peer, data):
+            self._schedule()
+        else:
+            self._run_soon()
+
     def _reset(self, peer: ProcessId) -> None:
         if self._state == "running":
             self.engine.peer_reset(peer)
@@ -292,6 +298,12 @@ class Host:
         if not self._scheduled and self._state == "running":
             self._scheduled = True
             self._loop.call_soon(self._turn)
+
+    def _run_soon(self) -> None:
+        soon = self.now() + SOON_US
+        if self._state == "running" and (self._wake_at is None or soon < self._wake_at):
+            self._wake_at = soon
+            self._set_timer()
 
     def _turn(self) -> None:
         if self._scheduled:
@@ -367,10 +379,8 @@ class Host:
         self._told_of_progress()
         if not self.engine.idle:
             self._schedule()
-        elif self._state == "running":  # the protocol has to hear what is stable: with the next run, or soon
-            soon = self.now() + STABLE_AFTER_US
-            self._wake_at = soon if self._wake_at is None else min(self._wake_at, soon)
-            self._set_timer()
+        else:
+            self._run_soon()  # the protocol has to hear what is stable
 
     def _tell_clock(self) -> None:
         """In the log: the wall clock is off, or no longer."""

@@ -198,15 +198,13 @@ class Connection(asyncio.Protocol):
         if at < size:
             self._buffer = bytearray(view[at:])
             self._needed = needed
-        if at:
-            self._listener.wake()
 
 
 class Listener:
     """The port of this process, and the connections that come in there. incoming: peer -> its link.
 
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
-    heard(peer): it has dialled this process. wake(): there are inputs to process. fail(error): our own bug.
+    heard(peer): it has dialled this process. fail(error): our own bug.
     paused: nothing is read.
     """
 
@@ -219,14 +217,12 @@ class Listener:
         receive: Callable[[ProcessId, Any], None],
         reset: Callable[[ProcessId], None],
         heard: Callable[[ProcessId], None],
-        wake: Callable[[], None],
         fail: Callable[[BaseException], None],
         troubles: Troubles,
     ):
         self.identity = identity
         self.incoming = incoming
         self.receive = receive
-        self.wake = wake
         self.fail = fail
         self.troubles = troubles
         self.connections: set[Connection] = set()

@@ -33,7 +33,7 @@ class Links:
 
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
     connected(peer, up): there is a connection to this peer, or none.
-    wake(): there are inputs to process. fail(error): our own bug, or a peer knows that this disk is not the one it was.
+    fail(error): our own bug, or a peer knows that this disk is not the one it was.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class Links:
         receive: Callable[[ProcessId, Any], None],
         reset: Callable[[ProcessId], None],
         connected: Callable[[ProcessId, bool], None],
-        wake: Callable[[], None],
         fail: Callable[[BaseException], None],
     ):
         peers = [p for p in addresses if p != self_id]
@@ -60,7 +59,7 @@ class Links:
         self.incoming = {p: Incoming(p) for p in peers}
         self.listener = Listener(
             identity, addresses[self_id], self.incoming,
-            receive=receive, reset=reset, heard=self._heard, wake=wake, fail=fail, troubles=self._troubles,
+            receive=receive, reset=reset, heard=self._heard, fail=fail, troubles=self._troubles,
         )  # fmt: skip
         self._dialling: list[asyncio.Task[None]] = []
         self._ack_timer: asyncio.TimerHandle | None = None

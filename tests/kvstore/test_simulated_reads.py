@@ -10,6 +10,10 @@ from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute
 from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.simulated.runner import Settings, run_seed
+from multicast.parts.reads import Confirmed
+from multicast.protocol import Outbox
+from multicast.protocols.white_box import AcceptAck, WhiteBox
 from multicast.types import ProcessId, new_message_id
 
 READ = Transaction(success=(Get(b"a"),))
@@ -59,3 +63,37 @@ def test_a_leader_that_has_died_has_not_answered_and_the_next_one_does() -> None
     cluster.world.run_for(10_000_000)
     leader = next(pid for pid in (1, 2) if cluster.world.node(pid).protocol.role() == "leader")
     assert asked(cluster, leader, Execute(NO_ID, READ)).position >= 1
+
+
+class Watched(WhiteBox):
+    """It tells of messages that can wait, and of those of which something came all the same."""
+
+    waited: dict[type, int]
+    harmful: list[str]
+
+    def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        waits = sender != self.self_id and self.can_wait(message)
+        before = effects(out)
+        super().on_message(sender, message, now, out)
+        if waits:
+            self.waited[type(message)] = self.waited.get(type(message), 0) + 1
+            if effects(out) != before:
+                self.harmful.append(type(message).__name__)
+
+
+class Careless(Watched):
+    def _changes_nothing(self, ack: AcceptAck) -> bool:
+        return True
+
+
+def effects(out: Outbox) -> list[int]:
+    return [len(getattr(out, name)) for name in Outbox.__slots__ if name != "asks"]
+
+
+@pytest.mark.parametrize(("protocol", "harmless"), [(Watched, True), (Careless, False)])
+def test_nothing_comes_of_a_message_that_can_wait(protocol: type[Watched], harmless: bool) -> None:
+    protocol.waited, protocol.harmful = {}, []
+    for seed in range(2):
+        run_seed(Settings(protocol="white_box", size="small", seconds=1.0), seed, protocol=protocol)
+    assert {AcceptAck, Confirmed} <= protocol.waited.keys()
+    assert (not protocol.harmful) == harmless

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from multicast import records, wire
 from multicast.engine import Batch, Engine
-from multicast.protocol import ApplicationOutbox, Options, Outbox, PeerError, Saved
+from multicast.protocol import ApplicationOutbox, Handler, Options, Outbox, PeerError, Saved
 from multicast.records import JournalError, decode_body, scan
 from multicast.types import AppMessage, Topology, new_message_id
 from tests.multicast.scripted import Keeper, Memo, Note, Order, Scripted, changes
@@ -323,6 +323,14 @@ def test_a_batch_is_written_as_one_with_its_end_last(bench: Bench) -> None:
 def test_a_batch_without_effects_writes_nothing(bench: Bench) -> None:
     batch = bench.receive(1, Note("hello"))
     assert (batch.journal, batch.sends) == (b"", [])
+
+
+def test_what_can_wait_is_no_reason_to_run_and_comes_in_its_turn(bench: Bench) -> None:
+    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: note.text == "later")
+    encoded = [bench.engine.codec.encode(wire.PROTOCOL, Note(text)) for text in ("now", "later", "last")]
+    assert [bench.engine.receive(1, data) for data in encoded] == [True, False, True]
+    bench.run()
+    assert bench.protocol.heard == [(1, "now"), (1, "later"), (1, "last")]
 
 
 def test_the_next_wake_up_is_told(bench: Bench) -> None:

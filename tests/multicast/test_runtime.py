@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from multicast import checkpoint, wire
 from multicast.journal import Journal
-from multicast.protocol import Overloaded
+from multicast.protocol import Handler, Overloaded
 from multicast.records import Completed, Delivered, JournalError
 from multicast.runtime import DirectoryInUse, FileDisk, HostStopped, local_host
 from multicast.runtime import host as host_module
@@ -220,6 +220,17 @@ async def test_the_protocol_hears_what_is_stable_although_nothing_else_happens(c
     await cluster.start()
     await cluster.multicast(0, b"m")
     await eventually(lambda: 1 in cluster.scripted(0).stable)
+    await cluster.stop()
+
+
+async def test_what_can_wait_is_processed_although_nothing_else_happens(clusters: Any) -> None:
+    cluster = clusters(TWO)
+    await cluster.start()
+    await cluster.connected()
+    cluster.scripted(0).handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: True)
+    cluster.scripted(1).script = lambda out: out.send((0,), Note("later"))
+    cluster.hosts[1].submit(AppMessage(bytes(16), (), b"", 1))
+    await eventually(lambda: cluster.scripted(0).heard == [(1, "later")])
     await cluster.stop()
 
 

@@ -50,16 +50,12 @@ class Ears:
     def __init__(self) -> None:
         self.frames: list[tuple[int, bytes]] = []
         self.resets: list[int] = []
-        self.wakes = 0
         self.links = Links(
             self_id=0, addresses={0: ("127.0.0.1", 1), 1: ("127.0.0.1", 2)}, cluster=CLUSTER, incarnation=9,
             fence=Fence(7, lambda: 100),
             receive=lambda peer, data: self.frames.append((peer, bytes(data))), reset=self.resets.append,
-            connected=lambda peer, up: None, wake=self.wake, fail=self.fail,
+            connected=lambda peer, up: None, fail=self.fail,
         )
-
-    def wake(self) -> None:
-        self.wakes += 1
 
     def fail(self, error: BaseException) -> None:
         raise error

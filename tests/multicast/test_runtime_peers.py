@@ -174,9 +174,9 @@ async def test_a_peer_that_does_not_read_holds_up_nobody_else_and_is_dropped(clu
     deaf.close()
     await deaf.wait_closed()
     await cluster.start(2)
-    await cluster.connected()
+    await eventually(lambda: len(cluster.payloads(2)) == 120, "fed from a journal")
     await cluster.multicast(0, b"more")
-    await eventually(lambda: cluster.payloads(2) == cluster.payloads(0), "fed from a journal")
+    await eventually(lambda: cluster.payloads(2) == cluster.payloads(0))
     await cluster.stop()
 
 
