@@ -181,8 +181,7 @@ class Engine:
         return not self._inputs and not self._batch.sends
 
     def receive(self, peer: ProcessId, data: bytes) -> bool:
-        """An encoded message of a peer arrived, new and in order. PeerError: close that link. Returns whether that is a
-        reason to `run`; else it has time."""
+        """An encoded message of a peer, new and in order: whether to `run` for it. PeerError: close the link."""
         channel, message = self.codec.decode(data)
         self._inputs.append((_MESSAGE, peer, channel, message))
         return not self.protocol.can_wait(message)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multicast.parts.reads import REPEATED_MAX
+from multicast.parts.reads import REPEATED_MAX, Confirm, Confirmed
 from multicast.protocols.white_box import WhiteBox
-from multicast.types import Topology
+from multicast.types import Ballot, Topology
 from tests.multicast.lockstep import Lockstep
 from tests.planted.reads import AmnesiacConfirms, AnybodyConfirms, JoinsTheRound, NobodyAsked, TakeoverNotAwaited
 
@@ -29,6 +29,15 @@ def test_a_leader_answers_with_all_that_it_has_announced_once_a_quorum_confirms_
     assert world.fresh(0) == [2]
     world.settle()
     assert world.fresh(0) == [2]
+
+
+def test_a_confirmation_more_than_a_quorum_has_time() -> None:
+    world = cluster()
+    world.read(0)
+    world.step(0, 1)
+    assert not world.protocol(0).can_wait(Confirmed(1))
+    world.step(1, 0)
+    assert world.protocol(0).can_wait(Confirmed(1)) and not world.protocol(0).can_wait(Confirm(Ballot(1, 1), 1))
 
 
 def test_what_is_asked_in_one_batch_costs_one_round() -> None:
