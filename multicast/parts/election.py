@@ -141,6 +141,7 @@ class Election(Generic[V]):
         self.rejoin = Rejoin(self_id, members, options.retry_us, rng)
         self._voter = voter
         self._self_id = self_id
+        self._asks_first = options.ask_first
         self._heartbeat_us = options.heartbeat_us
         self._portion_bytes = options.portion_bytes
         self._position = position
@@ -426,7 +427,7 @@ class Election(Generic[V]):
         if self.state is REJOINING or (self.state is LEADER and self.highest <= self.promised):
             return None
         if self._timer.due(now):
-            if self.state is LEADER or not self.others:
+            if self.state is LEADER or not self.others or not self._asks_first:
                 self.campaign(now, out)
             else:
                 self._ask(now, out)

@@ -8,9 +8,9 @@
    and after a quiet time, on a network with known delay, probes to each group, to all of them and to some are sent,
    each twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not
    recovered: it lives on being asked, on catching up, or on retries.
-3. *Leaders stay*, in a part of the runs with faults: one who does not lead restarts, another one does not hear its
-   leader for long, connections break, the leader's disk is slow beyond every timer. None of that may cost a group its
-   leader.
+3. *Leaders stay*, in runs with faults in which candidates ask first: one who does not lead restarts, another one does
+   not hear its leader for long, connections break, the leader's disk is slow beyond every timer. None of that may cost
+   a group its leader.
 4. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
    a calm run.)
@@ -172,7 +172,7 @@ class Endings:
             if not self._settle(dead, quiet=False):
                 return
         self._judge_latency(dead)
-        if injector is not None and not dead and not world.violations and rng.random() < 0.5:
+        if injector is not None and not dead and not world.violations:
             self._keep_leaders()
         if injector is not None and not world.violations:
             self._restart_everything()
@@ -283,7 +283,8 @@ class Endings:
         members = world.topology.groups[rng.choice(list(world.topology.groups))]
         before = self._ballots()
         off = any(node.protocol.clock_off for node in world.nodes.values())
-        if off or len(members) < 3 or members[0] not in before:
+        asks_first = getattr(self._options, "ask_first", False)
+        if off or not asks_first or len(members) < 3 or members[0] not in before:
             return
         leader = max(before[p] for p in members).leader
         other, deaf = rng.sample([p for p in members if p != leader], 2)

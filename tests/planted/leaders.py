@@ -13,7 +13,7 @@ from multicast.simulation.runner import Settings
 from tests.planted import Planted
 from tests.planted.rewriting import rewrite
 
-TWO_GROUPS = Settings(profile="faults", size="small", groups=2, replicas=3)
+TWO_GROUPS = Settings(profile="faults", size="small", groups=2, replicas=3, options={"ask_first": "true"})
 
 
 @rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part="leadership")
