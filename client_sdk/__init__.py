@@ -19,7 +19,7 @@ may, elsewhere and with growing pauses, until `timeout`.
 
 Timeouts, in seconds: `timeout` (10) bounds a request with all its retries; `attempt_timeout` (2) is when an unanswered
 attempt is repeated elsewhere; connecting takes at most 1. They are arguments of the clients; each method takes its own
-`timeout`.
+`timeout`. What is unanswered after 0.3 is asked elsewhere as well, for a tenth of all requests at most (`hedging`).
 
 Exceptions. `outcome` says what became of the request. No exception but the last stands for one that was applied.
 

@@ -1,7 +1,8 @@
 """How a request is made. A write gets its id (a UUIDv7) before its first attempt and keeps it through every retry: the
 cluster applies an id once and answers every repetition with the first result, so a retry is always safe. An attempt
 goes to the best replica that `routing.Router` knows. It is repeated, elsewhere, when the connection failed, when
-nothing intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise.
+nothing intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise. If
+it is unanswered for a while, it is made at another replica as well (`hedging`); the first answer that decides counts.
 When `timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
 `OutcomeUnknown`. What an earlier, unanswered attempt did is decided only by an answer that came out of the order itself
 (a result, a failed condition, an expired id), or by a refusal that every replica would give at any time. An id that the
@@ -11,6 +12,8 @@ caller brings may have been sent before.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
@@ -27,6 +30,7 @@ from client_sdk.errors import (
     TransactionFailed,
     Unavailable,
 )
+from client_sdk.hedging import Hedges
 from client_sdk.requests import Answer, Request
 from client_sdk.routing import ClusterView, Router
 from kvstore.api.codec import MalformedAnswer
@@ -63,15 +67,17 @@ def _wait(state: RetryCallState) -> float:
 
 
 class _Call:
-    """One request and what its attempts have shown so far. deadline: of the loop's clock."""
+    """One request and what its attempts have shown so far. deadline: of the loop's clock. url: who is asked, or has
+    answered."""
 
-    __slots__ = ("deadline", "maybe_sent", "request", "tried")
+    __slots__ = ("deadline", "maybe_sent", "request", "tried", "url")
 
     def __init__(self, request: Request[Any], deadline: float):
         self.request = request
         self.deadline = deadline
         self.maybe_sent = request.sent_before
         self.tried: set[str] = set()
+        self.url = ""
 
     def give_up(self, detail: str, code: str = "", status: int = 0) -> KvError:
         """The exception for a call that ends without an answer that settles it."""
@@ -90,6 +96,7 @@ class Attempts:
         self._attempt_timeout = attempt_timeout
         self._refresh_every = refresh
         self._connections = Connections()
+        self.hedges = Hedges()
         self._refreshing: asyncio.Task[bool] | None = None
         self._refreshed_at = float("-inf")
 
@@ -98,6 +105,7 @@ class Attempts:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
+        await self.hedges.close()
         await self._connections.close()
 
     async def run(self, request: Request[T]) -> T:
@@ -133,11 +141,12 @@ class Attempts:
             raise call.give_up(f"not answered in {seconds:g} s; at last: {last}", last.code, last.status) from last
 
     async def _attempt(self, request: Request[T], call: _Call) -> T:
-        url = self._choose(request, call)
+        url = call.url = self._choose(request, call)
         try:
-            received = await self._exchange(url, call)
+            received = await self._exchange(url, call, hedged=request.only is None)
+            url = call.url
             status, fields, body = received
-            if status in request.accepts and (status != 404 or _code(body) == "not_found"):
+            if _succeeds(request, received):
                 self._router.trust(url)
                 return request.parse(Answer(status, fields.get("etag"), body))
         except NotConnected as error:
@@ -158,7 +167,25 @@ class Attempts:
         call.tried.add(url)
         return url
 
-    async def _exchange(self, url: str, call: _Call) -> Received:
+    async def _again(self, call: _Call) -> Received | None:
+        """See `Hedges`. Whatever comes of it, the request was sent twice."""
+        first, url = call.url, self._choose(call.request, call)
+        if url == first:
+            return None
+        call.maybe_sent = call.maybe_sent or call.request.message_id is not None
+        try:
+            received = await self._exchange(url, call)
+        except (OSError, TimeoutError):
+            return None
+        decides = received.status == 412 or _code(received.body) in SETTLED
+        if not decides and not _succeeds(call.request, received):
+            return None
+        if call.url == first:
+            call.url = url
+            self._router.suspect(first, asyncio.get_running_loop().time())
+        return received
+
+    async def _exchange(self, url: str, call: _Call, hedged: bool = False) -> Received:
         request = call.request
         remaining = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
         told = min(self._attempt_timeout, remaining)
@@ -166,7 +193,12 @@ class Attempts:
         told_ms = max(1, min(int(told * 1000), told_max_ms))
         fields = f"{request.fields}X-Timeout-Ms: {told_ms}\r\n"
         seconds = min(told + ANSWER_GRACE_SECONDS, remaining)
-        return await self._connections.exchange(url, request.method, request.path, fields, request.body, seconds)
+        begun = partial(self._begun, call) if hedged else None
+        exchange = self._connections.exchange
+        return await exchange(url, request.method, request.path, fields, request.body, seconds, begun)
+
+    def _begun(self, call: _Call, answer: asyncio.Future[Received], retire: Callable[[], None]) -> None:
+        self.hedges.watch(answer, retire, partial(self._again, call))
 
     def _failed(self, url: str, detail: str, code: str = "", status: int = 0, pause: float = 0.0) -> _Again:
         self._router.suspect(url, asyncio.get_running_loop().time())
@@ -237,6 +269,11 @@ class Attempts:
                 pass
             self._router.suspect(url, loop.time())
         return False
+
+
+def _succeeds(request: Request[Any], received: Received) -> bool:
+    status = received.status
+    return status in request.accepts and (status != 404 or _code(received.body) == "not_found")
 
 
 def _code(body: bytes) -> str:

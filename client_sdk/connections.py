@@ -13,6 +13,7 @@ import asyncio
 import math
 import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -196,9 +197,11 @@ class Connections:
         self._alarm_at = math.inf
 
     async def exchange(
-        self, url: str, method: str, path: str, fields: str, body: bytes | None, seconds: float
-    ) -> Received:
+        self, url: str, method: str, path: str, fields: str, body: bytes | None, seconds: float,
+        begun: Callable[[asyncio.Future[Received], Callable[[], None]], None] | None = None,
+    ) -> Received:  # fmt: skip
         """Send one request to the replica at this base URL and wait for the answer. fields: lines, each with its CRLF.
+        begun(answer, retire): it is sent; whoever has the answer from elsewhere may give it, and then calls `retire`.
 
         NotConnected, Broken, or TimeoutError after so many seconds. Cancellable; then it may have been received."""
         replica = self._replicas.get(url)
@@ -210,6 +213,8 @@ class Connections:
         exchange = _Exchange(loop.create_future(), loop.time() + seconds)
         connection = replica.connection()
         connection.send(data, exchange)
+        if begun is not None:
+            begun(exchange.answer, connection.retire)
         if exchange.deadline < self._alarm_at:
             self._set_alarm(exchange.deadline)
         try:

@@ -27,6 +27,7 @@ from client_sdk import (
     TransactionFailed,
     Unavailable,
 )
+from client_sdk.hedging import SAVED_MAX, Hedges
 from multicast.types import is_uuid7, new_message_id
 from tests.client_sdk.fake import FakeCluster
 
@@ -397,3 +398,47 @@ async def test_transact_ends_at_its_deadline_with_the_conflict() -> None:
             await store.transact(hopeless, timeout=0.5)
         assert time.monotonic() - began < 2
         assert cluster.rows[b"n"][0] == b"x"
+
+
+async def test_what_is_unanswered_is_asked_elsewhere_under_the_same_id() -> None:
+    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=60.0, attempt_timeout=50.0) as store:
+        await store.get("warm")
+        bad = cluster.leader(b"n")
+        bad.faults.append("hang_after")
+        result = await store.txn(success=[Add(b"n", 1)])
+        assert result.results[0].value == 1 and cluster.rows[b"n"][0] == b"1"
+        assert store.attempts.hedges.made == 1
+        seen = [(r.number, i) for r in cluster.replicas for _, path, i in r.seen if path == "/v1/txn"]
+        assert len({i for _, i in seen}) == 1 and len({number for number, _ in seen}) == 2
+        assert cluster.leaders[cluster.shard_map.shard_of(b"n")] == bad.number
+        before = len(bad.seen)
+        await store.put("n", "2")
+        assert len(bad.seen) == before, "who was too slow is asked last"
+
+
+async def test_an_answer_that_decides_nothing_does_not_take_the_place_of_the_first() -> None:
+    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=0.9, attempt_timeout=0.9) as store:
+        await store.get("warm")
+        bad = cluster.leader(b"n")
+        for replica in cluster.replicas:
+            replica.always = "hang" if replica is bad else "not_ready"
+        with pytest.raises(OutcomeUnknown):
+            await store.put("n", "1")
+        assert store.attempts.hedges.made == 1
+
+
+async def test_hedges_are_a_bounded_share() -> None:
+    hedges = Hedges(after=0.001)
+    loop, asked = asyncio.get_running_loop(), 0
+
+    async def again() -> None:
+        nonlocal asked
+        asked += 1
+
+    answers = [loop.create_future() for _ in range(100)]
+    for answer in answers:
+        hedges.watch(answer, lambda: None, again)
+    while hedges._open:
+        await asyncio.sleep(0.001)
+    await hedges.close()
+    assert asked == hedges.made == SAVED_MAX, "what was saved before; ten requests save one more, up to that"
