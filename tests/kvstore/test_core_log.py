@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.api.model import Compare, Put, Transaction
+from kvstore.api.model import Add, Compare, Put, Transaction
 from kvstore.core.execution import LocalPlan
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import Part
@@ -15,7 +15,9 @@ KEYS = [b"a", b"b", b"c"]
 FATES = {"first": (False, None), "repeated": (False, b"digest"), "expired": (True, None)}
 
 some_keys = st.sets(st.sampled_from(KEYS), max_size=2)
-transactions = st.tuples(some_keys, some_keys, st.sampled_from(["first", "first", *FATES]))
+few_keys = st.sets(st.sampled_from(KEYS), max_size=1)
+branches = st.tuples(few_keys, some_keys)
+transactions = st.tuples(few_keys, branches, branches, st.sampled_from(["first", "first", *FATES]))
 deliveries = st.lists(
     st.tuples(
         st.sets(st.integers(0, 3), min_size=1, max_size=3).map(lambda s: tuple(sorted(s | {0}))),
@@ -26,10 +28,31 @@ deliveries = st.lists(
 )
 
 
-def item(number: int, reads: set[bytes], writes: set[bytes], fate: str = "first") -> Item:
-    conditions = tuple(Compare(k, "exists", "==", True) for k in sorted(reads))
-    plan = LocalPlan(Transaction(conditions, tuple(Put(k, b"") for k in sorted(writes))))
+Branch = tuple[set[bytes], set[bytes]]
+"""What is added to, which may be impossible, and what is put."""
+
+
+def operations(branch: Branch) -> tuple[Add | Put, ...]:
+    added, put = branch
+    return (*(Add(k, 1) for k in sorted(added)), *(Put(k, b"") for k in sorted(put)))
+
+
+def item(
+    number: int, compared: set[bytes], success: Branch, failure: Branch = (set(), set()), fate: str = "first"
+) -> Item:
+    conditions = tuple(Compare(k, "exists", "==", True) for k in sorted(compared))
+    plan = LocalPlan(Transaction(conditions, operations(success), operations(failure)))
     return Item(number.to_bytes(16, "big"), plan, b"", Timestamp(number, 0), *FATES[fate])
+
+
+def votes_depend_on(transaction: Transaction) -> set[bytes]:
+    """On what is compared, and on what an addition in either branch finds."""
+    branches = (*transaction.success, *transaction.failure)
+    return {c.key for c in transaction.compare} | {op.key for op in branches if isinstance(op, Add)}
+
+
+def may_write(transaction: Transaction) -> set[bytes]:
+    return {op.key for op in (*transaction.success, *transaction.failure)}
 
 
 def entry(position: int, shards: tuple[int, ...], items: list[Item]) -> Entry:
@@ -44,7 +67,9 @@ def may_signal(earlier: list[Entry], m: Entry, signal_at_delivery: bool) -> bool
     subset = all(set(e.message.destinations) <= set(m.message.destinations) for e in earlier)
     writing = [i for e in earlier for i in e.items if i.takes_effect]
     voting = [i for i in m.items if i.takes_effect]
-    untouched = not any(w.plan.written_keys() & v.plan.condition_keys() for w in writing for v in voting)
+    untouched = not any(
+        may_write(w.plan.transaction) & votes_depend_on(v.plan.transaction) for w in writing for v in voting
+    )
     return (subset or signal_at_delivery) and untouched
 
 
@@ -76,7 +101,7 @@ def test_a_part_is_sent_exactly_when_the_rule_allows_it(plan, signal_at_delivery
 def test_nothing_is_remembered_of_what_is_complete():
     log = Log()
     for position in range(1, 50):
-        items = [item(position, {b"a"}, {b"b", b"a"})]
+        items = [item(position, {b"a"}, (set(), {b"b", b"a"}))]
         log.items[items[0].id] = items[0]
         log.append(entry(position, (0, 1 + position % 3), items))
     for _ in range(1, 50):

@@ -16,11 +16,13 @@ from kvstore.storage.store import SortedKeys, Store, row_digest
 from multicast.types import Timestamp
 
 KEYS = [b"a", b"a1", b"a2", b"ab", b"b", b"b\xff", b"c"]
+IDS_OF_PARTS = [b"%016d" % n for n in range(3)]
 
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.sampled_from(KEYS), st.sampled_from([None, b"", b"1", b"22"])),
         st.tuples(st.just("scan"), st.sampled_from([b"", b"a", b"b", b"x"]), st.sampled_from([b"", *KEYS])),
+        st.tuples(st.just("part"), st.sampled_from(IDS_OF_PARTS), st.sampled_from([None, b"", b"votes"])),
         st.tuples(st.sampled_from(["freeze", "commit", "thaw", "reopen"]), st.none(), st.none()),
     ),
     max_size=40,
@@ -28,13 +30,17 @@ steps = st.lists(
 
 
 class Oracle:
-    """Two plain dicts: what is there, and what was committed."""
+    """Plain dicts: the rows and parts that are there, and those that were committed."""
 
     def __init__(self) -> None:
         self.rows: dict[bytes, tuple[bytes, Timestamp]] = {}
-        self.frozen: dict[bytes, tuple[bytes, Timestamp]] | None = None
-        self.committed: dict[bytes, tuple[bytes, Timestamp]] = {}
+        self.parts: dict[bytes, bytes] = {}
+        self.frozen: tuple[dict[bytes, tuple[bytes, Timestamp]], dict[bytes, bytes]] | None = None
+        self.committed = self.copy()
         self.ready = False
+
+    def copy(self) -> tuple[dict[bytes, tuple[bytes, Timestamp]], dict[bytes, bytes]]:
+        return dict(self.rows), dict(self.parts)
 
     def scan(self, prefix: bytes, after: bytes, limit: int):
         found = [(k, *self.rows[k]) for k in sorted(self.rows) if k.startswith(prefix) and k > after]
@@ -56,13 +62,20 @@ def play(make_backend, plan) -> None:
                 oracle.rows.pop(one, None)
             else:
                 oracle.rows[one] = (two, Timestamp(time, 0))
+        elif what == "part":
+            if two is None:
+                store.drop_part(one)
+                oracle.parts.pop(one, None)
+            else:
+                store.keep_part(one, two)
+                oracle.parts[one] = two
         elif what == "scan":
             for limit in (1, 2, 9):
                 assert store.scan(one, two, limit) == oracle.scan(one, two, limit)
         elif what == "freeze":
             assert store.freeze(time) == (oracle.frozen is None)
             if oracle.frozen is None:
-                oracle.frozen = dict(oracle.rows)
+                oracle.frozen = oracle.copy()
                 oracle.ready = False
         elif what == "commit" and oracle.frozen is not None:
             store.commit()
@@ -74,8 +87,11 @@ def play(make_backend, plan) -> None:
             store.close()
             backend = make_backend()
             store = Store.open(backend)
-            oracle.rows, oracle.frozen, oracle.ready = dict(oracle.committed), None, False
+            (oracle.rows, oracle.parts), oracle.frozen, oracle.ready = oracle.committed, None, False
+            oracle.committed = oracle.copy()
         assert [store.get(k) for k in KEYS] == [oracle.rows.get(k) for k in KEYS]
+        assert [store.part(i) for i in IDS_OF_PARTS] == [oracle.parts.get(i) for i in IDS_OF_PARTS]
+        assert dict(store.parts()) == oracle.parts
         assert store.state_digest() == oracle.digest()
     store.close()
 

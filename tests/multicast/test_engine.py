@@ -509,6 +509,16 @@ def test_a_process_that_missed_deliveries_gets_them_from_a_peers_journal() -> No
     assert follower.engine.position == 8
 
 
+def test_what_comes_after_a_missing_delivery_is_not_installed_in_its_place() -> None:
+    leader, follower = Bench(0), Bench(1)
+    leader.start()
+    follower.start()
+    leader.flush(leader.submit(message(1), message(2), message(3)))
+    follower.receive(0, Order(1, message(1)))
+    follower.receive(0, *feed(leader, 1, 3, 10), channel=wire.HOST)
+    assert follower.engine.position == 1 and not follower.protocol.installed
+
+
 def test_what_a_process_has_already_is_not_installed_again() -> None:
     leader, follower = Bench(0), Bench(1)
     leader.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from multicast import records
 from multicast.journal import DiskFull, Journal, segment_name
 from multicast.records import HEADER_BYTES, JournalError, encode_record
 from multicast.runtime.disk import DirectoryInUse, FileDisk
+from multicast.simulation.disk import SimulatedDisk
 from multicast.types import FINAL, AppMessage, Timestamp
 
 CLUSTER = b"c" * 16
@@ -139,6 +141,34 @@ def test_of_several_batches_appended_as_one_the_whole_ones_stay(directory: Direc
         file.truncate(HEADER_BYTES + len(first) + len(second) - 1)
     again = directory.open()
     assert (again.end, again.cut_bytes) == (len(first), len(second) - 1)
+
+
+def test_deliveries_of_an_unfinished_batch_are_neither_found_nor_in_the_way_of_what_takes_their_place(
+    directory: Directory,
+) -> None:
+    journal = directory.open()
+    large = b"x" * (1 << 18)
+    journal.append(batch(1, delivered(1)))
+    journal.sync()
+    journal.append(batch(2, *[delivered(n, large) for n in range(2, 6)])[:-1])
+    again = directory.open()
+    assert again.read_deliveries(2) == ([], False)
+    again.append(batch(2, *[records.Put(b"k", large) for _ in range(8)], delivered(2, b"other")))
+    again.sync()
+    assert again.offset_before(5) < again.end - 8 * len(large)
+    assert [d.message.payload for d, _ in again.read_deliveries(2)[0]] == [b"other"]
+
+
+def test_what_was_synced_is_on_disk_in_every_segment() -> None:
+    disk, rng = SimulatedDisk(), random.Random(1)
+    journal = Journal(disk, CLUSTER, 0, 1, 200)
+    for number in range(1, 9):
+        journal.append(batch(number, delivered(number)))
+        if number == 5:
+            journal.sync()
+    synced = journal.synced
+    disk.crash(rng, power=True, keeps=False)
+    assert Journal(disk, CLUSTER, 0, 1, 200).end >= synced > 0
 
 
 def test_a_torn_tail_that_was_promised_is_refused_and_left_alone(directory: Directory) -> None:

@@ -108,6 +108,16 @@ def test_a_message_is_settled_exactly_when_quorums_of_all_destinations_passed_it
     assert set(out.settlements) == settled
 
 
+@given(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=9))
+def test_a_watermark_is_the_last_delivery_that_is_on_disk(deliveries: int, flushes: list[int]) -> None:
+    log, out = DeliveredLog(0, Topology.grid(1, 3), 100, 0), Outbox()
+    for n in range(1, deliveries + 1):
+        log.add(n.to_bytes(16, "big"), (0,), Timestamp(10 * n, 0), out)
+    for position in sorted(min(p, deliveries) for p in flushes):
+        log.stable(position, out)
+        assert log.watermark == Timestamp(10 * position, 0)
+
+
 def test_a_message_is_settled_once_its_latest_copy_is() -> None:
     log, out = DeliveredLog(0, Topology.grid(1, 3), 100, 1_000_000), Outbox()
     for n in (1, 10_000_000):

@@ -10,8 +10,10 @@ bugs. Two ways to plant one: override a method, or `rewrite` a few words of it:
 The simulator must find each within `SEEDS_MAX` seeds: `python -m multicast.simulation mutants` counts them, and
 tests/simulation/test_mutants.py demands it. That begins with the cheapest seed that is known, from `first_seeds.json`;
 when draws or protocols have changed, `python -m tests.planted` looks for them anew. A `null` there is a bug that no
-search has found yet: the test bed lacks eyes for it. What was planted and does no harm is no bug: `HARMLESS` in its
-module lists it, and its docstring says why. A bug that needs a staged schedule is a test in tests/multicast.
+search has found yet: the test bed lacks eyes for it. A name there is that of a test which finds it
+(`tests.planted.in_place`): of a rule of one part, whose harm takes an unlikely schedule. What was planted and does no
+harm is no bug: `HARMLESS` in its module lists it, and its docstring says why. A bug that needs a staged schedule is a
+test in tests/multicast.
 """
 
 from __future__ import annotations
@@ -45,11 +47,17 @@ def small(**options: str) -> Settings:
 
 SMALL = small()
 
-FIRST_SEEDS: dict[str, int | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
+FIRST_SEEDS: dict[str, int | str | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
 _MODULES = {
     "CatchUp": multicast.engine, "Recorder": multicast.engine, "Lanes": multicast.engine, "Engine": world,
     "Journal": scene, "Sender": scene, "Receiver": scene, "Reader": multicast.journal,
 }  # fmt: skip
+
+
+def known_seed(key: str) -> int | None:
+    """One that finds the bug of this key, or 0 if none was looked for; None if none was found."""
+    seed = FIRST_SEEDS.get(key, 0)
+    return seed if isinstance(seed, int) else None
 
 
 def planted_in(module: str, harmless: Sequence[Planted] = ()) -> tuple[Planted, ...]:
@@ -100,12 +108,12 @@ class Planted(NamedTuple):
     @property
     def first_seed(self) -> int:
         """One that found it when that was last counted; tests begin there, to be quick."""
-        return FIRST_SEEDS.get(self.key) or 0
+        return known_seed(self.key) or 0
 
     @property
     def elusive(self) -> bool:
         """Whether no search has found it yet."""
-        return FIRST_SEEDS.get(self.key, 0) is None
+        return known_seed(self.key) is None
 
     def run(self, seed: int, size: str | None = None) -> Outcome:
         """One seed, with the bug, up to the first violation. size: of the run, if not what the settings say."""

@@ -60,12 +60,13 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", help="modules of tests.planted; none: all")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="so many are tried per bug")
     given = parser.parse_args()
-    known: dict[str, int | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
+    known: dict[str, int | str | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
     every = {bug.key for _, bugs in modules() for bug in bugs}
     total = 0.0
     for bug in [bug for module, bugs in modules() if module in (given.modules or [module]) for bug in bugs]:
         best = cheapest(bug, given.seeds)
-        known[bug.key] = best[0] if best else None
+        if best or not isinstance(known.get(bug.key), str):
+            known[bug.key] = best[0] if best else None
         print(f"{bug.key:56} {best or 'NOT FOUND'}", flush=True)
         total += best[1] if best else 0
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(known[key])}" for key in sorted(every & known.keys()))

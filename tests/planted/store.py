@@ -33,7 +33,7 @@ from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox
 from multicast.records import Delivered
 from multicast.types import MessageId, Timestamp
-from tests.planted import FIRST_SEEDS
+from tests.planted import known_seed
 from tests.planted.rewriting import rewrite
 
 FAULTS = Settings(protocol="white_box")
@@ -212,6 +212,11 @@ class Planted(NamedTuple):
     core: type | None = None
 
     @property
+    def kind(self) -> type:
+        """The class that the bug is in."""
+        return self.core or (self.store if self.replica is Replica else self.replica)
+
+    @property
     def key(self) -> str:
         """By what `first_seeds.json` knows it."""
         return f"store.{self.name}-{self.checker.replace(' ', '_')}".rstrip("-")
@@ -219,12 +224,12 @@ class Planted(NamedTuple):
     @property
     def first_seed(self) -> int:
         """One that found it when that was last counted."""
-        return FIRST_SEEDS.get(self.key) or 0
+        return known_seed(self.key) or 0
 
     @property
     def elusive(self) -> bool:
         """Whether no search has found it yet."""
-        return FIRST_SEEDS.get(self.key, 0) is None
+        return known_seed(self.key) is None
 
     def run(self, seed: int) -> Outcome:
         """One seed, with the bug."""

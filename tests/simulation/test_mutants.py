@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -13,6 +15,7 @@ from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.mutants import Bug, load, search
 from multicast.simulation.runner import Settings, run_seed
 from multicast.types import Topology
+from tests.house import ROOT
 from tests.planted import FAULTS, FIRST_SEEDS, Planted
 from tests.planted.white_box import SlowOwnDeliver
 
@@ -46,6 +49,13 @@ def test_what_does_no_harm_is_not_found(bug: Planted) -> None:
 
 def test_all_bugs_have_been_looked_for() -> None:
     assert not [bug.key for bugs in PLANTED.values() for bug in bugs if bug.key not in FIRST_SEEDS]
+
+
+@pytest.mark.full
+def test_what_no_seed_finds_a_test_does() -> None:
+    command = [sys.executable, "-m", "tests.planted.in_place"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 @pytest.mark.parametrize("module", sorted(PLANTED))
