@@ -148,7 +148,7 @@ class Attempts:
             status, fields, body = received
             if _succeeds(request, received):
                 self._router.trust(url)
-                return request.parse(Answer(status, fields.get("etag"), body))
+                return request.parse(Answer(status, fields.get("etag"), body, fields.get("kv-read-at", "")))
         except NotConnected as error:
             raise self._failed(url, f"no connection to {url}: {error}") from error
         except (OSError, TimeoutError, MalformedAnswer) as error:

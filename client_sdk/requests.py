@@ -37,11 +37,13 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 class Answer(NamedTuple):
-    """A successful answer, or 404 where the request allows it."""
+    """A successful answer, or 404 where the request allows it. read_at: shard, position and version of a read that has
+    no id, as `Kv-Read-At` says it."""
 
     status: int
     etag: str | None
     body: bytes
+    read_at: str = ""
 
 
 class Request(Generic[T]):

@@ -77,8 +77,11 @@ class HistoryWriter:
         reads: Mapping[str, Timestamp] | None = None,
         value: dict[str, int] | None = None,
         told: Told | None = None,
+        shard: int = -1,
+        position: int = 0,
     ) -> None:
-        """It was applied, with this answer. reads: key -> the version that was read; (0, 0) for an absent key."""
+        """It was applied, with this answer. reads: key -> the version that was read; (0, 0) for an absent key. shard,
+        position: of a read that had no id: see `HistoryEvent`."""
         self._write(
             HistoryEvent(
                 process,
@@ -91,6 +94,8 @@ class HistoryWriter:
                 reads={key: str(seen) for key, seen in (reads or {}).items()},
                 value=value,
                 told=told,
+                shard=shard,
+                position=position,
             )
         )
 

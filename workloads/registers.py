@@ -1,18 +1,21 @@
 """Workloads without an invariant of their own: what the audit knows of every version and value judges them.
 
-registers   keys of one shard are read, written, and compared and set, one at a time; every written value is unique
+registers   keys of one shard are read (by transactions, and at the leader), written, and compared and set, one at a
+            time; every written value is unique
 lists       after Elle's list-append: transactions append unique elements to lists and read some, on all shards
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from itertools import count, islice
 
-from client_sdk import Append, AsyncClient, Compare, Get, KvError, Put, Result
+from client_sdk import Append, AsyncClient, Compare, Get, KvError, Put, Result, requests
 from kvstore.api.shard_map import ShardMap
-from multicast.types import GroupId
+from kvstore.core import audit
+from multicast.types import ZERO, GroupId, new_message_id
 from workloads.history import HistoryWriter
 from workloads.invariants import Workload
 
@@ -46,6 +49,8 @@ class Registers(Workload):
     async def step(self, rng: random.Random, process: int) -> Result | KvError | None:
         key, draw = rng.choice(self._keys), rng.random()
         value = b"%d" % next(self._numbers)
+        if draw < 0.25:
+            return await self._read_at_the_leader(process, key)
         if draw < 0.5:
             result = await self.operate(process, "register_read", success=[Get(key)])
         elif draw < 0.8 or key not in self._seen:
@@ -59,6 +64,36 @@ class Registers(Workload):
                 self._seen[key] = result.results[0].found.value
             elif draw >= 0.5 and result.succeeded:
                 self._seen[key] = value
+        return result
+
+    async def _read_at_the_leader(self, process: int, key: bytes) -> Result | KvError | None:
+        """Without an id: it stands in no journal if a leader answers it, and then says where it was read."""
+        assert self.history is not None
+        message_id = new_message_id(time.time_ns() // 1000, self._ids.getrandbits(62))
+        get = Get(key)
+        self.history.invoke(process, message_id, "register_get", asked=audit.asked((), [get]))
+        request, places = requests.txn(success=[get]), []
+        parse = request.parse
+
+        def parse_both(answer: requests.Answer) -> Result:
+            places.append(answer.read_at)
+            return parse(answer)
+
+        request.parse = parse_both
+        try:
+            result = await self.store.attempts.run(request)
+        except KvError as error:  # a read has no effect
+            self.counts["failed"] += 1
+            self.history.fail(process, message_id, "register_get", str(error))
+            return error
+        found = result.results[0].found
+        shard, position, _ = places[-1].split("/") if places[-1] else ("-1", "0", "")
+        self.history.ok(
+            process, message_id, "register_get", result.version, succeeded=True,
+            reads={key.decode(): found.version if found else ZERO}, told=audit.told([get], result.results),
+            shard=int(shard), position=int(position),
+        )  # fmt: skip
+        self._on_answer()
         return result
 
     async def read(self, process: int, timeout: float | None = None) -> Result | KvError | None:
