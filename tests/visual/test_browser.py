@@ -102,6 +102,7 @@ def pages(browser: Any) -> Iterator[Callable[..., Page]]:
     def opened(address: str, **more: Any) -> Page:
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **more}))
         page = contexts[-1].new_page()
+        page.set_default_timeout(15_000)
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)

@@ -1,14 +1,13 @@
 /** The space-time diagram: only what is in the window is drawn. */
 
 import { h, s } from "./dom.js";
-import { Axis, BOTTOM, LEFT, TOP, labelledSends, lanes, sendText } from "./layout.js";
+import { drawArrows } from "./arrows.js";
+import { Axis, BOTTOM, LEFT, TOP, lanes } from "./layout.js";
 import { drawMarks, laneSegments } from "./marks.js";
 import { drawMail } from "./mail.js";
-import { colourClass, typeStyle } from "./palette.js";
+import { drawNames } from "./names.js";
 import { tip } from "./tips.js";
-import { processName } from "./words.js";
 
-const SINGLE_ARROWS_MAX = 900;
 const PAD = 40;
 const FOLLOW_AT = 0.66;
 const MAIL_WIDTH = 280;
@@ -176,10 +175,10 @@ export class Diagram {
     this.moving.attr("transform", `translate(${LEFT + this.transform.x} 0)`);
     this.shape = `${this.transform.k} ${this.height} ${kind}`;
     this.frame();
-    this.drawArrows();
+    drawArrows(this);
     drawMarks(this);
     this.drawNow();
-    this.drawNames();
+    drawNames(this);
   }
 
   frame() {
@@ -248,131 +247,6 @@ export class Diagram {
     return highlight && !names.includes(highlight) ? " dim" : "";
   }
 
-  drawArrows() {
-    const { axis, transform, recording } = this;
-    const from = (-transform.x - 20) / transform.k;
-    const to = (this.width - LEFT - transform.x + 20) / transform.k;
-    const { step, links } = this.app;
-    this.waiting = new Set((links ?? []).flatMap((link) => link.queue.map((letter) => `${letter.n} ${link.to}`)));
-    const visible = axis
-      .arrowsIn(from, to)
-      .filter((arrow) => !this.hidden(arrow) && this.lanes.y.has(arrow.to) && this.isDrawn(arrow, step));
-    const many = visible.length > SINGLE_ARROWS_MAX;
-    this.drawMerged(many ? visible : []);
-    const single = many ? visible.filter((arrow) => this.arrived(arrow)) : visible;
-    this.arrows
-      .selectAll("g.arrow")
-      .data(single, (arrow) => arrow.key)
-      .join((enter) => {
-        const group = enter.append("g");
-        group.append("path").attr("class", "hit");
-        group.append("path").attr("class", "shaft");
-        group.append("path").attr("class", "head");
-        return group;
-      })
-      .each((arrow, number, nodes) => this.drawArrow(nodes[number], arrow));
-    const key = `${transform.k} ${this.app.view.housekeeping} ${[...this.app.view.hiddenTypes]}`;
-    if (this.labels?.key !== key) {
-      this.labels = {
-        key,
-        of: labelledSends(recording, axis, transform.k, this.letter, (arrow) => this.hidden(arrow)),
-      };
-    }
-    this.texts
-      .selectAll("text")
-      .data(many ? [] : visible.filter((arrow) => this.labels.of.has(arrow)))
-      .join("text")
-      .attr(
-        "class",
-        (arrow) => `send ${this.when(arrow)} ${colourClass(recording, arrow.about)}${this.dim(arrow.about)}`,
-      )
-      .attr("x", (arrow) => this.within(axis.of(arrow.leave)) + 4)
-      .attr("y", (arrow) => this.lanes.y.get(arrow.from) - 6)
-      .text(sendText);
-  }
-
-  /** What comes later may be hidden; what is under way in a live world is drawn with its letter. */
-  isDrawn(arrow, step) {
-    if (arrow.leave.s > step) return this.app.view.future;
-    return arrow.arrival || !this.app.live || !(this.waiting.has(`${arrow.leave.n} ${arrow.to}`) || !this.app.links);
-  }
-
-  /** done, under way, or later, as of this step. */
-  when(arrow) {
-    const { step } = this.app;
-    if (arrow.leave.s > step) return "later";
-    return arrow.arrival && arrow.arrival.s > step ? "underway" : "done";
-  }
-
-  /** Its arrival is in this step. */
-  arrived(arrow) {
-    return arrow.arrival && arrow.arrival.s === this.app.step && !this.size;
-  }
-
-  /** Its shape is drawn anew only if that has changed; most steps change classes alone. */
-  drawArrow(node, arrow) {
-    const when = this.when(arrow);
-    const classes = ["arrow", when, colourClass(this.recording, arrow.about)];
-    if (this.arrived(arrow)) classes.push("current");
-    if (!arrow.arrival) classes.push("lost");
-    if (arrow.quiet) classes.push("housekeeping");
-    const name = classes.join(" ") + this.dim(arrow.about);
-    if (node.__name !== name) node.setAttribute("class", (node.__name = name));
-    const cut = when === "underway" && !this.app.view.future;
-    const shape = cut || !arrow.arrival ? `${this.shape} ${this.app.step}` : this.shape;
-    if (node.__arrow === arrow && node.__shape === shape) return;
-    node.__arrow = arrow;
-    node.__shape = shape;
-    this.shapeArrow(node, arrow, cut);
-  }
-
-  /** cut: it stops at the playhead. */
-  shapeArrow(node, arrow, cut) {
-    const {
-      axis,
-      lanes: { y },
-    } = this;
-    const x1 = this.within(axis.of(arrow.leave));
-    const y1 = y.get(arrow.from);
-    const end = this.within(axis.arrowEnd(arrow));
-    const x2 = cut ? Math.max(x1, Math.min(end, this.within(axis.ofStep(this.app.step)))) : end;
-    const part = cut ? Math.min(0.85, end > x1 ? (x2 - x1) / (end - x1) : 0.85) : arrow.arrival ? 1 : 0.45;
-    const y2 = y1 + part * (y.get(arrow.to) - y1);
-    const style = typeStyle(this.recording, arrow.leave.type);
-    const line = `M${x1} ${y1}L${x2} ${y2}`;
-    const turn = (Math.atan2(y2 - y1, x2 - x1) * 180) / Math.PI;
-    const [hit, shaft, head] = node.children;
-    hit.setAttribute("d", line);
-    shaft.setAttribute("d", line);
-    shaft.setAttribute("stroke-dasharray", style.dashes || "none");
-    const unknown = this.app.live && arrow.leave.s > this.app.step;
-    head.setAttribute(
-      "d",
-      cut || (unknown && !arrow.arrival) ? "" : arrow.arrival ? style.head : "M-4 -4L4 4M-4 4L4 -4",
-    );
-    head.setAttribute("class", `head${style.open || !arrow.arrival ? " open" : ""}`);
-    head.setAttribute("transform", `translate(${x2} ${y2}) rotate(${turn})`);
-  }
-
-  /** One path per colour, where single arrows could not be told apart anyway. */
-  drawMerged(arrows) {
-    const paths = d3.groups(arrows, (arrow) => colourClass(this.recording, arrow.about) + this.dim(arrow.about));
-    this.merged
-      .selectAll("path")
-      .data(paths)
-      .join("path")
-      .attr("class", ([name]) => `merged ${name}`)
-      .attr("d", ([, members]) =>
-        members
-          .map((arrow) => {
-            const x1 = this.within(this.axis.of(arrow.leave)).toFixed(1);
-            const x2 = this.within(this.axis.arrowEnd(arrow)).toFixed(1);
-            return `M${x1} ${this.lanes.y.get(arrow.from)}L${x2} ${this.lanes.y.get(arrow.to)}`;
-          })
-          .join(""),
-      );
-  }
-
   drawNow() {
     const x = this.x(this.axis.ofStep(this.app.step)) + 5;
     this.veil
@@ -399,48 +273,6 @@ export class Diagram {
     drawMail(this, x);
   }
 
-  drawNames() {
-    const { app, recording } = this;
-    const band = this.names
-      .selectAll("text.group")
-      .data(this.lanes.bands)
-      .join("text")
-      .attr("class", "group")
-      .attr("transform", (row) => `translate(14,${row.top + row.height / 2}) rotate(-90)`);
-    band.text((row) => (row.height >= 60 ? row.name : (row.group ?? "out")));
-    const name = this.names
-      .selectAll("g.name")
-      .data(recording.processes, (process) => process)
-      .join((enter) => {
-        const group = enter.append("g").attr("role", "button").attr("tabindex", 0);
-        group.append("rect").attr("rx", 5).attr("width", 84).attr("height", 24).attr("x", 24).attr("y", -12);
-        group.append("text").attr("class", "process").attr("x", 32).attr("y", 4);
-        group.append("text").attr("class", "role").attr("x", 102).attr("y", 3.5);
-        group.on("click", (event, process) => this.on.process(process, event.currentTarget));
-        group.on("keydown", (event, process) => {
-          if (event.key !== "Enter" && event.key !== " ") return;
-          event.preventDefault();
-          event.stopPropagation();
-          this.on.process(process, event.currentTarget);
-        });
-        return group;
-      });
-    name
-      .attr("transform", (process) => `translate(0,${this.lanes.y.get(process)})`)
-      .attr(
-        "class",
-        (process) => `name ${recording.status(process, app.step)}${process === app.process ? " chosen" : ""}`,
-      )
-      .attr("aria-label", (process) => `process ${process}, ${this.roleOf(process)}`);
-    name.select(".process").text(processName);
-    name.select(".role").text((process) => (process < 100 ? shortRole(this.roleOf(process)) : ""));
-  }
-
-  roleOf(process) {
-    const status = this.recording.status(process, this.app.step);
-    return status === "up" ? (this.recording.state(process, this.app.step).role ?? "") : status;
-  }
-
   // -- pointing --------------------------------------------------------------------------------------------------------
 
   point(event) {
@@ -464,9 +296,4 @@ export class Diagram {
       : this.recording.lines[target.dataset.line];
     this.on.step(line.s);
   }
-}
-
-/** What fits beside a process's name. */
-function shortRole(role) {
-  return role.length > 8 ? `${role.slice(0, 7)}.` : role;
 }
