@@ -59,11 +59,9 @@ class User:
 
     def _scenario(self, name: str) -> Answer:
         scenario, fragment = find(name), f"scenario={name}"
-        if scenario.setup is not None:
-            answer = {**self._opened(stage(scenario)), "fragment": fragment, "at": scenario.at}
-        else:
-            answer = self._recorded(record(scenario), fragment)
-        return {**answer, "scenario": described(name)}
+        live = scenario.setup is not None
+        answer = self._opened(stage(scenario)) if live else self._recorded(record(scenario), fragment)
+        return {**answer, "fragment": fragment, "at": scenario.at, "scenario": described(name)}
 
     def _run(self, run: Run) -> Answer:
         return self._recorded(play(run), run.fragment())

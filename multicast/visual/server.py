@@ -102,20 +102,25 @@ class Server:
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES_MAX, heartbeat=30, compress=False)
-        await socket.prepare(request)
-        if len(self.users) >= self.worlds_max:
-            problem = f"There are {self.worlds_max} worlds open already; close another page."
-            await socket.send_bytes(_encode({"id": None, "kind": "problem", "text": problem}))
-            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many worlds")
-            return socket
-        self.users.add(socket)
         try:
-            await self._serve(socket)
+            await socket.prepare(request)
+            if len(self.users) < self.worlds_max:
+                self.users.add(socket)
+                await self._serve(socket)
+            else:
+                await self._end(
+                    socket, WSCloseCode.TRY_AGAIN_LATER,
+                    f"There are {self.worlds_max} worlds open already; close another page.",
+                )  # fmt: skip
         except ConnectionError:
-            pass  # the page has gone while its answer was made
+            pass  # the page has gone, perhaps while its answer was made
         finally:
             self.users.discard(socket)
         return socket
+
+    async def _end(self, socket: web.WebSocketResponse, code: WSCloseCode, why: str) -> None:
+        await socket.send_str(_encode({"id": None, "kind": "problem", "text": why}).decode())
+        await socket.close(code=code)
 
     async def _serve(self, socket: web.WebSocketResponse) -> None:
         user = User(self.files)
@@ -124,9 +129,7 @@ class Server:
                 message = await socket.receive(timeout=self.idle_s)
             except TimeoutError:
                 text = "This page was idle for long, and its world was forgotten; open it again."
-                await socket.send_str(_encode({"id": None, "kind": "problem", "text": text}).decode())
-                await socket.close(code=WSCloseCode.GOING_AWAY, message=b"idle")
-                return
+                return await self._end(socket, WSCloseCode.GOING_AWAY, text)
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return
             answer = await asyncio.get_running_loop().run_in_executor(None, answered, user, message.data)

@@ -199,7 +199,7 @@ def _bug(protocol: str, name: str) -> Bug:
     except BadPackage as error:
         raise Problem(f"Planted bugs are only there where the tests are: {error}.") from None
     for bug in (bug for some in bugs.values() for bug in some):
-        if bug.name == name and bug.protocol.specification.name == protocol:
+        if bug.protocol.__name__ == name and bug.protocol.specification.name == protocol:
             return bug
     raise Problem(f"There is no planted bug {name!r} of {protocol}.")
 
