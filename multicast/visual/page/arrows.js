@@ -34,17 +34,18 @@ export function drawArrows(diagram) {
     const of = labelledSends(recording, axis, transform.k, diagram.letter, (arrow) => diagram.hidden(arrow));
     diagram.labels = { key, of };
   }
+  const named = (arrow) => diagram.labels.of.get(arrow);
   diagram.texts
     .selectAll("text")
     .data(many ? [] : visible.filter((arrow) => diagram.labels.of.has(arrow)))
     .join("text")
     .attr(
       "class",
-      (arrow) => `send ${progress(diagram, arrow)} ${colourClass(recording, arrow.about)}${diagram.dim(arrow.about)}`,
+      (arrow) => `send ${progress(diagram, arrow)} ${colourClass(recording, named(arrow))}${diagram.dim(named(arrow))}`,
     )
     .attr("x", (arrow) => diagram.within(axis.of(arrow.leave)) + 4)
     .attr("y", (arrow) => diagram.lanes.y.get(arrow.from) - 6)
-    .text(sendText);
+    .text((arrow) => sendText(arrow.leave.type, named(arrow)));
 }
 
 /** What comes later may be hidden; what is under way in a live world is drawn with its letter. */

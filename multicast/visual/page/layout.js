@@ -97,22 +97,24 @@ export class Axis {
   }
 }
 
-/** Which sends have a text beside them at this zoom: those of each lane for which there is room, beside the names of
- *  multicasts. */
+/** Arrow -> the multicasts named beside it, at this zoom: of each lane the sends for which there is room beside the names
+ *  of multicasts; several of one type at one instant share a text. */
 export function labelledSends(recording, axis, zoom, letter, hidden) {
-  const ends = new Map();
+  const lasts = new Map();
   const named = namedPlaces(recording, axis, zoom);
-  const labelled = new Set();
-  let previous = null;
+  const labelled = new Map();
   recording.arrows.forEach((arrow, number) => {
-    if (arrow.leave === previous || hidden(arrow)) return;
-    previous = arrow.leave;
+    const last = lasts.get(arrow.from);
+    if (arrow.leave === last?.leave || hidden(arrow)) return;
     const x = axis.starts[number] * zoom;
-    const end = x + letter * sendText(arrow).length + 10;
-    if (x < (ends.get(arrow.from) ?? -Infinity)) return;
+    const together = last?.x === x && last.type === arrow.leave.type;
+    const names = together ? [...new Set([...last.names, ...arrow.about])] : arrow.about;
+    const end = x + letter * sendText(arrow.leave.type, names).length + 10;
+    if (!together && x < (last?.end ?? -Infinity)) return;
     if (named.get(arrow.from)?.some((place) => place > x + 2 && place - NAME < end)) return;
-    labelled.add(arrow);
-    ends.set(arrow.from, end);
+    const first = together ? last.first : arrow;
+    labelled.set(first, names);
+    lasts.set(arrow.from, { first, leave: arrow.leave, type: arrow.leave.type, names, x, end });
   });
   return labelled;
 }
@@ -126,9 +128,8 @@ function namedPlaces(recording, axis, zoom) {
   return places;
 }
 
-/** What stands beside a send. */
-export function sendText(arrow) {
-  const names = arrow.about;
+/** What stands beside sends of one type. */
+export function sendText(type, names) {
   const what = names.length > 2 ? `${names[0]}…${names.at(-1)}` : names.join(" ");
-  return what ? `${arrow.leave.type} ${what}` : arrow.leave.type;
+  return what ? `${type} ${what}` : type;
 }
