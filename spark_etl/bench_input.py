@@ -4,13 +4,13 @@ Every shard has a logical clock of its own that counts its transactions, and sha
 1/n of the first one's transactions. At the end of every epoch one transaction touches all shards, and sets all clocks
 to the greatest. In between, a version on a shard with little load is small however late it is, so most operations on
 busy shards ended before the invocation of one that precedes them: the cheap certificate of real time fails for them.
-Every message is one transaction. The run is strictly serializable all the same: transactions take effect one after
-another, in the order of their
-numbers, each within its interval, and every version order is that order.
+Every message is a bundle of one transaction. The run is strictly serializable all the same: transactions take effect
+one after another, in the order of their numbers, each within its interval, and every version order is that order.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from kvstore.core.audit import APPLIED
 from multicast.types import FINAL
 from spark_etl import schemas, tables
+from spark_etl.frames import version_of
 from spark_etl.tables import MANIFEST, Manifest, SourceState
 
 EPOCH = 2_000
@@ -69,7 +70,8 @@ def _eight(number: Column) -> Column:
 
 
 def parts(spark: SparkSession, shape: Shape) -> DataFrame:
-    """One row per transaction and shard that it touches: number, id, gts, shard, position, destinations, origin."""
+    """One row per transaction and shard that it touches: number, id, gts (its message's), version, shard, position,
+    destinations, origin."""
     every = F.array(*(F.lit(n) for n in range(shape.shards)))
     touched = F.when(F.col("all"), every).otherwise(F.array("shard"))
     made = _transactions(spark, shape).withColumn("destinations", touched)
@@ -86,7 +88,7 @@ def parts(spark: SparkSession, shape: Shape) -> DataFrame:
     positions = counts.select("epoch", "shard", F.coalesce(F.sum("count").over(shard_before), F.lit(0)).alias("done"))
     time = F.col("clock") + F.when(F.col("all"), F.col("most")).otherwise(F.col("rank"))
     owner = F.when(F.col("all"), F.lit(shape.shards)).otherwise(F.col("shard"))
-    return (
+    placed = (
         ranked.join(F.broadcast(positions), ["epoch", "shard"]).join(F.broadcast(clocks), "epoch")
         .select(
             "number", F.concat(_eight(F.lit(shape.seed)), _eight(F.col("number"))).alias("id"),
@@ -95,6 +97,7 @@ def parts(spark: SparkSession, shape: Shape) -> DataFrame:
             (F.element_at("destinations", 1) * shape.replicas).alias("origin"),
         )
     )  # fmt: skip
+    return placed.withColumn("version", version_of(F.col("gts"), 0))
 
 
 def accesses(placed: DataFrame, shape: Shape) -> tuple[DataFrame, DataFrame]:
@@ -106,6 +109,7 @@ def accesses(placed: DataFrame, shape: Shape) -> tuple[DataFrame, DataFrame]:
         return F.explode(F.array_distinct(F.array(*(key.cast("binary") for key in many))))
 
     columns = ("number", "id", "gts", "shard", "position", "key")
+    placed = placed.withColumn("gts", F.col("version"))
     reads = placed.withColumn("key", keys(shape.seed + 10)).select(*columns)
     writes = placed.withColumn("key", keys(shape.seed + 20)).select(*columns)
     both = reads.withColumn("write", F.lit(False)).unionByName(writes.withColumn("write", F.lit(True)))
@@ -137,8 +141,8 @@ def journal(placed: DataFrame, reads: DataFrame, writes: DataFrame, shape: Shape
     digest = F.unhex(F.md5(F.concat_ws("/", "shard", "position")))
     done = here.select(
         "*", (_effect_us() + lag).alias("at"), F.lit(FINAL).alias("stage"), F.lit(False).alias("expired"),
-        F.lit(64).alias("payload_bytes"), F.lit(True).alias("single"), F.lit(None).alias("installed_from"),
-        F.lit(0).alias("index"), F.col("id").alias("message"), F.col("gts").alias("timestamp"),
+        F.lit(64).alias("payload_bytes"), F.lit(False).alias("single"), F.lit(None).alias("installed_from"),
+        F.lit(0).alias("index"), F.lit(None).alias("message"), F.col("gts").alias("timestamp"),
         F.lit(APPLIED).alias("status"),
         F.lit(True).alias("succeeded"), F.lit(True).alias("effect"),
         F.unhex(F.md5(F.concat("id", F.col("shard").cast("string").cast("binary")))).alias("content"),
@@ -152,7 +156,7 @@ def journal(placed: DataFrame, reads: DataFrame, writes: DataFrame, shape: Shape
     value = _eight(F.col("number"))
     return {
         "deliveries": done,
-        "outcomes": done,
+        "outcomes": done.withColumn("gts", F.col("version")),
         "submitted": sent,
         "reads": _at_replicas(reads, shape),
         "writes": _at_replicas(writes, shape).select(
@@ -182,7 +186,7 @@ def history(placed: DataFrame, reads: DataFrame, shape: Shape) -> DataFrame:
                 ),
                 event(
                     F.lit("ok").alias("type"), ended.alias("at_us"), (F.col("number") * 2 + 2).alias("line"),
-                    F.col("gts").alias("version"), F.lit(True).alias("succeeded"), F.col("reads"),
+                    "version", F.lit(True).alias("succeeded"), F.col("reads"),
                 ),
             )
         ),
@@ -212,6 +216,21 @@ def _small(spark: SparkSession, placed: DataFrame, shape: Shape) -> dict[str, Da
     return {name: spark.createDataFrame(many, schemas.table_schema(name)) for name, many in rows.items()}
 
 
+def _write(frame: DataFrame, place: Path) -> None:
+    """A file per replica, named as those of an extraction; or several of a table that is nobody's."""
+    if "replica" not in frame.columns:
+        frame.write.mode("overwrite").parquet(str(place))
+        return
+    order = [name for name in ("whose", "offset") if name in ("whose", *frame.columns)]
+    whose = frame.withColumn("whose", F.col("replica")).repartition("whose").sortWithinPartitions(*order)
+    whose.write.mode("overwrite").partitionBy("whose").parquet(str(place))
+    for path in place.glob("whose=*/*.parquet"):
+        path.rename(place / f"r{path.parent.name.removeprefix('whose=')}-{path.name}")
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        with suppress(OSError):  # there are more files
+            path.parent.rmdir()
+
+
 def generate(spark: SparkSession, shape: Shape, out: Path) -> Manifest:
     """Write all tables to `out`, as an extraction would."""
     placed = parts(spark, shape).cache()
@@ -224,7 +243,7 @@ def generate(spark: SparkSession, shape: Shape, out: Path) -> Manifest:
         schema = schemas.HISTORY if table == "history" else schemas.table_schema(table)
         place = tables.place(table)
         columns = [F.col(field.name).cast(field.dataType).alias(field.name) for field in schema]
-        frame.select(*columns).write.mode("overwrite").parquet(str(out / place))
+        _write(frame.select(*columns), out / place)
         files = {f"{place}/{path.name}": path.stat().st_size for path in (out / place).glob("*.parquet")}
         states[table] = SourceState(table, (0, 0, 0, 0), rows={table: tables.count_rows(out / place)}, files=files)
     reads.unpersist()

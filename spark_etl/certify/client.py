@@ -80,6 +80,7 @@ def operations(history: pa.Table) -> Operations:
     position = numbers(pick(history["position"], end), 0)
     absent = np.asarray(pc.equal(version, pa.scalar(_ABSENT)).fill_null(True).to_numpy(zero_copy_only=False), bool)
     by_leader = valid(shard)
+    trust(~(by_leader & ok) | valid(version), "a leader's answer without a version")
     ids = pc.if_else(pa.array(by_leader & (position == 0) & ~absent), version, pick(history["id"], begin))
     return Operations(
         history, begin, end, file[begin], process[begin], line[begin], np.where(ended, line[end], -1), at[begin],

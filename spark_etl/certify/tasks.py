@@ -192,14 +192,10 @@ def judge_values(run: Run) -> Proof:
     writes = agreed.read(run, "writes", value.WRITES)
     ops = _operations(run, Proof())
     found = agreed.transactions
-    proof.attempt([READS], _no_key_twice, run)
+    if ops is not None or not run.has_history:
+        proof.attempt([READS], _judge_reads, run, agreed, ops)
     if found is None or ops is None:
-        if run.has_history:
-            proof.proved.discard(READS)
         return proof
-    if ops.at_position.any():
-        proof.proved.discard(READS)
-        proof.attempt([READS], _leaders_reads, run, agreed, ops)
     at = client.placed(ops, found)
     if proof.holds(READS):
         counts = proof.attempt([VALUES], value.certify, ops, at, found, reads, writes)
@@ -209,22 +205,17 @@ def judge_values(run: Run) -> Proof:
     return proof
 
 
-def _no_key_twice(run: Run) -> None:
-    """No key is in two shards."""
+def _judge_reads(run: Run, agreed: _Agreed, ops: client.Operations | None) -> None:
+    """No key is in two shards, and leaders answered as the order says. Suspect."""
     keys = []
-    for found in run.logs.values():
-        mine = [found.longest[1]] if found.longest[1] >= 0 else []
-        both = [whole(run.source.read(table, ["key"], mine)["key"]) for table in ("reads", "writes")]
-        keys.append(pc.unique(pa.concat_arrays(both)))
+    for one in agreed.logs:
+        mine = [replica for replica in run.logs[one.shard].longest[1:] if replica >= 0]
+        placed = _no(key.PLACED) if ops is None else time.placed_reads(ops, one)
+        key.certify(_no(key.READS), run.source.read("writes", key.WRITES, mine), placed)
+        found = [run.source.read(table, ["key"], mine)["key"] for table in ("reads", "writes")]
+        keys.append(pc.unique(pa.concat_arrays([whole(column) for column in (*found, placed["key"])])))
     every = pa.concat_arrays(keys)
     trust(pc.count_distinct(every).as_py() == len(every), "a key in two shards")
-
-
-def _leaders_reads(run: Run, agreed: _Agreed, ops: client.Operations) -> None:
-    for one in agreed.logs:
-        replica = run.logs[one.shard].longest[1]
-        writes = run.source.read("writes", key.WRITES, [replica])
-        key.certify(_no(key.READS), writes, time.placed_reads(ops, one))
 
 
 def judge_precedence(run: Run) -> Proof:

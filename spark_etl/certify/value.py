@@ -25,6 +25,8 @@ def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, w
     integers = kinds & ops.ok & valid(value)
     everywhere = (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
     wanted = np.flatnonzero((valid(ops.asked("asked")) | integers) & (everywhere | ops.at_position))
+    ids = ops.id.take(pa.array(wanted))
+    trust(pc.count_distinct(ids).as_py() == len(ids), "two operations of one id")
     seen, wrote = _seen(ops, reads, writes), _by_id(ops.id, writes["id"])
     rows = pick(ops.history["asked"], ops.begin[wanted]).to_pylist()
     told = pick(ops.history["told"], ops.end[wanted]).to_pylist()

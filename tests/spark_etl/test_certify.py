@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.simulated.runner import Settings, run_seed
-from multicast.types import Timestamp
+from multicast.types import ZERO, Timestamp
 from spark_etl.certify import key
 from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, ranks
 from spark_etl.certify.proof import (
@@ -26,6 +26,7 @@ from spark_etl.certify.proof import (
     ORDER,
     POSITIONS,
     PRECEDENCE,
+    READS,
     SESSIONS,
     TIME,
     VALUES,
@@ -34,7 +35,7 @@ from tests.spark_etl import brute, brute_history, certified, test_audit
 from tests.spark_etl.brute_run import Run
 from tests.spark_etl.forged import FORGERIES, forge
 from tests.spark_etl.random_runs import KNOWN, correct_run, random_run
-from tests.spark_etl.runs import SEGMENT
+from tests.spark_etl.runs import SEGMENT, bank_run
 
 RUNS = int(os.environ.get("RANDOM_RUNS", "25"))
 RUNS_FULL = 2000
@@ -89,6 +90,20 @@ def test_of_a_simulated_run_with_faults_everything_is_proved(tmp_path: Path):
 def test_reads_at_positions_are_placed_as_late_as_real_time_asks(tmp_path: Path):
     proof = certified.of_directory(test_audit.read_at_positions().write(tmp_path / "run"), tmp_path / "out")
     assert proof.holds(POSITIONS, TIME) and (proof.at_positions, proof.late) == (5, 0)
+
+
+def test_a_leader_that_was_asked_for_a_key_of_another_shard_is_suspect(tmp_path: Path):
+    run = bank_run()
+    run.read("b1", 0, 1, (2000, 2010), version=ZERO)
+    proof = certified.of_directory(run.write(tmp_path / "run"), tmp_path / "out")
+    assert proof.holds(*LOGS, CLIENTS) and not proof.holds(READS)
+
+
+def test_of_an_operation_in_two_histories_no_values_are_proved(tmp_path: Path):
+    history = bank_run().write(tmp_path / "run") / "history"
+    shutil.copy(history / "clients.jsonl", history / "more.jsonl")
+    proof = certified.of_directory(tmp_path / "run", tmp_path / "out")
+    assert proof.holds(CLIENTS, READS) and not proof.holds(VALUES)
 
 
 DAMAGES = sorted(test_audit.DAMAGES)
