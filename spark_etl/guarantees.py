@@ -19,7 +19,7 @@ from spark_etl.blackbox.solver import UNDETERMINED as OPEN
 from spark_etl.blackbox.solver import VIOLATED as BROKEN
 from spark_etl.case import Case
 from spark_etl.certify.proof import CLIENTS
-from spark_etl.certify.proof import SESSIONS as SESSIONS_RUN
+from spark_etl.certify.proof import SESSIONS as TURNS
 from spark_etl.checks import sessions
 from spark_etl.report import UNDETERMINED, VALID, VIOLATED, ModelVerdict, Property
 
@@ -70,7 +70,7 @@ class Guarantees:
     def _sessions(self) -> None:
         case = self.case
         sequential: DataFrame | None = None
-        if case.proof.holds(SESSIONS_RUN):
+        if case.proof.holds(TURNS):
             inverted, untimed = case.proof.inverted, case.proof.untimed
         else:
             sequential = self._sequential()

@@ -24,6 +24,10 @@ class Suspect(Exception):
     """What a kernel does not prove, or was not made for. The text says why, for a developer: it accuses nobody."""
 
 
+DOUBTS = (Suspect, ValueError, IndexError, OverflowError)
+"""What a kernel may end with: of journals that nobody wrote in good faith, numbers and texts are what they are."""
+
+
 def trust(holds: Any, otherwise: str) -> None:
     """Suspect unless it holds: a truth value, or an array of them."""
     if not np.all(holds):

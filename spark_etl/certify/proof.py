@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from spark_etl.certify.arrays import Suspect
+from spark_etl.certify.arrays import DOUBTS
 from spark_etl.certify.client import Thin, Unknown
 from spark_etl.certify.slices import Slice
 from spark_etl.inputs import Top
@@ -80,8 +80,8 @@ class Proof(msgspec.Struct):
         """These are proved, if the kernel finds nothing to suspect."""
         try:
             found = kernel(*arguments)
-        except Suspect as suspect:
-            self.why |= dict.fromkeys(names, str(suspect))
+        except DOUBTS as doubt:
+            self.why |= dict.fromkeys(names, str(doubt))
             return None
         self.proved |= set(names)
         return found

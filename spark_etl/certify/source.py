@@ -24,17 +24,22 @@ class Source(msgspec.Struct):
         """These columns, in the order of the files' names. replicas: only theirs."""
         found = self.files[table]
         if replicas is None:
-            return pa.concat_tables([_columns(path, columns) for whose in sorted(found) for path in found[whose]])
+            return _together([_columns(path, columns) for whose in sorted(found) for path in found[whose]])
         mine = list(replicas)
         parts = [_columns(path, columns) for one in mine for path in found.get(one, ())]
         for path in found.get(NOBODY, ()):
             mixed = _columns(path, dict.fromkeys([*columns, "replica"]))
             parts.append(mixed.filter(pc.is_in(mixed["replica"], value_set=pa.array(mine, pa.int32()))).select(columns))
-        return pa.concat_tables(parts)
+        return _together(parts)
 
 
 def _columns(path: str, columns: Iterable[str]) -> pa.Table:
-    return pq.ParquetFile(path).read(list(columns))
+    return pq.ParquetFile(path).read(list(columns), use_threads=False)  # a task has one core
+
+
+def _together(parts: Sequence[pa.Table]) -> pa.Table:
+    """Some writers say of columns that they hold no nulls."""
+    return pa.concat_tables(parts, promote_options="default")
 
 
 def source(out: Path, names: Iterable[str]) -> Source:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_etl.certify import bank, client, id, key, log, precedence, slices, time, value
-from spark_etl.certify.arrays import Suspect, numbers, trust, whole
+from spark_etl.certify.arrays import DOUBTS, Suspect, numbers, trust, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
     BANK,
@@ -80,13 +80,13 @@ def judge_shard(told: Shard) -> OfShard:
         for table in (deliveries, outcomes):
             trust(numbers(table["shard"]) == told.number, "a replica of two shards")
         found = log.certify(told.number, deliveries, outcomes, told.stops)
-    except Suspect as suspect:
-        return OfShard(nothing, str(suspect))
+    except DOUBTS as doubt:
+        return OfShard(nothing, str(doubt) or type(doubt).__name__)
     answer = OfShard(found)
     try:
         _judge_keys(source, found.longest[1])
-    except Suspect as suspect:
-        answer.keys = str(suspect)
+    except DOUBTS as doubt:
+        answer.keys = str(doubt) or type(doubt).__name__
     if told.width:
         sent = slices.first_sent(source.read("submitted", ("id", "at")))
         answer.slices = slices.of_deliveries(deliveries, sent, told.width)

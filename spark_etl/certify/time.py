@@ -33,7 +33,7 @@ def places(log: AgreedLog, position: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """Of positions of a log: the greatest version that there may be (0: zeros), the first one of the next position
     (zeros: there is none), and whether there is one. Suspect if a position is not there."""
     gts = halves(log.entries["gts"])
-    trust(position <= len(gts), "a position that nobody has")
+    trust((position >= 0) & (position <= len(gts)), "a position that nobody has")
     padded = np.concatenate([np.zeros((1, 2), np.uint64), first_versions(gts, _LAST_INDEX)])
     following = np.concatenate([first_versions(gts), np.zeros((1, 2), np.uint64)])
     return padded[position], following[position], position < len(gts)

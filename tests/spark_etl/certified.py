@@ -45,15 +45,10 @@ def of_run(run: brute_run.Run, out: Path) -> Proof:
     rows = folded.Rows()
     rows.add_run(0, run)
     wanted = {name: schemas.table_schema(name) for name in schemas.TABLES} | {"history": schemas.HISTORY}
-    files: dict[str, dict[int, list[str]]] = {}
+    files = {name: {NOBODY: [str(out / f"{name}.parquet")]} for name in wanted}
     for name, schema in wanted.items():
-        whose: dict[int, list[dict[str, object]]] = defaultdict(list, {NOBODY: []})
-        for row in rows.tables.get(name, []):
-            whose[row.get("replica", NOBODY)].append(row)
-        for replica, found in whose.items():
-            path = out / f"{name}-{replica}.parquet"
-            pq.write_table(pa.Table.from_pylist(found, schema=arrow_schema(schema)), path)
-            files.setdefault(name, {})[replica] = [str(path)]
+        rows_of = pa.Table.from_pylist(rows.tables.get(name, []), schema=arrow_schema(schema))
+        pq.write_table(rows_of, out / f"{name}.parquet")
     fields = dict.fromkeys(schemas.JOURNAL.fieldNames())
     small = [
         SimpleNamespace(**{**fields, "table": name, **row})
