@@ -129,6 +129,8 @@ def wrongly_held(names: set[str], proved: set[str]) -> set[str]:
 
 
 FORGED = sorted(FORGERIES)
+OF_READERS = {"damage", "unwritten-version"}
+"""Which run is forged decides whether somebody read what is missing."""
 
 
 @pytest.mark.timeout(600)
@@ -149,7 +151,7 @@ def test_forgeries_are_suspect(tmp_path: Path, names: list[str]):
                 path = copy / f"replicas/{replica}/journal" / SEGMENT
                 path.write_bytes(forge(path.read_bytes(), kind.forge))
             proof = certified.of_directory(copy, copy / "audit")
-            bad += [f"{name}: {one}" for one in wrongly_held(set(found.split()) - {"damage"}, proof.proved)]
+            bad += [f"{name}: {one}" for one in wrongly_held(set(found.split()) - OF_READERS, proof.proved)]
     assert bad == []
 
 
