@@ -536,5 +536,3 @@ def test_ten_thousand_events_stay_usable(
         middle + 1,
     )
     assert changes < CHANGES_OF_A_STEP_MAX, "a step changes what it is about"
-
-
