@@ -192,11 +192,20 @@ class LiveWorld(Model):
             return f"Process {a} is paused; resume it first."
         if kind == "lose_disk" and not self.nodes[a].protocol.specification.survives_lost_disk:
             return f"With {self.setup.protocol} a process must come back with its disk; crash it instead."
+        if kind == "lose_disk" and (other := self._readmitting(a)) is not None:
+            return f"Process {other} lost its disk and is no member again yet; a group survives one loss at a time."
         if kind == "timer" and self._wakes[a] is None:
             return f"Process {a} waits for no timer."
         if kind == "sync" and not self._writing[a]:
             return f"Process {a} writes nothing."
         return ""
+
+    def _readmitting(self, process: ProcessId) -> ProcessId | None:
+        """Who of its group lost its disk, and is not readmitted yet."""
+        for peer in self.topology.groups[self.topology.group_of[process]]:
+            if self.nodes[peer].lost and (peer not in self.engines or not self.engines[peer].protocol.is_member()):
+                return peer
+        return None
 
     def _no_arrival(self, a: ProcessId, b: ProcessId) -> str:
         if not self.links.get((a, b)):

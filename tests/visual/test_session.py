@@ -173,6 +173,16 @@ def test_a_lost_disk_comes_back_through_the_group() -> None:
     assert recording["violations"] == []
 
 
+def test_one_process_of_a_group_at_a_time_may_lose_its_disk() -> None:
+    user, _ = opened("white_box")
+    do(user, 0, ["multicast", 0, [0, 1]], ["lose_disk", 2])
+    with pytest.raises(Problem, match="Process 2 lost its disk and is no member again yet"):
+        do(user, 2, ["lose_disk", 1])
+    do(user, 2, ["lose_disk", 3], ["restart", 2])
+    steps = run(user, 4)["steps"]
+    assert do(user, steps, ["lose_disk", 1])["violations"] == []
+
+
 def test_an_outside_sender_multicasts_to_groups_that_it_is_not_in() -> None:
     user, answer = opened("white_box", senders=[100])
     assert answer["recording"]["header"]["senders"] == [100]
