@@ -30,6 +30,7 @@ Checks
     true_time     whether stamps keep to the time
     recovery      would every process come back if the power failed now?
     memory        what it must know then
+    elections     has who leads the votes of a quorum?
     vouching      is on disk what a process vouches for, and does no message overtake another?
 
 Other ways to look
