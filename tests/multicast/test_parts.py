@@ -9,12 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import registry
+from multicast.parts.accepts import Entry, Quorums
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog, Stable
 from multicast.parts.pending import PendingQueue
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Options, Outbox
-from multicast.types import Timestamp, Topology, created_us, is_uuid7, new_message_id, oldest_id
+from multicast.types import (
+    AppMessage,
+    Ballot,
+    Timestamp,
+    Topology,
+    created_us,
+    is_uuid7,
+    new_message_id,
+    oldest_id,
+)
 
 
 class NaiveQueue:
@@ -222,3 +232,31 @@ def test_a_process_cannot_belong_to_two_groups() -> None:
 def test_ids_sort_before_the_oldest_one_if_they_were_made_before_it(made: int, later: int, bits: int) -> None:
     message_id = new_message_id(made, bits)
     assert (message_id < oldest_id(made + later)) == (created_us(message_id) < made + later)
+
+
+def test_other_groups_hear_a_watermark_once_a_quorum_has_reached_it() -> None:
+    topology = Topology.grid(2, 3)
+    log, out = DeliveredLog(0, topology, 100, 0, by_quorum=True), Outbox()
+    log.add(b"m" * 16, (0, 1), Timestamp(5, 0), out)
+    log.stable(1, out)
+    log.tick(1_000, out)
+    assert {to for to, _, _ in out.sends} == {(1, 2)}
+    out.sends.clear()
+    log.report(1, Timestamp(5, 0), out)
+    log.tick(2_000, out)
+    assert ((3, 4, 5), Stable(Timestamp(5, 0))) in [(to, message) for to, message, _ in out.sends]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 2)), max_size=20), st.integers(1, 2))
+def test_a_message_is_committed_when_quorums_and_oneself_have_acknowledged_the_ballots_that_are_held(
+    acknowledgements: list[tuple[int, int]], held: int
+) -> None:
+    quorums, entry = Quorums(0, Topology.grid(2, 3), False), Entry(b"m" * 16, 0)
+    entry.message = AppMessage(b"m" * 16, (0, 1), b"", 0)
+    entry.hold(0, Ballot(1, 0), Timestamp(1, 0))
+    entry.hold(1, Ballot(held, 3), Timestamp(1, 1))
+    for number, (sender, second) in enumerate(acknowledgements, 1):
+        committed = quorums.acknowledge(entry, sender, (Ballot(1, 0), Ballot(second, 3)))
+        so_far = {p for p, ballot in acknowledgements[:number] if ballot == second}
+        enough = 0 in so_far and all(len(so_far & members) >= 2 for members in ({0, 1, 2}, {3, 4, 5}))
+        assert committed == (enough and second == held)

@@ -10,7 +10,7 @@ import pytest
 from multicast.parts.delivered import Stable
 from multicast.parts.group_log import Advance, Assign, Begin, Deliver, encode_command
 from multicast.parts.paxos import Fetch
-from multicast.parts.reign import TRANSITIONS, PositionAsk, Reign
+from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
 from multicast.parts.replicated import Stamp
 from multicast.parts.transfer import StateAsk
 from multicast.parts.truncation import Applied
@@ -339,6 +339,18 @@ def test_a_reign_has_its_states_and_nothing_else_leads_from_one_to_another() -> 
         reign.reign(9)
     reign.promise(Ballot(3, 1))
     assert set(TRANSITIONS["promise"].values()) == {reign.state}
+
+
+def test_how_far_a_group_has_delivered_is_what_a_quorum_has_told_lately_in_this_ballot() -> None:
+    reign = Reign("logical", 2, SECOND)
+    reign.promise(Ballot(2, 0))
+    reign.lead()
+    reign.told(1, Position(Ballot(1, 0), 9), 0)
+    reign.told(0, Position(Ballot(2, 0), 3), 0)
+    assert reign.furthest(0) is None
+    reign.told(2, Position(Ballot(2, 0), 5), 0)
+    assert reign.furthest(SECOND) == (5, 2)
+    assert reign.furthest(SECOND + 1) is None
 
 
 # -- FastCast ----------------------------------------------------------------------------------------------------------
