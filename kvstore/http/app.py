@@ -258,8 +258,8 @@ class HttpApi:
         overload = self.node.overload()
         if overload:
             raise errors.unavailable("overloaded", overload)
-        full = self.node.full() if writes and adds(transaction) else ""
-        if full:
+        full = self.node.full()
+        if full and writes and adds(transaction):
             raise errors.full(full)
         call.transaction = transaction
         call.ordered = writes
