@@ -141,14 +141,13 @@ class Coordinator:
             self._propose_if_ready(now, out)
 
     def _propose_if_ready(self, now: int, out: Outbox) -> None:
-        """Once everybody who lives has answered, a quorum of every group among them, and has given what is needed."""
+        """Once everybody who lives has answered, a quorum of every group among them (`Gathering.suffices`), and has
+        given what is needed."""
         if self.gathering is None or self.state is not FLUSHING or not self._may_propose():
             return
         alive = self._responsive(now)
         gathering = self.gathering.among(alive)
         if not gathering.suffices or any(p in gathering.members and p not in gathering.replies for p in alive):
-            return
-        if not gathering.is_quorum(alive):
             return
         asks = gathering.lacking()
         for holder, spans in asks.items():

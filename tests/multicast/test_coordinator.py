@@ -71,6 +71,38 @@ def test_in_a_new_ballot_nothing_of_an_earlier_one_counts():
     assert rig.coordinator.state == WATCHING
 
 
+def test_a_new_ballot_proposes_although_an_earlier_one_has():
+    rig = Rig()
+    rig.beat(TIMEOUT, 1, 2, 3, 4)
+    rig.answer(TIMEOUT, 0, 1, 2, 3, 4)
+    assert rig.coordinator.state == PROPOSED
+    rig.coordinator.lead(ALL, TIMEOUT)
+    rig.beat(2 * TIMEOUT, 1, 2, 3, 4)
+    rig.answer(2 * TIMEOUT, 0, 1, 2, 3, 4)
+    assert len(rig.proposed) == 2
+
+
+def test_a_member_that_has_stopped_ends_the_view_though_all_live():
+    rig = Rig()
+    rig.coordinator.hear(4, Alive(1, True), 1)
+    assert rig.beat(2, *ALL) == list(ALL)
+
+
+def test_who_was_outside_takes_the_place_of_who_has_died():
+    rig = Rig()
+    rig.coordinator.enter(ALL, (0, 1, 2, 3, 4), 1)
+    rig.record = ViewRecord(2, [0, 1, 2, 3, 4], 1, False, True, 0)
+    assert rig.beat(1 + TIMEOUT, 1, 2, 3, 5) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_quorum_of_every_group_must_still_be_heard_when_all_have_answered():
+    rig = Rig()
+    rig.beat(TIMEOUT, 1, 2, 3, 4)
+    rig.answer(TIMEOUT, 0, 1, 3, 4)
+    rig.answer(2 * TIMEOUT, 2)
+    assert rig.proposed == []
+
+
 def test_who_has_left_must_be_heard_before_it_comes_again():
     rig = Rig()
     rig.beat(1, *ALL)

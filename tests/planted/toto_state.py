@@ -213,11 +213,6 @@ class FewAnswersAreEnough(Toto):
     """A coordinator goes on when anybody has answered the flush."""
 
 
-@rewrite("_propose_if_ready", "if not gathering.is_quorum(alive): return", "pass", part="coordinator")
-class ViewWithoutQuorum(Toto):
-    """A view may lack a quorum of a group."""
-
-
 @rewrite("coordinate", "if alive == members and", "if len(alive) == len(members) and", part="coordinator")
 class AnotherOfSameNumber(Toto):
     """A view is not changed if as many are alive as are members."""
