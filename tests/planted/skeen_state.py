@@ -94,5 +94,5 @@ PLANTED = (
         ),
     ),
     *(Planted(kind, small(coordinator="true")) for kind in COORDINATED),
-    *(Planted(kind, small(clock="hybrid", dedup_window_us="1000000")) for kind in WINDOW),
+    *(Planted(kind, small(clock="hybrid", dedup_window_us="300000")) for kind in WINDOW),
 )  # fmt: skip
