@@ -233,7 +233,7 @@ FORGERIES = {
     "another value written": Kind(
         outcome(_set(writes=_first_write), _writes),
         "outcome-disagreement",
-        "not-as-asked value-mismatch",
+        "not-as-asked",
     ),
     "a write fewer": Kind(
         outcome(_set(writes=lambda o: o.writes[1:]), _writes),

@@ -19,7 +19,7 @@ ONE, SHARD = (2,), (0, 1, 2)
 def test_every_forgery_is_named_or_known_to_be_beyond_us(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One audit of all copies. What one replica forged is blamed on that replica alone, whatever others read of it."""
     settings = Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=3, seconds=1.0)
-    run_seed(settings, 1, tmp_path / "run")
+    run_seed(settings, 11, tmp_path / "run")
     copies = [(kind.forge, replicas) for kind in FORGERIES.values() for replicas in (ONE, SHARD)]
     copies += [(loss.forge, loss.replicas) for loss in LOSSES.values()]
     told = {len(copies) + n: change for n, (change, _) in enumerate(TOLD.values())}
