@@ -27,7 +27,7 @@ import msgspec
 
 from client_sdk import AsyncClient, KvError
 from kvstore.api.shard_map import ShardMap
-from workloads.bench.clusters import UP_SECONDS, fresh_cluster, run_kvstore
+from workloads.bench.clusters import UP_SECONDS, fresh_cluster
 
 SHARDS, REPLICAS = 2, 3
 MEDIAN_SECONDS, MOST_SECONDS = 0.6, 1.5
@@ -67,7 +67,9 @@ class Failover:
 
     async def restart(self) -> None:
         """Whoever is down, until all are ready."""
-        await asyncio.to_thread(run_kvstore, UP_SECONDS, "cluster", "up", str(self.directory), "--detach")
+        up = (sys.executable, "-m", "kvstore", "cluster", "up", str(self.directory), "--detach")
+        process = await asyncio.create_subprocess_exec(*up, stdout=subprocess.DEVNULL, start_new_session=True)
+        await asyncio.wait_for(process.wait(), UP_SECONDS)
         await asyncio.sleep(SETTLE_SECONDS)
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -146,6 +148,7 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=20)
     parser.add_argument("--clients", type=int, default=8)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cluster is stopped then, too
     with fresh_cluster(given.protocol, SHARDS, REPLICAS) as directory:
         good = asyncio.run(Failover(directory).run(given.clients, given.kills, given.restarts))
     sys.exit(0 if good else 1)
