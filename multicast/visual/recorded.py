@@ -34,6 +34,15 @@ class _Header(msgspec.Struct):
     options: dict[str, Any] = {}
 
 
+class _Changed(msgspec.Struct):
+    messages: dict[str, dict[str, Any] | None] | None = None
+
+
+class _Violation(msgspec.Struct):
+    checker: str
+    text: str
+
+
 class _Line(msgspec.Struct, rename={"sender": "from"}):
     """What this package and the page count on; everything else is only shown."""
 
@@ -46,9 +55,23 @@ class _Line(msgspec.Struct, rename={"sender": "from"}):
     type: str | None = None
     message: dict[str, Any] | str | None = None
     about: list[str] = []
-    changed: dict[str, Any] = {}
+    changed: _Changed | None = None
     sends: list[dict[str, Any]] = []
-    violations: list[dict[str, str]] = []
+    id: str | None = None
+    checker: str | None = None
+    text: str | None = None
+    violations: list[_Violation] | None = None
+
+
+_NEEDS = {
+    "life": ("process",),
+    "submit": ("process", "message", "id"),
+    "leave": ("process", "to", "type"),
+    "arrival": ("process", "from", "message"),
+    "violation": ("checker", "text"),
+    "violations": ("violations",),
+}
+"""What a line of an event cannot do without."""
 
 
 def read(text: str) -> dict[str, Any]:
@@ -85,12 +108,17 @@ def _check(line: _Line, header: _Header, number: int) -> None:
     for process in (line.process, line.sender, *to):
         if process is not None and process not in known:
             raise Problem(f"Line {number} names process {process}, and the trace has no such process.")
-    if line.event == "leave" and not (isinstance(line.to, list) and line.type and line.process is not None):
-        raise Problem(f"Line {number} is no line of a trace: `leave` has process, to and type.")
-    if line.event == "arrival" and not (isinstance(line.message, dict) and line.sender is not None):
-        raise Problem(f"Line {number} is no line of a trace: `arrival` has from and message.")
-    if (line.event in ("life", "arrival") or line.changed) and line.process is None:
-        raise Problem(f"Line {number} is no line of a trace: `{line.event}` has a process.")
+    for field in _NEEDS.get(line.event, ("process",) if line.changed is not None else ()):
+        if getattr(line, "sender" if field == "from" else field) is None:
+            raise Problem(f"Line {number} is no line of a trace: `{line.event}` has {field}.")
+    if isinstance(line.message, dict) and not isinstance(line.message.get("type"), str):
+        raise Problem(f"Line {number} is no line of a trace: the message has no type.")
+    if line.event == "leave" and not isinstance(line.to, list):
+        raise Problem(f"Line {number} is no line of a trace: `leave` goes to a list of processes.")
+    if line.event == "arrival" and not isinstance(line.message, dict):
+        raise Problem(f"Line {number} is no line of a trace: the message that arrives has no fields.")
+    if line.event == "submit" and not isinstance(line.message, str):
+        raise Problem(f"Line {number} is no line of a trace: the message that is multicast has no name.")
 
 
 def _protocol(header: _Header) -> MulticastProtocol | None:

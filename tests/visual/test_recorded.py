@@ -116,6 +116,28 @@ def test_a_failing_run_prints_the_command_that_shows_it(capsys: pytest.CaptureFi
     assert shown == [run.fragment()] and run.settings(run.kind()) == settings
 
 
+def test_whatever_is_wrong_with_a_field_of_a_line_is_one_sentence_or_does_no_harm() -> None:
+    bug = next(bug for bug in planted.PLANTED if bug.name == "ClockNotAdvanced")
+    recording = play(Run(protocol="skeen", seed=bug.first_seed, bug=bug.name))
+    kinds = {line["event"]: line for line in reversed(recording["lines"])}
+    assert {"life", "submit", "leave", "arrival", "delivery", "violation"} <= kinds.keys()
+    header = {**recording["header"], "protocol": "one that is not known here"}
+    events = [*kinds.values(), {"n": 9, "event": "violations", "violations": []}]
+    refused = 0
+    for number, event in enumerate(events):
+        for field in event:
+            for value in (..., None, [], {}, "x", -1, [[1]], {"messages": 1}, {"messages": {"m1": 1}}, True):
+                changed = {name: was for name, was in event.items() if name != field}
+                if value is not ...:
+                    changed[field] = value
+                try:
+                    read("\n".join(map(json.dumps, [header, *events[:number], changed, *events[number + 1 :]])))
+                except Problem as problem:
+                    refused += 1
+                    assert f"ine {number + 2}" in str(problem)
+    assert refused > 100
+
+
 def test_the_work_for_a_trace_grows_with_its_length_and_no_faster() -> None:
     header, *rows = traced("white_box", 7, Settings(profile="faults", size="small", groups=2)).splitlines()
 
