@@ -48,12 +48,15 @@ def _white_box(p: Any) -> Memory:
 
 
 def _primcast(p: Any) -> Memory:
-    placed = {
-        e.id: (e.epoch, e.ts, e.position or e.place)
-        for e in p.entries.values()
-        if e.epoch is not None and e.message is not None
-    }
-    return {"state": p._saved_state, "length": p.t.length, "T": placed, **_ballots(p.leadership), **_delivered(p.log)}
+    """What was delivered may be back in T after a restart, though an entry for a later copy took its place before; and
+    it is settled then, once T has the later copy."""
+    mine = [e for e in p.entries.values() if e.epoch is not None and e.message is not None]
+    placed = {e.id: (e.epoch, e.ts, e.place) for e in mine if not e.position}
+    delivered = Least({e.id: (e.epoch, e.ts, e.position) for e in mine if e.position})
+    state = {"state": p._saved_state, "length": p.t.length, "T": placed, "delivered in T": delivered}
+    log = _delivered(p.log)
+    log["unsettled"] = Least({i: at for i, at in log["unsettled"].items() if p._destinations(i, at) is not None})
+    return {**state, **_ballots(p.leadership), **log}
 
 
 def _paxos(paxos: Any) -> Memory:
