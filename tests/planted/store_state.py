@@ -200,7 +200,7 @@ class MismatchRemembered(Clients):
     """A misuse of an id is remembered in place of the first result."""
 
 
-@rewrite("_items", "at.time - created_us(message_id)", "self._now - created_us(message_id)")
+@rewrite("_items", "oldest_id(at.time - window_us)", "oldest_id(self._now - window_us)")
 class ExpiryByLocalClock(Replica):
     """Each replica goes by its own clock when it decides what came too late."""
 
