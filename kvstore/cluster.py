@@ -163,12 +163,13 @@ def _wait_ready(
         for replica in list(waiting):
             members = config.shards[replica.shard]
             late = time.monotonic() > deadline
+            holds = running(replica_directory(directory, replica.id)) is not None  # from then on nobody starts another
             if replica.id not in alive:
                 waiting.remove(replica)
             elif is_ready(replica):
                 waiting.remove(replica)
                 say(f"replica {replica.id} of shard {replica.shard} is ready at {replica.url}")
-            elif late or 2 * len(alive.intersection(members)) <= len(members):
+            elif late or (holds and 2 * len(alive.intersection(members)) <= len(members)):
                 waiting.remove(replica)
                 why = f"after {READY_SECONDS:.0f} s" if late else f"no majority of shard {replica.shard} runs"
                 log = Path("replicas") / str(replica.id) / LOG_FILE

@@ -35,7 +35,7 @@ HELD = {b"a": b"second-a", b"b": b"first-b", b"c": b"first-c", b"d": b"first-d",
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     with tarfile.open(Path(__file__).with_name("format_1.tar.xz")) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     found = config.load(tmp_path)
     ports = free_ports(4)
     replicas = tuple(

@@ -91,7 +91,7 @@ def test_calibration_finds_costs_of_this_world() -> None:
 def test_a_group_recovers_from_its_leaders_crash() -> None:
     one = recover(point(WHITE_BOX, deployment=COLOCATED, outstanding=1))
     assert one.leader_us is not None and one.resumed_us is not None and one.cleared_us is not None
-    assert 900_000 < one.leader_us < 3_000_000
+    assert 300_000 < one.leader_us < 3_000_000
     assert one.leader_us < one.resumed_us <= one.leader_us + 1_000_000
     assert one.held > 0
     while_dead = [rate for at, rate in one.affected if 200_000 <= at < one.leader_us - 200_000]

@@ -14,14 +14,11 @@ from multicast.simulation.runner import Run, run_seed
 from multicast.types import Topology
 from tests.planted import SEEDS_MAX, SMALL, Planted
 from tests.planted.white_box import MarksToldAlone
-from tests.planted.white_box_state import VoteBeforeSync
 
 TOPOLOGY = Topology.grid(2, 3)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "first", "kind"), [(MarksToldAlone, 27, "handed_down"), (VoteBeforeSync, 438, "rival")]
-)
+@pytest.mark.parametrize(("protocol", "first", "kind"), [(MarksToldAlone, 27, "handed_down")])
 def test_a_drawn_fault_finds_what_is_forgotten(
     protocol: type[WhiteBox], first: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
