@@ -149,8 +149,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cluster is stopped then, too
-    with fresh_cluster(given.protocol, SHARDS, REPLICAS) as directory:
-        good = asyncio.run(Failover(directory).run(given.clients, given.kills, given.restarts))
+    try:
+        with fresh_cluster(given.protocol, SHARDS, REPLICAS) as directory:
+            good = asyncio.run(Failover(directory).run(given.clients, given.kills, given.restarts))
+    except KeyboardInterrupt:
+        print("interrupted; the cluster is stopped", file=sys.stderr)
+        sys.exit(130)
     sys.exit(0 if good else 1)
 
 
