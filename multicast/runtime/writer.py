@@ -64,7 +64,7 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._work, name="journal-writer", daemon=True)
-        self._patient = True
+        self._hurry = threading.Event()
         self.pending_bytes = 0
         self.syncs = 0
         self.full = False
@@ -120,7 +120,7 @@ class Writer:
 
     def no_more_waiting(self) -> None:
         """From now on a full disk is an error like any other."""
-        self._patient = False
+        self._hurry.set()
 
     async def close(self) -> None:
         """Return when everything that was put is written (or failed) and the thread has ended. Idempotent."""
@@ -162,9 +162,8 @@ class Writer:
                 return
             except DiskFull:
                 self.full = True
-                if not self._patient:
+                if self._hurry.wait(FULL_SECONDS):
                     raise
-                time.sleep(FULL_SECONDS)
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
