@@ -31,7 +31,10 @@ More processes are more such programs with other numbers and directories. `GLOSS
     records      the journal's records: what an audit reads
     lanes        one FIFO per link, of what waits for the disk
     recorder     what a process writes into its journal: every payload once
+    disk         what a journal needs of the disk that it is on
+    segments     what a journal keeps beside its segments: where it begins, what is in each
     journal      the journal of one process: segments of records on a disk
+    reader       reading its records, each with the payloads that it refers to
     checkpoint   what a protocol has saved up to an offset of its journal
     runtime      the live host, over TCP (a package)
     simulation   the simulated host (a package)

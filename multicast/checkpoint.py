@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from multicast import records
-from multicast.journal import REMEDY, Journal, Reader
-from multicast.records import JournalError, SegmentHeader, encode_record
+from multicast.journal import PAUSE_RECORDS, Journal
+from multicast.reader import Reader
+from multicast.records import REMEDY, JournalError, SegmentHeader, encode_record
+from multicast.segments import position_of
 
 GROWTH_BYTES_MIN = 16 * 1024 * 1024
 """A checkpoint is worth making once the journal has grown by so much,"""
@@ -26,8 +28,6 @@ GROWTH_FACTOR = 2
 """and by so many times the size of the last one."""
 
 _FILES = ("checkpoint-0", "checkpoint-1")
-_STEP = 500
-"""Records read or written between two pauses."""
 
 
 class Checkpoint(NamedTuple):
@@ -45,15 +45,34 @@ class Checkpoint(NamedTuple):
 
     def recovery(self, journal: Journal, position: int) -> Iterator[tuple[int, Any]]:
         """What stands for the whole journal at `Engine.recover`: the checkpoint; what is later; and of what is earlier,
-        deliveries and outcomes at least from number `position` on. JournalError: see `Journal.walk`."""
+        deliveries and outcomes at least from number `position` on. JournalError: see `Journal.walk`; or the journal
+        begins after what this and an application that holds `position` deliveries stand for, or ends before that."""
+        if self.offset < journal.begin:
+            raise JournalError(
+                f"{self.file}: no checkpoint stands for what was dropped of the journal, which begins at offset"
+                f" {journal.begin}; {REMEDY}"
+            )
+        if position < journal.floor:
+            raise JournalError(
+                f"the journal holds only deliveries after {journal.floor}, and the application no more than the first"
+                f" {position}; {REMEDY}"
+            )
         for key, value in self.values.items():
             yield self.offset, records.Put(key, value)
         if self.offset:
             yield self.offset, records.BatchEnd(0)
         reader = Reader(journal)
+        last = journal.floor
         for end, kind, body in journal.walk(min(self.offset, journal.offset_before(position))):
+            if kind in records.DELIVERIES:
+                last = max(last, position_of(body))
             if end > self.offset or kind in (*records.DELIVERIES, records.COMPLETED):
                 yield end, reader.decode(end, kind, body)
+        if last < position:
+            raise JournalError(
+                f"the journal ends at delivery {last}, and the application holds {position}:"
+                " they do not belong together"
+            )
 
 
 class Checkpoints:
@@ -83,7 +102,7 @@ class Checkpoints:
         for number, (end, kind, body) in enumerate(self._journal.walk(before.offset, offset)):
             if kind in records.CHANGES:
                 self._apply(values, reader.decode(end, kind, body))
-            if number % _STEP == 0:
+            if number % PAUSE_RECORDS == 0:
                 self._pause()
         name = _FILES[before.file == _FILES[0]]
         return Checkpoint(values, offset, self._write(name, offset, values), name)
@@ -102,7 +121,7 @@ class Checkpoints:
         pieces = [SegmentHeader(journal.cluster, journal.group, journal.process, 0, offset).encode()]
         for number, (key, value) in enumerate(values.items()):
             pieces.append(encode_record(records.Put(key, value)))
-            if number % _STEP == 0:
+            if number % PAUSE_RECORDS == 0:
                 disk.append(name, b"".join(pieces))
                 pieces.clear()
                 self._pause()
@@ -127,6 +146,6 @@ class Checkpoints:
             finished = kind == records.BATCH_END
             if not finished:
                 self._apply(values, records.decode_body(kind, body))
-            if number % _STEP == 0:
+            if number % PAUSE_RECORDS == 0:
                 self._pause()
         return Checkpoint(values, header.base, len(data), name) if finished else None

@@ -111,14 +111,12 @@ class Engine:
         """The first call. written: (journal offset at its end, record) of the whole journal, up to the last BatchEnd,
         or of what stands for it (`Checkpoint.recovery`). lost: this process took part before, and its disk is gone;
         ignored if there is something on the disk. clock(): what `now` is by when all that is replayed, which may take
-        long: timers start then. Returns the first batch. JournalError if the journal lacks deliveries that the
-        application holds.
+        long: timers start then. Returns the first batch. JournalError if deliveries do not follow one another.
         """
         values: dict[bytes, bytes] = {}
         held = self.application.position
         deliveries: list[records.Delivered] = []
         outcomes: dict[int, bytes] = {}
-        last = 0
         for offset, record in written:
             kind = type(record)
             if kind is records.Put:
@@ -126,16 +124,11 @@ class Engine:
             elif kind is records.Delete:
                 values.pop(record.key, None)
             elif kind is records.Delivered:
-                last = max(last, record.position)
                 if record.position > held:
                     deliveries.append(record)
             elif kind is records.Completed:
                 outcomes[record.position] = record.record
             self.recorder.offset = max(self.recorder.offset, offset)
-        if last < held:
-            raise records.JournalError(
-                f"the journal ends at delivery {last}, and the application holds {held}: they do not belong together"
-            )
         self.position = self.completed = self._stable = held
         self._journaled_completed = max(outcomes, default=held)
         for d in deliveries:

@@ -7,95 +7,57 @@ tell the one from the other. A segment is synced before the next one is created,
 `mark`, a file of a few bytes, says up to where `sync` has returned: it is exact after the death of a process, and at
 most too low after a loss of power, because it is not itself synced.
 
+Closed segments may go, the oldest first (`drop`): then the journal begins later, and the `floor` says where. Opening
+reads the last segment and the summaries of the others (`multicast.segments`).
+
 The formats of segments and records are in `multicast.records`. Appending and reading may happen in different threads;
 appending and syncing are one thread's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import re
 import threading
 import zlib
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
 
-import msgspec
-
-from multicast import records
-from multicast.records import FRAME_BYTES, HEADER_BYTES, Delivered, JournalError, SegmentHeader
+from multicast import records, segments
+from multicast.disk import Disk, DiskFull
+from multicast.reader import Reader
+from multicast.records import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    REMEDY,
+    SEGMENT_BYTES_MAX,
+    Delivered,
+    JournalError,
+    SegmentHeader,
+)
+from multicast.segments import SEGMENT_NAME, Floor, Segment, Summary, Survey, position_of, segment_name, summary_name
 from multicast.types import GroupId, ProcessId
 
-SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 """How much is read from the disk at a time, and how far behind a delivery its outcome is looked for."""
 INDEX_BYTES = 64 * 1024
 """One delivery per so many bytes of journal is remembered with its offset."""
+PAUSE_RECORDS = 500
+"""Records that are read between two pauses, where a thread lets others work."""
 
-_PIECES, _PIECE_BYTES = 4, 256 * 1024
-"""Of the journal, that a `Reader` keeps."""
 _CUT_SHORT = "a record is cut short"
 _MARK = "mark"
 _MARK_BYTES = 12
-_SEGMENT_NAME = re.compile(r"journal-(\d{8})\.seg")
-REMEDY = (
-    "it must not run without what it has promised: if this cannot be put right, its disk counts as lost;"
-    " move this replica's directory away and start it once with --lost-disk"
-)
 
 
-class Disk(Protocol):
-    """A flat directory of files. Every method may raise OSError; then nobody knows what was written."""
+class Gone(Exception):
+    """What was asked for is no longer in the journal, which holds the final deliveries after number `floor`."""
 
-    def list(self) -> list[str]:
-        """The names of all files, in any order."""
-
-    def size(self, name: str) -> int:
-        """Bytes. FileNotFoundError if there is no such file."""
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Up to `length` bytes (None: all) from byte `start` on; fewer at the end. FileNotFoundError."""
-
-    def append(self, name: str, data: bytes) -> None:
-        """Add to the end of a file, creating it. Durable only after `sync`."""
-
-    def sync(self, name: str) -> None:
-        """Return when everything appended to this file, and the file's existence, is on disk."""
-
-    def truncate(self, name: str, size: int) -> None:
-        """Cut a file to `size` bytes. Durable on return."""
-
-    def write_small(self, name: str, data: bytes) -> None:
-        """Make at most 16 bytes the whole content of a file, at once and not durably; its length never changes."""
-
-    def close(self) -> None:
-        """Give the directory back. Nothing else may be called afterwards."""
-
-
-class DiskFull(OSError):
-    """There is no room for an append. It was taken back: nothing is lost, and it may be tried again."""
-
-
-class _Segment(NamedTuple):
-    name: str
-    base: int
-    version: int
-
-
-class _Position(msgspec.Struct, array_like=True, gc=False):
-    """The first field of `Delivered`, to find out which delivery it is without building the rest."""
-
-    position: int
-
-
-_position = msgspec.msgpack.Decoder(_Position).decode
-
-
-def segment_name(number: int) -> str:
-    """The file of the segment with this number; 0 is the first."""
-    return f"journal-{number:08d}.seg"
+    def __init__(self, floor: int):
+        super().__init__(f"the journal holds only deliveries after {floor}")
+        self.floor = floor
 
 
 class Journal:
@@ -121,8 +83,9 @@ class Journal:
         self.process = process
         self.segment_bytes_max = segment_bytes_max
         self.cut_bytes = 0
-        self.end = 0
-        self._segments: list[_Segment] = []
+        self._floor = self._read_floor()
+        self.end = self._floor.base
+        self._segments: list[Segment] = []
         self._positions: list[int] = []
         self._offsets: list[int] = []
         self._lock = threading.Lock()
@@ -133,14 +96,19 @@ class Journal:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        numbers = sorted(int(m[1]) for m in map(_SEGMENT_NAME.fullmatch, self.disk.list()) if m)
+        numbers = sorted(int(m[1]) for m in map(SEGMENT_NAME.fullmatch, self.disk.list()) if m)
+        oldest = self._floor.segment
+        there = [number for number in numbers if number >= oldest]
+        if oldest and not there:
+            raise JournalError(f"{segment_name(oldest)} is missing; {REMEDY}")
         cut: tuple[str, int] | None = None
-        for index, number in enumerate(numbers):
+        for index, number in enumerate(there, oldest):
             if number != index:
                 raise JournalError(f"{segment_name(index)} is missing; {REMEDY}")
-            cut = self._open_segment(number, last=number == numbers[-1]) or cut
+            cut = self._open_segment(number, last=number == there[-1]) or cut
         if self.end < self._synced:
-            where = f"{self._segments[-1].name}, byte {self._file_position()}" if self._segments else segment_name(0)
+            last = self._segments[-1].number if self._segments else oldest
+            where = f"{segment_name(last)}, byte {self._file_position()}"
             raise JournalError(
                 f"{where}: the journal ends {self._synced - self.end} bytes before what this replica has promised;"
                 f" {REMEDY}"
@@ -149,20 +117,24 @@ class Journal:
             self.disk.truncate(*cut)
         if self.end > self._synced:
             self.sync()
+        self._remove([number for number in numbers if number < oldest])
 
     def _file_position(self) -> int:
-        return HEADER_BYTES + self.end - self._segments[-1].base
+        """Of the end, in the last segment."""
+        return HEADER_BYTES + self.end - (self._segments[-1].base if self._segments else 0)
 
     def _open_segment(self, number: int, last: bool) -> tuple[str, int] | None:
         """Check one segment and index it. Returns what to cut: (name, size to keep)."""
         name = segment_name(number)
+        if not last and self._open_closed(name, number):
+            return None
         data = self.disk.read(name)
         if last and (len(data) < HEADER_BYTES or not data.strip(b"\0")):
             self.cut_bytes = len(data)  # it was being created: its header is synced before anything follows
             return (name, 0)
         header = SegmentHeader.decode(data, name)
         self._check_header(header, name, number)
-        self._segments.append(_Segment(name, self.end, header.version))
+        base, survey = self.end, Survey(self.end)
         good = HEADER_BYTES
         deliveries: list[tuple[int, int]] = []
         damage: records.Damage | None = None
@@ -171,22 +143,43 @@ class Journal:
                 damage = found
                 break
             at, kind, body = found
+            survey.see(kind, body)
             if kind in records.DELIVERIES:
-                deliveries.append((_position(body).position, at))
+                deliveries.append((position_of(body), at))
             elif kind == records.BATCH_END:
                 good = at + FRAME_BYTES + 1 + len(body)
         for position, at in deliveries:
             if at < good:
-                self._remember(position, self.end + at - HEADER_BYTES)
+                self._remember(position, base + at - HEADER_BYTES)
         self.end += good - HEADER_BYTES
+        self._segments.append(Segment(number, base, header.version, survey.refers))
         if good == len(data):
             return None
         at = damage.at if damage else good
         reason = damage.reason if damage else "records without the end of their batch"
-        if not last or (damage and _batch_after(data, damage.at + 1)):
+        if not last or (damage and records.batch_after(data, damage.at + 1)):
             raise JournalError(f"{name}, byte {at}: {reason}, and more of the journal follows; {REMEDY}")
         self.cut_bytes = len(data) - good
         return (name, good)
+
+    def _open_closed(self, name: str, number: int) -> bool:
+        """Take a closed segment as its summary says; False if it has none, or one that does not fit."""
+        try:
+            summary = segments.decode(self.disk.read(summary_name(number)), Summary)
+        except FileNotFoundError:
+            return False
+        header = SegmentHeader.decode(self.disk.read(name, 0, HEADER_BYTES), name)
+        self._check_header(header, name, number)
+        if summary is None or (summary.base, self.disk.size(name)) != (
+            header.base,
+            HEADER_BYTES + summary.end - summary.base,
+        ):
+            return False
+        self._segments.append(Segment(number, header.base, header.version, summary.refers, summary))
+        self._positions += summary.positions
+        self._offsets += summary.offsets
+        self.end = summary.end
+        return True
 
     def check_owner(self, header: SegmentHeader, name: str) -> None:
         """JournalError unless a file that begins so is of this process."""
@@ -222,8 +215,20 @@ class Journal:
         """The journal offset up to which `sync` has returned; a batch ends there."""
         return self._synced
 
+    @property
+    def begin(self) -> int:
+        """The journal offset at which it begins."""
+        return self._floor.base
+
+    @property
+    def floor(self) -> int:
+        """The highest final delivery that is no longer here: those after it are. 0 at first."""
+        return self._floor.position
+
     def life(self) -> int | None:
         """The incarnation of the process that began it; None while it is empty."""
+        if self._floor.life:
+            return self._floor.life
         for _, kind, body in self.walk(0):
             if kind == records.STARTED:
                 return int(records.decode_body(kind, body).incarnation)
@@ -237,16 +242,29 @@ class Journal:
             yield end, reader.decode(end, kind, body)
 
     def offset_before(self, position: int) -> int:
-        """A record begins there, and final delivery number `position` and all after it are written behind it."""
+        """A record begins there, and final delivery number `position` and all after it that are here are written behind
+        it."""
         with self._lock:
             index = bisect_right(self._positions, position)
-            return self._offsets[index - 1] if index else 0
+            return self._offsets[index - 1] if index else self.begin
 
     def read_deliveries(
         self, position: int, bytes_max: int = READ_BYTES
     ) -> tuple[list[tuple[Delivered, bytes | None]], bool]:
         """Final deliveries from number `position` on, about `bytes_max` of them, with their outcomes as far as they
-        stand close behind; and whether the journal holds more. For `Batch.reads`."""
+        stand close behind; and whether the journal holds more. For `Batch.reads`. Gone if `position` is not above the
+        floor."""
+        while True:
+            begin = self.begin
+            if position <= self.floor:
+                raise Gone(self.floor)
+            try:
+                return self._read_deliveries(position, bytes_max)
+            except (FileNotFoundError, JournalError):
+                if self.begin == begin:
+                    raise  # else what was being read was dropped
+
+    def _read_deliveries(self, position: int, bytes_max: int) -> tuple[list[tuple[Delivered, bytes | None]], bool]:
         start = self.offset_before(position)
         reader = Reader(self)
         found: dict[int, Delivered] = {}
@@ -254,14 +272,14 @@ class Journal:
         size, more, stop = 0, False, 0
         for end, kind, body in self.walk(start):
             if kind in records.DELIVERIES and not more:
-                if _position(body).position >= position:
+                if position_of(body) >= position:
                     if size >= bytes_max:
                         more, stop = True, end + READ_BYTES
                     else:
                         delivered: Delivered = reader.decode(end, kind, body)
                         found[delivered.position] = delivered
                         size += max(len(body), len(delivered.message.payload))
-            elif kind == records.COMPLETED and _position(body).position in found:
+            elif kind == records.COMPLETED and position_of(body) in found:
                 completed: records.Completed = records.decode_body(kind, body)
                 outcomes[completed.position] = completed.record
             if more and (end >= stop or len(outcomes) == len(found)):
@@ -270,13 +288,17 @@ class Journal:
 
     def walk(self, offset: int, end: int | None = None) -> Iterator[tuple[int, int, memoryview]]:
         """(journal offset at its end, kind, body) of every record from `offset`, where one begins, to `end`, by default
-        as it is now. JournalError if the journal was damaged since it was opened."""
+        as it is now. JournalError if the journal was damaged since it was opened, or begins later; FileNotFoundError if
+        what is read is dropped meanwhile."""
         with self._lock:
-            segments, end = list(self._segments), self.end if end is None else end
-        index = max(0, bisect_right([s.base for s in segments], offset) - 1)
-        for number in range(index, len(segments)):
-            name, base, _ = segments[number]
-            stop = min(end, segments[number + 1].base) if number + 1 < len(segments) else end
+            found_segments, end = list(self._segments), self.end if end is None else end
+            if offset < self.begin:
+                raise JournalError(f"the journal begins at offset {self.begin}, and {offset} is needed; {REMEDY}")
+        index = max(0, bisect_right([s.base for s in found_segments], offset) - 1)
+        for at_segment in range(index, len(found_segments)):
+            base = found_segments[at_segment].base
+            name = segment_name(found_segments[at_segment].number)
+            stop = min(end, found_segments[at_segment + 1].base) if at_segment + 1 < len(found_segments) else end
             length = READ_BYTES
             while offset < stop:
                 length = min(length, stop - offset)
@@ -296,11 +318,14 @@ class Journal:
                 offset += used
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from journal offset `offset` on; fewer at the end of a segment."""
+        """Up to `length` bytes from journal offset `offset` on: fewer at the end of a segment, none before `begin`."""
         with self._lock:
             index = bisect_right([s.base for s in self._segments], offset) - 1
-            name, base, _ = self._segments[index]
+            if index < 0:
+                return b""
+            base = self._segments[index].base
             end = self._segments[index + 1].base if index + 1 < len(self._segments) else self.end
+            name = segment_name(self._segments[index].number)
         return self.disk.read(name, HEADER_BYTES + offset - base, min(length, end - offset))
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -315,7 +340,7 @@ class Journal:
             last = self._segments[-1] if self._segments else None
             if last is None or self.end - last.base >= self.segment_bytes_max or last.version < records.FORMAT_VERSION:
                 self._roll()
-            self.disk.append(self._segments[-1].name, data)
+            self.disk.append(segment_name(self._segments[-1].number), data)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -329,12 +354,15 @@ class Journal:
 
     def _take_back(self) -> None:
         """Cut what an append has written for which there was no room: in the last segment, or all of a new one."""
-        new = segment_name(len(self._segments))
+        new = segment_name(self._next_number())
         if new in self.disk.list():
             self.disk.truncate(new, 0)
         elif self._segments:
-            self.disk.truncate(self._segments[-1].name, self._file_position())
+            self.disk.truncate(segment_name(self._segments[-1].number), self._file_position())
         self._broken = False
+
+    def _next_number(self) -> int:
+        return self._segments[-1].number + 1 if self._segments else self._floor.segment
 
     def _index(self, data: bytes) -> None:
         for found in records.scan(data, 0):
@@ -342,7 +370,7 @@ class Journal:
                 raise AssertionError(f"appended a batch that cannot be read: {found.reason}")
             at, kind, body = found
             if kind in records.DELIVERIES:
-                position = _position(body).position
+                position = position_of(body)
                 if position:
                     self._remember(position, self.end + at)
                     return
@@ -350,13 +378,14 @@ class Journal:
     def _roll(self) -> None:
         """Begin a new segment; everything before it is on disk."""
         if self._segments:
-            self.disk.sync(self._segments[-1].name)
-        number = len(self._segments)
+            self.disk.sync(segment_name(self._segments[-1].number))
+        number = self._next_number()
         name = segment_name(number)
         self.disk.append(name, SegmentHeader(self.cluster, self.group, self.process, number, self.end).encode())
         self.disk.sync(name)
         with self._lock:
-            self._segments.append(_Segment(name, self.end, records.FORMAT_VERSION))
+            refers = self.end - self.segment_bytes_max  # the reach of a `Recorder`
+            self._segments.append(Segment(number, self.end, records.FORMAT_VERSION, refers))
 
     def sync(self, to_disk: bool = True) -> None:
         """Return when all that was appended is durable, and say so in the mark. OSError: this journal is unusable.
@@ -369,7 +398,7 @@ class Journal:
             return
         end, self._broken = self.end, True
         if to_disk:
-            self.disk.sync(self._segments[-1].name)
+            self.disk.sync(segment_name(self._segments[-1].number))
         mark = end.to_bytes(8, "big")
         self.disk.write_small(_MARK, mark + zlib.crc32(mark).to_bytes(4, "big"))
         self._synced, self._broken = end, False
@@ -378,6 +407,75 @@ class Journal:
         """Give the disk back. What was not synced is not promised."""
         self._broken = True
         self.disk.close()
+
+    # -- letting go ---------------------------------------------------------------------------------------------------
+
+    def seal(self, pause: Callable[[], object] = lambda: None) -> None:
+        """Write the summaries of closed segments that have none; in any thread, but in one at a time, as `drop`.
+        pause: see `Checkpoints`. JournalError if one is damaged; OSError: nothing is lost."""
+        with self._lock:
+            found = list(pairwise(self._segments))
+        for segment, after in found:
+            if segment.summary is None:
+                survey = Survey(segment.base)
+                for number, (_, kind, body) in enumerate(self.walk(segment.base, after.base)):
+                    survey.see(kind, body)
+                    if number % PAUSE_RECORDS == 0:
+                        pause()
+                self._summarize(segment, after.base, survey)
+
+    def _summarize(self, segment: Segment, end: int, survey: Survey) -> None:
+        with self._lock:
+            first, last = bisect_left(self._offsets, segment.base), bisect_left(self._offsets, end)
+            index = self._positions[first:last], self._offsets[first:last]
+        summary = Summary(segment.base, end, survey.last, survey.refers, *index)
+        self.disk.replace(summary_name(segment.number), segments.encode(summary))
+        known = Segment(segment.number, segment.base, segment.version, survey.refers, summary)
+        with self._lock:
+            self._segments[segment.number - self._floor.segment] = known
+
+    def drop(self, position: int, offset: int) -> int:
+        """Remove the oldest segments, as far as they have a summary (`seal`), end by journal offset `offset`, hold no
+        delivery after `position`, and nothing that stays refers to them. Returns how many have gone."""
+        life = self.life()
+        with self._lock:
+            found = list(self._segments)
+        count = 0
+        for segment, after in pairwise(found):
+            if segment.summary is None or after.base > offset or segment.summary.last > position:
+                break
+            count += 1
+        referred = min((segment.refers for segment in found[count:]), default=0)
+        while count and referred < found[count].base:
+            count -= 1
+            referred = min(referred, found[count].refers)
+        if not count or life is None:
+            return 0
+        last = max(segment.summary.last for segment in found[:count] if segment.summary)
+        oldest = found[count]
+        floor = Floor(oldest.number, oldest.base, max(self.floor, last), life)
+        self.disk.replace(segments.FLOOR, segments.encode(floor))
+        with self._lock:
+            gone = bisect_left(self._offsets, floor.base)
+            del self._segments[:count], self._positions[:gone], self._offsets[:gone]
+            self._floor = floor
+        self._remove([segment.number for segment in found[:count]])
+        return count
+
+    def _remove(self, numbers: list[int]) -> None:
+        """The files of these segments; the floor is above them."""
+        for name in (name for number in numbers for name in (segment_name(number), summary_name(number))):
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.remove(name)
+
+    def _read_floor(self) -> Floor:
+        try:
+            floor = segments.decode(self.disk.read(segments.FLOOR), Floor)
+        except FileNotFoundError:
+            return Floor()
+        if floor is None:
+            raise JournalError(f"{segments.FLOOR} is damaged: it says where the journal begins; {REMEDY}")
+        return floor
 
     def _read_mark(self) -> int:
         """0 if there is none, or if it was being written when the power went: then it protects nothing."""
@@ -388,55 +486,3 @@ class Journal:
         if len(data) != _MARK_BYTES or zlib.crc32(data[:8]).to_bytes(4, "big") != data[8:]:
             return 0
         return int.from_bytes(data[:8], "big")
-
-
-class Reader:
-    """Decodes the records of a journal for somebody who goes through it. It keeps what it has read last: payloads stand
-    close to one another where deliveries do."""
-
-    def __init__(self, journal: Journal):
-        self._journal = journal
-        self._pieces: deque[tuple[int, bytes]] = deque(maxlen=_PIECES)
-
-    def decode(self, end: int, kind: int, body: memoryview) -> Any:
-        """The record of this kind that ends at journal offset `end`; for a reference what it stands for. JournalError
-        if it is malformed, or if what it refers to does not stand there."""
-        record = records.decode_body(kind, body)
-        if kind not in records.REFERENCES:
-            return record
-        payloads = []
-        for place in record.places:
-            payload = self._read(place.offset, place.length, end)
-            if len(payload) != place.length or zlib.crc32(payload) != place.crc:
-                raise JournalError(
-                    f"journal offset {place.offset}: other bytes than the record that ends at {end} refers to; {REMEDY}"
-                )
-            payloads.append(payload)
-        return record.filled_in(*payloads)
-
-    def _read(self, offset: int, length: int, end: int) -> bytes:
-        """What stands there; nothing if that is not before offset `end`."""
-        if not 0 <= offset <= offset + length <= end:
-            return b""
-        for start, data in self._pieces:
-            if start <= offset and offset + length <= start + len(data):
-                return data[offset - start : offset - start + length]
-        data = self._journal.read(offset, max(length, _PIECE_BYTES))
-        self._pieces.appendleft((offset, data))
-        return data[:length]
-
-
-def _batch_after(data: bytes, start: int) -> bool:
-    """Whether the end of a batch stands anywhere from byte `start` on. Then what is damaged before it was once whole:
-    an append is cut short at its end, it does not lose its middle."""
-    at = data.find(bytes([records.BATCH_END, 0x91]), start)
-    while at >= 0:
-        frame = at - FRAME_BYTES
-        length = int.from_bytes(data[frame : frame + 4], "big")
-        if frame >= start and 3 <= length <= 11 and len(data) - at >= length:
-            crc = int.from_bytes(data[frame + 4 : at], "big")
-            body = data[at : at + length]
-            if zlib.crc32(body) == crc:
-                return True
-        at = data.find(bytes([records.BATCH_END, 0x91]), at + 1)
-    return False

@@ -3,7 +3,8 @@
 Theory of operation. What a process accepts it puts, payload and all, before it vouches for it. So when the message is
 put again, or delivered, its payload stands in the journal already, and the record says where instead of repeating it.
 Such a reference leads backwards, to a batch that is on disk if its own is, and never to before this life: a journal is
-cut only at its end, between two lives. A payload whose place is not known is written where it is needed.
+cut only at its end, between two lives. Nor does it lead far: old segments go. A payload whose place is not known is
+written where it is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from multicast import records
 from multicast.protocol import Change
-from multicast.records import Place, encode_record
+from multicast.records import SEGMENT_BYTES_MAX, Place, encode_record
 from multicast.types import FINAL, AppMessage, MessageId
 
 PLACES_MAX = 16_384
@@ -24,10 +25,12 @@ PAYLOAD_BYTES_MIN = 24
 
 
 class Recorder:
-    """offset: the journal offset at the end of what was recorded. Recovery sets it to the end of what there was."""
+    """offset: the journal offset at the end of what was recorded. Recovery sets it to the end of what there was.
+    reach: a reference leads no further back, bytes; the journal's `segment_bytes_max`."""
 
-    def __init__(self, places_max: int = PLACES_MAX) -> None:
+    def __init__(self, places_max: int = PLACES_MAX, reach: int = SEGMENT_BYTES_MAX) -> None:
         self.offset = 0
+        self.reach = reach
         self._batch: list[bytes] = []
         self._places_max = places_max
         self._places: dict[MessageId, Place] = {}
@@ -93,7 +96,9 @@ class Recorder:
     def _place(self, message: AppMessage) -> Place | None:
         """Where its payload stands, if that is known; there may be another one under its id."""
         place = self._places.get(message.id)
-        if place is None or len(message.payload) != place.length or zlib.crc32(message.payload) != place.crc:
+        if place is None or place.offset < self.offset - self.reach:
+            return None
+        if len(message.payload) != place.length or zlib.crc32(message.payload) != place.crc:
             return None
         return place
 

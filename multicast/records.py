@@ -23,6 +23,8 @@ from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp
 FORMAT_VERSION = 2
 """1 had no references."""
 RECORD_BYTES_MAX = 64 * 1024 * 1024
+SEGMENT_BYTES_MAX = 64 * 1024 * 1024
+"""By default."""
 
 _MAGIC = b"AMCJRNL\n"
 _HEADER = struct.Struct(">8sHHIQQ16sI")  # magic, version, group, process, segment, base offset, cluster id, crc
@@ -51,6 +53,12 @@ class JournalError(Exception):
     """The journal cannot be used; the text says why, where, and what to do."""
 
 
+REMEDY = (
+    "it must not run without what it has promised: if this cannot be put right, its disk counts as lost;"
+    " move this replica's directory away and start it once with --lost-disk"
+)
+
+
 class SegmentHeader(msgspec.Struct, frozen=True):
     """The first bytes of a segment. `base` is the journal offset of its first record; `version` its format."""
 
@@ -62,9 +70,9 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
-        body = _HEADER.pack(
-            _MAGIC, self.version, self.group, self.process, self.segment, self.base, self.cluster, 0
-        )[:-4]
+        body = _HEADER.pack(_MAGIC, self.version, self.group, self.process, self.segment, self.base, self.cluster, 0)[
+            :-4
+        ]
         return body + zlib.crc32(body).to_bytes(4, "big")
 
     @classmethod
@@ -265,3 +273,19 @@ def scan(data: bytes | memoryview, start: int = HEADER_BYTES) -> Iterator[tuple[
             return
         yield at, body[0], body[1:]
         at += FRAME_BYTES + length
+
+
+def batch_after(data: bytes, start: int) -> bool:
+    """Whether the end of a batch stands anywhere from byte `start` on. Then what is damaged before it was once whole:
+    an append is cut short at its end, it does not lose its middle."""
+    at = data.find(bytes([BATCH_END, 0x91]), start)
+    while at >= 0:
+        frame = at - FRAME_BYTES
+        length = int.from_bytes(data[frame : frame + 4], "big")
+        if frame >= start and 3 <= length <= 11 and len(data) - at >= length:
+            crc = int.from_bytes(data[frame + 4 : at], "big")
+            body = data[at : at + length]
+            if zlib.crc32(body) == crc:
+                return True
+        at = data.find(bytes([BATCH_END, 0x91]), at + 1)
+    return False

@@ -106,6 +106,27 @@ class FileDisk:
             raise ValueError(f"{name}: at most {SMALL_BYTES_MAX} bytes, not {len(data)}")
         os.pwrite(self._descriptor(name), data, 0)
 
+    def replace(self, name: str, data: bytes) -> None:
+        beside = f"{name}.new"
+        descriptor = os.open(
+            beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self._directory
+        )
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(beside, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        os.fsync(self._directory)
+
+    def remove(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._directory)
+        descriptor = self._open.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
     def close(self) -> None:
         for descriptor in self._open.values():
             os.close(descriptor)

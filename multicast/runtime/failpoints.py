@@ -123,7 +123,7 @@ class FailingDisk:
         self._disk = disk
         self._failpoints = failpoints
         self.list, self.size, self.read = disk.list, disk.size, disk.read
-        self.truncate, self.close = disk.truncate, disk.close
+        self.truncate, self.remove, self.close = disk.truncate, disk.remove, disk.close
 
     def free_bytes(self) -> int:
         """So much room seems to be left."""
@@ -139,6 +139,12 @@ class FailingDisk:
         self._failpoints.wait(faults.sync_ms, faults.sync_fails)
         self._disk.sync(name)
         self._failpoints.reached(SYNCED)
+
+    def replace(self, name: str, data: bytes) -> None:
+        faults = self._failpoints.faults
+        self._failpoints.write(len(data))
+        self._failpoints.wait(faults.sync_ms, faults.sync_fails)
+        self._disk.replace(name, data)
 
     def write_small(self, name: str, data: bytes) -> None:
         self._disk.write_small(name, data)

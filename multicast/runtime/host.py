@@ -141,6 +141,7 @@ class Host:
             checkpoint = Checkpoints(self.journal).latest()
             self._checkpoint_at = checkpoint.next_offset
             written = checkpoint.recovery(self.journal, self.engine.application.position)
+            self.engine.recorder.reach = self.journal.segment_bytes_max
             self._carry_out(self.engine.recover(written, self.now(), self._lost, self.now))
             await self._links.start()
         except BaseException:

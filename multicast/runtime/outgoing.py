@@ -7,8 +7,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from multicast.journal import REMEDY
 from multicast.protocol import PeerError
+from multicast.records import REMEDY
 from multicast.runtime.fence import Vouched
 from multicast.runtime.greeting import (
     ACK,

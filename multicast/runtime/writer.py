@@ -19,7 +19,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from multicast.journal import DiskFull, Journal
+from multicast.disk import DiskFull
+from multicast.journal import Journal
 
 LAZY_SECONDS = 0.02
 """A batch that nobody needs is on disk after about so long."""

@@ -3,8 +3,8 @@
 A crash of the process alone keeps what was written: the operating system still has it, but a later loss of power may
 take it all the same. A loss of power keeps what was synced and, of the bytes after that, a random prefix: none, some (a
 torn batch, sometimes with zeros where the rest should be) or all (the crash came between the sync and its return).
-Files written by `write_small` are not durable: power may bring back an older content. A sync may fail; then what it
-should have saved is as good as after a loss of power.
+Files written by `write_small` are not durable: power may bring back an older content, and a file that was removed. A
+sync may fail; then what it should have saved is as good as after a loss of power.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class SimulatedDisk:
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
+        self._removed: dict[str, _File] = {}
         self.failing = False
 
     def list(self) -> list[str]:
@@ -70,6 +71,18 @@ class SimulatedDisk:
         file.older = bytes(file.data)
         file.data = bytearray(data)
 
+    def replace(self, name: str, data: bytes) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "the disk fails", name)
+        self._removed.clear()  # the directory is synced
+        file = self._files[name] = _File()
+        file.data += data
+        file.synced = len(data)
+
+    def remove(self, name: str) -> None:
+        self._removed[name] = self._file(name)
+        del self._files[name]
+
     def close(self) -> None:
         """Nothing to give back."""
 
@@ -84,6 +97,10 @@ class SimulatedDisk:
         self.failing = False
         if not power:
             return
+        for name in sorted(self._removed):
+            if rng.random() < 0.5:
+                self._files.setdefault(name, self._removed[name])
+        self._removed.clear()
         for name in sorted(self._files):
             file = self._files[name]
             self._lose(name, file, rng, torn, keeps)
@@ -95,6 +112,7 @@ class SimulatedDisk:
         for name, file in self._files.items():
             twin = other._files[name] = _File(file.small)
             twin.data, twin.synced, twin.older = bytearray(file.data), file.synced, file.older
+        other._removed = dict(self._removed)
         return other
 
     def _lose(self, name: str, file: _File, rng: random.Random, torn: bool, keeps: bool) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from multicast.engine import Engine
-from multicast.journal import SEGMENT_BYTES_MAX, Journal
+from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol
+from multicast.records import SEGMENT_BYTES_MAX
 from multicast.session import Receiver, Sender
 from multicast.simulation.disk import SimulatedDisk
 from multicast.types import ProcessId, Topology

@@ -51,8 +51,8 @@ from typing import Any
 from multicast import wire
 from multicast.checkpoint import Checkpoints
 from multicast.engine import Batch, Engine
-from multicast.journal import SEGMENT_BYTES_MAX
 from multicast.protocol import Application, MulticastProtocol
+from multicast.records import SEGMENT_BYTES_MAX
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Network, Script
 from multicast.simulation.observe import Observer, watch
@@ -139,6 +139,7 @@ class World(Scene):
         for observer in self.observers:
             observer.on_life(node)
         written = Checkpoints(node.journal).latest().recovery(node.journal, node.application.position)
+        node.engine.recorder.reach = node.journal.segment_bytes_max
         batch = node.engine.recover(written, node.clock(), node.lost)
         if node.engine.position < node.flushed_position:
             self.report(

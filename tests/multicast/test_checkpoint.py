@@ -183,3 +183,24 @@ def test_an_application_that_holds_more_than_the_journal_is_refused() -> None:
     append(journal, delivery(1))
     with pytest.raises(JournalError, match="ends at delivery 1, and the application holds 2"):
         start(journal, 2)
+
+
+def test_a_journal_that_begins_after_what_stands_for_its_beginning_is_refused() -> None:
+    journal = opened(SimulatedDisk(), 100)
+    append(journal, records.Started(1, 0, 0, {}, "p", "fsync", NOW), records.Put(b"last", b"x"))
+    for position in range(1, 9):
+        append(journal, delivery(position))
+    journal.sync()
+    Checkpoints(journal).advance()
+    journal.seal()
+    journal.drop(4, journal.end)
+    start(journal, journal.floor)
+    with pytest.raises(JournalError, match=f"only deliveries after {journal.floor}, and the application no more than"):
+        start(journal, journal.floor - 1)
+    with pytest.raises(JournalError, match="the journal ends at delivery 8, and the application holds 9"):
+        start(journal, 9)
+    for name in ("checkpoint-0", "checkpoint-1"):
+        if name in journal.disk.list():
+            journal.disk.truncate(name, 5)
+    with pytest.raises(JournalError, match=f"no checkpoint stands for what was dropped .* at offset {journal.begin}"):
+        start(journal, journal.floor)

@@ -10,12 +10,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from multicast import records
-from multicast.journal import DiskFull, Journal, segment_name
+from multicast.disk import DiskFull
+from multicast.journal import Gone, Journal
+from multicast.recorder import Recorder
 from multicast.records import HEADER_BYTES, JournalError, encode_record
 from multicast.runtime.disk import DirectoryInUse, FileDisk
+from multicast.segments import segment_name, summary_name
 from multicast.simulation.disk import SimulatedDisk
 from multicast.types import FINAL, AppMessage, Timestamp
 
@@ -90,7 +94,10 @@ def test_what_was_appended_is_read_back(directory: Directory) -> None:
         assert again.end == len(first) + len(second)
         found = list(again.tail(0))
         assert [r for _, r in found] == [
-            records.Put(b"k", b"v"), records.BatchEnd(1), delivered(1), records.BatchEnd(2)
+            records.Put(b"k", b"v"),
+            records.BatchEnd(1),
+            delivered(1),
+            records.BatchEnd(2),
         ]
         assert found[1][0] == len(first)
         assert found[-1][0] == again.end
@@ -339,10 +346,10 @@ def test_reading_while_another_thread_appends_sees_a_prefix(directory: Directory
     writer.start()
     seen = 0
     while seen < 400:
-        positions = [d.position for d, _ in journal.read_deliveries(1)[0]]
-        assert positions == list(range(1, len(positions) + 1))
-        assert len(positions) >= seen
-        seen = len(positions)
+        there = positions(journal, 1)
+        assert there == list(range(1, len(there) + 1))
+        assert len(there) >= seen
+        seen = len(there)
     writer.join()
     assert journal.end == directory.open(segment_bytes_max=3000).end
 
@@ -419,3 +426,152 @@ def test_an_append_without_room_is_taken_back_and_may_be_tried_again(
         found = Journal(again, CLUSTER, 0, 1, segment_bytes_max)
         assert (found.end, found.cut_bytes) == (end, 0)
         assert [d.position for d, _ in found.read_deliveries(1)[0]] == [1, 2]
+
+
+def written(directory: Directory, batches: int = 20) -> Journal:
+    """A journal of so many deliveries, two or three of them in each segment."""
+    journal = directory.open(segment_bytes_max=300)
+    for number in range(1, batches + 1):
+        started = [records.Started(77, 1, 0, {0: (1,)}, "p", "fsync", 0)] if number == 1 else []
+        journal.append(batch(number, *started, delivered(number)))
+        journal.sync()
+    return journal
+
+
+def positions(journal: Journal, first: int) -> list[int]:
+    return [d.position for d, _ in journal.read_deliveries(first)[0]]
+
+
+def test_closed_segments_with_a_summary_are_not_read_by_opening(directory: Directory) -> None:
+    journal = written(directory)
+    journal.seal()
+    closed = sorted(directory.path.glob("*.seg"))[:-1]
+    for path in closed:
+        data = path.read_bytes()
+        path.write_bytes(data[:HEADER_BYTES] + bytes(len(data) - HEADER_BYTES))
+    again = directory.open(segment_bytes_max=300)
+    assert (again.end, again.synced) == (journal.end, journal.synced)
+    with pytest.raises(JournalError, match=r"journal-00000000\.seg, byte"):
+        positions(again, 1)
+
+
+def test_a_summary_that_is_missing_damaged_or_does_not_fit_is_not_believed(directory: Directory) -> None:
+    journal = written(directory)
+    journal.seal()
+    path = directory.path / summary_name(1)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:8] + b"\x77" + whole[9:], (directory.path / summary_name(2)).read_bytes()):
+        path.write_bytes(damaged)
+        assert positions(directory.open(segment_bytes_max=300), 1) == list(range(1, 21))
+    path.unlink()
+    again = directory.open(segment_bytes_max=300)
+    assert positions(again, 1) == list(range(1, 21))
+    again.seal()
+    assert path.read_bytes() == whole
+
+
+def test_a_closed_segment_is_not_longer_or_shorter_than_its_summary_says(directory: Directory) -> None:
+    journal = written(directory)
+    journal.seal()
+    with directory.segment(1).open("r+b") as file:
+        file.truncate(directory.segment(1).stat().st_size - 1)
+    with pytest.raises(JournalError, match=r"journal-00000001\.seg, byte \d+: .*more of the journal follows"):
+        directory.open(segment_bytes_max=300)
+
+
+def test_what_was_dropped_is_gone_and_the_rest_is_there(directory: Directory) -> None:
+    journal = written(directory)
+    assert journal.drop(20, journal.end) == 0, "nothing goes without a summary"
+    journal.seal()
+    assert journal.drop(9, journal.end) > 0
+    for again in directory.now_and_reopened(journal):
+        assert 7 <= again.floor <= 9 and again.begin > 0 and again.life() == 77
+        assert not directory.segment(0).exists() and not (directory.path / summary_name(0)).exists()
+        for first in (1, again.floor):
+            with pytest.raises(Gone, match=f"after {again.floor}"):
+                again.read_deliveries(first)
+        assert positions(again, again.floor + 1) == list(range(again.floor + 1, 21))
+        assert next(again.tail(again.begin))[1] == delivered(again.floor + 1)
+        with pytest.raises(JournalError, match="the journal begins at offset"):
+            next(again.tail(0))
+        again.append(batch(21 + again.end, records.Put(b"k", b"v")))
+        again.sync()
+    last = directory.open(segment_bytes_max=300)
+    last.seal()
+    last.drop(20, last.end)
+    assert last.floor >= 19
+    last.append(batch(99, delivered(21)))
+    last.sync()
+    assert positions(directory.open(segment_bytes_max=300), last.floor + 1)[-1] == 21
+
+
+def test_nothing_goes_that_ends_later_than_asked_or_holds_a_later_delivery(directory: Directory) -> None:
+    journal = written(directory)
+    journal.seal()
+    middle = journal.offset_before(1) + (journal.end - journal.begin) // 2
+    journal.drop(20, middle)
+    assert 0 < journal.begin <= middle
+    begin = journal.begin
+    journal.drop(journal.floor, journal.end)
+    assert journal.begin == begin
+
+
+def test_a_segment_that_something_refers_to_stays(directory: Directory) -> None:
+    journal = directory.open(segment_bytes_max=300)
+    recorder = Recorder(reach=300)
+    kept = AppMessage((900).to_bytes(16, "big"), (0,), b"kept" * 20, 0)
+    recorder.record(records.Started(77, 1, 0, {0: (1,)}, "p", "fsync", 0))
+    for number in range(1, 20):
+        if number == 5:
+            recorder.change([(b"key", kept.payload, (kept,))])
+        recorder.deliver(delivered(number) if number != 7 else msgspec.structs.replace(delivered(7), message=kept))
+        journal.append(recorder.take(number))
+        journal.sync()
+    journal.seal()
+    for position in range(4, 8):
+        journal.drop(position, journal.end)
+        found = {d.position: d.message.payload for d, _ in journal.read_deliveries(journal.floor + 1)[0]}
+        assert found.get(7, kept.payload) == kept.payload and 8 in found
+    assert journal.begin > 0
+
+
+def test_a_missing_segment_is_damage_unless_the_floor_says_that_it_was_dropped(directory: Directory) -> None:
+    journal = written(directory)
+    journal.seal()
+    journal.drop(9, journal.end)
+    files = directory.files()
+    oldest = min(name for name in files if name.endswith(".seg"))
+    second = sorted(name for name in files if name.endswith(".seg"))[1]
+    for missing in (oldest, second):
+        directory.put_back({n: d for n, d in files.items() if n != missing})
+        with pytest.raises(JournalError, match=f"{missing} is missing; it must not run"):
+            directory.open(segment_bytes_max=300)
+    directory.put_back({n: d for n, d in files.items() if n != "floor"})
+    with pytest.raises(JournalError, match=r"journal-00000000\.seg is missing"):
+        directory.open(segment_bytes_max=300)
+    directory.put_back({**files, "floor": files["floor"][:-1]})
+    with pytest.raises(JournalError, match="floor is damaged: it says where the journal begins; it must not run"):
+        directory.open(segment_bytes_max=300)
+    directory.put_back({n: d for n, d in files.items() if not n.endswith((".seg", ".sum"))})
+    with pytest.raises(JournalError, match=f"{oldest} is missing"):
+        directory.open(segment_bytes_max=300)
+
+
+def test_a_drop_that_a_crash_interrupts_is_finished_by_the_next_start() -> None:
+    rng = random.Random(3)
+    back = 0
+    for _ in range(40):
+        disk = SimulatedDisk()
+        journal = Journal(disk, CLUSTER, 0, 1, 300)
+        for number in range(1, 21):
+            journal.append(batch(number, records.Started(77, 1, 0, {}, "p", "fsync", 0), delivered(number)))
+            journal.sync()
+        journal.seal()
+        journal.drop(rng.randrange(5, 20), journal.end)
+        disk.crash(rng, power=True)
+        back += segment_name(0) in disk.list()
+        again = Journal(disk, CLUSTER, 0, 1, 300)
+        assert (again.floor, again.begin, again.end) == (journal.floor, journal.begin, journal.end)
+        assert segment_name(0) not in disk.list()
+        assert positions(again, again.floor + 1) == list(range(again.floor + 1, 21))
+    assert back, "power brought a removed file back"

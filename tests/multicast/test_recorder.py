@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import multicast.journal
+import multicast.reader
 from multicast import recorder, records
 from multicast.checkpoint import Checkpoints
 from multicast.journal import Journal
@@ -36,7 +36,7 @@ class Life:
     def __init__(self, disk: SimulatedDisk | None = None, segment_bytes_max: int = 1 << 20, places_max: int = 100):
         self.disk = disk or SimulatedDisk()
         self.journal = Journal(self.disk, b"c" * 16, 0, 1, segment_bytes_max)
-        self.recorder = Recorder(places_max)
+        self.recorder = Recorder(places_max, segment_bytes_max)
         self.recorder.offset = self.journal.end
         self.batches = 0
 
@@ -163,6 +163,7 @@ def test_a_put_that_does_not_carry_what_it_says_is_a_bug() -> None:
 def test_a_reference_to_other_bytes_is_refused_and_named() -> None:
     for wrong in (1, 400, 2**60, -(2**60)):
         life = Life()
+        life.recorder.reach = 2**62
         life.put(message(1))
         life.write()
         offset, length, crc = life.recorder._places[message(1).id]
@@ -229,7 +230,7 @@ steps: st.SearchStrategy[Step] = st.one_of(
 
 @given(st.lists(steps, max_size=40), st.integers(0, 2**32))
 def test_whatever_was_delivered_comes_back_whole(taken: list[Step], seed: int) -> None:
-    with mock.patch.object(multicast.journal, "_PIECE_BYTES", 100):
+    with mock.patch.object(multicast.reader, "_PIECE_BYTES", 100):
         _check_life(taken, random.Random(seed))
 
 

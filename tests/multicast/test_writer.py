@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from multicast.journal import DiskFull, Journal
+from multicast.disk import DiskFull
+from multicast.journal import Journal
 from multicast.recorder import Recorder
 from multicast.records import Put
 from multicast.runtime import writer as writer_module

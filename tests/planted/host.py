@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from multicast.catch_up import CatchUp
 from multicast.engine import Engine
-from multicast.journal import Journal, Reader
+from multicast.journal import Journal
 from multicast.lanes import Lanes
 from multicast.protocol import MulticastProtocol
 from multicast.protocols.skeen import Skeen
 from multicast.protocols.white_box import WhiteBox
+from multicast.reader import Reader
 from multicast.recorder import Recorder
 from multicast.session import Receiver, Sender
 from tests.planted import Planted
@@ -204,7 +205,7 @@ class UnfinishedBatchKept(Journal):
     """The whole records of an unfinished batch are kept."""
 
 
-@rewrite("_roll", "if self._segments: self.disk.sync(self._segments[-1].name)", "pass")
+@rewrite("_roll", "if self._segments: self.disk.sync(segment_name(self._segments[-1].number))", "pass")
 class RolledUnsynced(Journal):
     """A new segment is begun before the one before it is on disk."""
 
@@ -214,7 +215,7 @@ class LaterSegmentsUnsynced(Journal):
     """From the second segment on nothing is synced."""
 
 
-@rewrite("read_deliveries", "if _position(body).position >= position:", "if _position(body).position > position:")
+@rewrite("_read_deliveries", "if position_of(body) >= position:", "if position_of(body) > position:")
 class OneDeliveryLate(Journal):
     """Who asks for deliveries gets those after the first one that it lacks."""
 

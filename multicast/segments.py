@@ -1,0 +1,117 @@
+"""What a journal keeps beside its segments: where it begins, and what is in each closed segment. Pure.
+
+Theory of operation. A journal ends where it was last written, and begins with its oldest segment: older ones have gone,
+for what they held stands elsewhere. The *floor*, a small file, says which one is the oldest; it is durable before the
+first of the older ones goes. So a segment that is missing was dropped if the floor says so, and is damage otherwise.
+
+A closed segment never changes. What opening and dropping want to know of it is written beside it, in its *summary*,
+once it is closed. That is a copy of what the segment says: where it is missing or damaged, the segment is read.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TypeVar
+
+import msgspec
+
+from multicast import records
+
+FLOOR = "floor"
+SEGMENT_NAME = re.compile(r"journal-(\d{8})\.seg")
+
+_CRC_BYTES = 4
+_T = TypeVar("_T")
+
+
+def segment_name(number: int) -> str:
+    """The file of the segment with this number; 0 is the first."""
+    return f"journal-{number:08d}.seg"
+
+
+def summary_name(number: int) -> str:
+    """The file of its summary."""
+    return f"journal-{number:08d}.sum"
+
+
+class Floor(msgspec.Struct, array_like=True, frozen=True):
+    """Where a journal begins: with segment number `segment`, at journal offset `base`.
+
+    position: the highest final delivery in what was dropped. life: the incarnation of the process that began the
+    journal, 0 if nothing was dropped."""
+
+    segment: int = 0
+    base: int = 0
+    position: int = 0
+    life: int = 0
+
+
+class Summary(msgspec.Struct, array_like=True, frozen=True):
+    """Of a closed segment, from journal offset `base` to `end`.
+
+    last: the highest final delivery in it, 0 if it has none. refers: the lowest journal offset that a reference in it
+    leads to; `base` if none leads out of it. positions, offsets: where some of its deliveries begin (`Journal`)."""
+
+    base: int
+    end: int
+    last: int
+    refers: int
+    positions: list[int]
+    offsets: list[int]
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A segment that is there. refers: as in its summary, or lower; for what is still to be written in it, too."""
+
+    number: int
+    base: int
+    version: int
+    refers: int
+    summary: Summary | None = None
+
+
+class _Position(msgspec.Struct, array_like=True, gc=False):
+    """The first field of `Delivered`, to find out which delivery it is without building the rest."""
+
+    position: int
+
+
+_position = msgspec.msgpack.Decoder(_Position).decode
+
+
+def position_of(body: memoryview) -> int:
+    """Of a delivery or an outcome; 0 for an optimistic delivery."""
+    return _position(body).position
+
+
+class Survey:
+    """Gathers, over all records of a segment from `base` on, the `last` and `refers` of its summary."""
+
+    def __init__(self, base: int):
+        self.last = 0
+        self.refers = base
+
+    def see(self, kind: int, body: memoryview) -> None:
+        """The next record."""
+        if kind in records.DELIVERIES:
+            self.last = max(self.last, position_of(body))
+        if kind in records.REFERENCES:
+            self.refers = min(self.refers, *(place.offset for place in records.decode_body(kind, body).places))
+
+
+def encode(content: Floor | Summary) -> bytes:
+    """The file's content, with its checksum."""
+    data = msgspec.msgpack.encode(content)
+    return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
+
+
+def decode(data: bytes, content: type[_T]) -> _T | None:
+    """None if these are not such a file's bytes."""
+    body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
+    if zlib.crc32(body).to_bytes(_CRC_BYTES, "big") != crc:
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=content)
+    except msgspec.MsgspecError:
+        return None
