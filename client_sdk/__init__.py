@@ -5,13 +5,14 @@
     async with AsyncClient("http://127.0.0.1:7500") as store:
         await store.put("greeting", "hello")
         found = await store.get("greeting")                      # found.value, found.version
-        await store.txn([Compare(b"a", "exists", "==", True)], success=[Add(b"a", -5), Add(b"b", 5)])
+        await store.txn([Compare("a", "exists", "==", True)], success=[Add("a", -5), Add("b", 5)])
 
         async def double(t):                                     # an interactive transaction, run again on conflict
             t.put("n", str(2 * int(await t.get("n") or "1")))
         await store.transact(double)
 
-Needs msgspec and tenacity, and nothing of the server.
+Needs msgspec and tenacity, and nothing of the server. Keys and values are bytes, or text, which stands for its UTF-8;
+what is read is bytes. An argument of a wrong type is a TypeError that names it, before anything is sent.
 
 Retries. A write carries an id (a UUIDv7) made before its first attempt; the cluster applies an id once and answers a
 repetition with the first result. The client repeats a request when the connection failed or the server says that it
@@ -19,7 +20,11 @@ may, elsewhere and with growing pauses, until `timeout`.
 
 Timeouts, in seconds: `timeout` (10) bounds a request with all its retries; `attempt_timeout` (2) is when an unanswered
 attempt is repeated elsewhere; connecting takes at most 1. They are arguments of the clients; each method takes its own
-`timeout`. What is unanswered after 0.3 is asked elsewhere as well, for a tenth of all requests at most (`hedging`).
+`timeout`; a scan's is for each of its pages. What is unanswered after 0.3 is asked elsewhere as well, for a tenth of
+all requests at most (`hedging`).
+
+A client is for one process, an AsyncClient also for one event loop. In a forked child a Client begins anew, with
+connections of its own. `run` makes any request of `client_sdk.requests`.
 
 Exceptions. `outcome` says what became of the request. No exception but the last stands for one that was applied.
 
@@ -28,19 +33,24 @@ Exceptions. `outcome` says what became of the request. No exception but the last
     │   └── IdReused        the message id belongs to another request          not_applied, for ever
     ├── ConditionFailed     `if_version` or `if_absent` does not hold          not_applied
     ├── TransactionFailed   an operation was impossible (add to a text)        not_applied
-    ├── Conflict            what a transaction had read was changed            not_applied: run it again
+    ├── Conflict            what a transaction had read was changed: `changed` not_applied: run it again
     ├── Expired             it was ordered later than its id allows            not_applied: send it under a new id
     ├── Unavailable         no replica took it before the deadline             not_applied: send it later
+    ├── ClosedClient        the client was closed before                       not_applied
+    ├── ForeignLoop         an AsyncClient in another event loop than its own  not_applied
     ├── OutcomeUnknown      the deadline passed, and it may have been sent     unknown: send it again under `message_id`
     └── ResultsForgotten    a retry found it applied, its large results gone   applied: `succeeded`, `version` are known
 """
 
 from client_sdk.async_client import AsyncClient
-from client_sdk.client import Client
+from client_sdk.client import Client, Transaction
 from client_sdk.errors import (
+    Changed,
+    ClosedClient,
     ConditionFailed,
     Conflict,
     Expired,
+    ForeignLoop,
     IdReused,
     InvalidRequest,
     KvError,
@@ -50,35 +60,44 @@ from client_sdk.errors import (
     Unavailable,
 )
 from client_sdk.interactive import InteractiveTransaction
+from client_sdk.operations import Add, Append, Compare, Delete, Get, Operation, Put, Range
 from kvstore.api.codec import Page
-from kvstore.api.model import Add, Append, Compare, Delete, Get, KeyValue, OperationResult, Put, Range, Result
-from multicast.types import ZERO, Timestamp
+from kvstore.api.model import KeyValue, OperationResult, Operator, Result, Target
+from multicast.types import ZERO, MessageId, Timestamp
 
 __all__ = [
     "ZERO",
     "Add",
     "Append",
     "AsyncClient",
+    "Changed",
     "Client",
+    "ClosedClient",
     "Compare",
     "ConditionFailed",
     "Conflict",
     "Delete",
     "Expired",
+    "ForeignLoop",
     "Get",
     "IdReused",
     "InteractiveTransaction",
     "InvalidRequest",
     "KeyValue",
     "KvError",
+    "MessageId",
+    "Operation",
     "OperationResult",
+    "Operator",
     "OutcomeUnknown",
     "Page",
     "Put",
     "Range",
     "Result",
     "ResultsForgotten",
+    "Target",
     "Timestamp",
+    "Transaction",
     "TransactionFailed",
     "Unavailable",
 ]

@@ -32,7 +32,7 @@ def _method(make: Callable[P, Request[T]]) -> Callable[Concatenate[AsyncClient, 
 
     @documented_by(make)
     async def method(self: AsyncClient, /, *args: P.args, **named: P.kwargs) -> T:
-        return await self.attempts.run(make(*args, **named))
+        return await self.run(make(*args, **named))
 
     return method
 
@@ -72,6 +72,10 @@ class AsyncClient:
         """Close every connection. Idempotent; the client is of no use afterwards."""
         await self.attempts.close()
 
+    async def run(self, request: Request[T]) -> T:
+        """Make a request of `client_sdk.requests`; what its answer says. All methods do."""
+        return await self.attempts.run(request)
+
     get = _method(requests.get)
     put = _method(requests.put)
     delete = _method(requests.delete)
@@ -82,10 +86,11 @@ class AsyncClient:
         self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
     ) -> AsyncIterator[Page]:
         """The keys that begin with `prefix`, in order, page by page. Each page is one point of the order, and a later
-        page a later one: what is written meanwhile may be seen or not. `timeout` is for each page."""
+        page a later one: of what is written meanwhile some may be seen and some not, even of one transaction. What
+        must be seen at one instant has to fit one page, or one `Range` of a `txn`. `timeout` is for each page."""
         token: str | None = None
         while True:
-            page = await self.attempts.run(requests.page(prefix, page_size, token, timeout))
+            page = await self.run(requests.page(prefix, page_size, token, timeout))
             yield page
             token = page.next_page_token
             if token is None:

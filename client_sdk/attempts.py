@@ -21,8 +21,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from client_sdk import requests
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received
 from client_sdk.errors import (
+    ClosedClient,
     ConditionFailed,
     Expired,
+    ForeignLoop,
     IdReused,
     InvalidRequest,
     KvError,
@@ -31,7 +33,7 @@ from client_sdk.errors import (
     Unavailable,
 )
 from client_sdk.hedging import Hedges
-from client_sdk.requests import Answer, Request
+from client_sdk.requests import Answer, Request, positive_seconds
 from client_sdk.routing import ClusterView, Router
 from kvstore.api.codec import MalformedAnswer
 from kvstore.api.problem import UNKNOWN, parse_problem
@@ -79,9 +81,9 @@ class _Call:
         self.tried: set[str] = set()
         self.url = ""
 
-    def give_up(self, detail: str, code: str = "", status: int = 0) -> KvError:
-        """The exception for a call that ends without an answer that settles it."""
-        kind = OutcomeUnknown if self.maybe_sent and self.request.message_id is not None else Unavailable
+    def give_up(self, detail: str, code: str = "", status: int = 0, unsent: type[KvError] = Unavailable) -> KvError:
+        """The exception for a call that ends without an answer that settles it. unsent: what it is without effect."""
+        kind = OutcomeUnknown if self.maybe_sent and self.request.message_id is not None else unsent
         return kind(detail, code=code, status=status, message_id=self.request.message_id)
 
 
@@ -89,12 +91,12 @@ class Attempts:
     """Makes requests, for one event loop. See `AsyncClient` for the arguments."""
 
     def __init__(self, router: Router, timeout: float, attempt_timeout: float, refresh: float):
-        if timeout <= 0 or attempt_timeout <= 0 or refresh <= 0:
-            raise ValueError("timeout, attempt_timeout and refresh are positive numbers of seconds")
-        self.timeout = timeout
+        self.timeout = positive_seconds("timeout", timeout)
         self._router = router
-        self._attempt_timeout = attempt_timeout
-        self._refresh_every = refresh
+        self._attempt_timeout = positive_seconds("attempt_timeout", attempt_timeout)
+        self._refresh_every = positive_seconds("refresh", refresh)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
         self._connections = Connections()
         self.hedges = Hedges()
         self._refreshing: asyncio.Task[bool] | None = None
@@ -102,6 +104,8 @@ class Attempts:
 
     async def close(self) -> None:
         """Close every connection. Idempotent."""
+        self._own_loop()
+        self._closed = True
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
@@ -111,14 +115,21 @@ class Attempts:
     async def run(self, request: Request[T]) -> T:
         """Make `request` until its outcome is certain, or its time over."""
         seconds = self.timeout if request.timeout is None else request.timeout
-        loop = asyncio.get_running_loop()
-        call = _Call(request, loop.time() + seconds)
-        if self._view_is_old():
+        call = _Call(request, self._own_loop().time() + seconds)
+        if self._view_is_old() and not self._closed:
             await self._renew_view(call.deadline)
         try:
             return await self._attempt(request, call)
         except _Again as error:
             return await self._repeat(request, call, seconds, error)
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop: the first one is the client's."""
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise ForeignLoop("this client belongs to another event loop: make one for each loop, or use `Client`")
+        return loop
 
     async def _repeat(self, request: Request[T], call: _Call, seconds: float, first: _Again) -> T:
         """What follows the first attempt: most requests need none of it."""
@@ -141,6 +152,8 @@ class Attempts:
             raise call.give_up(f"not answered in {seconds:g} s; at last: {last}", last.code, last.status) from last
 
     async def _attempt(self, request: Request[T], call: _Call) -> T:
+        if self._closed:
+            raise call.give_up("the client was closed", unsent=ClosedClient)
         url = call.url = self._choose(request, call)
         try:
             received = await self._exchange(url, call, hedged=request.only is None)
@@ -251,7 +264,7 @@ class Attempts:
     def _start_refresh(self) -> None:
         now = asyncio.get_running_loop().time()
         running = self._refreshing is not None and not self._refreshing.done()
-        if not running and now - self._refreshed_at > REFRESH_PAUSE_SECONDS:
+        if not running and not self._closed and now - self._refreshed_at > REFRESH_PAUSE_SECONDS:
             self._refreshed_at = now
             self._refreshing = asyncio.create_task(self._refresh())
 

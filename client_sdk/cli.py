@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from client_sdk import requests
 from client_sdk.client import Client
 from client_sdk.errors import KvError
 from kvstore.api.codec import entry_json, parse_transaction, result_json, text_or_b64
@@ -131,7 +132,7 @@ def txn_command(
         raise UserError(str(error)) from None
     identity = _message_id(message_id)
     with _client(cluster, timeout) as client:
-        result = client.txn(parsed.compare, parsed.success, parsed.failure, message_id=identity)
+        result = client.run(requests.transaction(parsed, message_id=identity))
     branch = parsed.success if result.succeeded else parsed.failure
     results = [result_json(o, r) for o, r in zip(branch, result.results, strict=False)]
     if output is Output.json:

@@ -1,21 +1,31 @@
-"""The synchronous client: the asynchronous one, run by a thread of its own."""
+"""The synchronous client: the asynchronous one, run by a thread of its own.
+
+A thread does not survive `fork`, so in a child process the client begins anew, with connections and a thread of its
+own. What it had before the fork is the parent's, and is left as it is: the two share sockets and what watches them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenacity import Retrying
 
 from client_sdk import requests
-from client_sdk.async_client import AsyncClient
+from client_sdk.async_client import ATTEMPT_TIMEOUT_SECONDS, REFRESH_SECONDS, TIMEOUT_SECONDS, AsyncClient
+from client_sdk.errors import ClosedClient
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
+from client_sdk.routing import find_urls
 from kvstore.api.codec import Page
 from kvstore.api.model import KeyValue
 from multicast.types import Timestamp
@@ -23,13 +33,16 @@ from multicast.types import Timestamp
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_of_parents: list[object] = []
+
 
 def _method(make: Callable[P, Request[T]]) -> Callable[Concatenate[Client, P], T]:
     """The method that makes this request and blocks until it is answered."""
 
     @documented_by(make)
     def method(self: Client, /, *args: P.args, **named: P.kwargs) -> T:
-        return self._wait_for(self._client.attempts.run(make(*args, **named)))
+        return self.run(make(*args, **named))
 
     return method
 
@@ -60,16 +73,39 @@ class Transaction:
 
 
 class Client:
-    """`AsyncClient` for blocking code: the same methods, arguments and exceptions. Any number of threads may use it.
+    """`AsyncClient` for blocking code: the same methods, arguments and exceptions. Any number of threads may use it,
+    and so may processes forked from this one.
 
     Use it with `with`, or call `close()` at the end.
     """
 
-    def __init__(self, target: str | Path | Sequence[str], **options: Any):
-        self._client = AsyncClient(target, **options)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="kvstore-client", daemon=True)
-        self._thread.start()
+    def __init__(
+        self,
+        target: str | Path | Sequence[str],
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
+        refresh: float = REFRESH_SECONDS,
+        rng: random.Random | None = None,
+    ):
+        urls = find_urls(target)
+        self._make = partial(
+            AsyncClient, urls, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng
+        )
+        self._closed = False
+        self._begin()
+        _clients.add(self)
+
+    def _begin(self) -> None:
+        """Nothing runs, until the first request."""
+        self._client = self._make()
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+        self._lock = threading.Lock()
+
+    def _begin_in_child(self) -> None:
+        """What was the parent's is kept for good: at its end it would close what the parent still uses."""
+        _of_parents.append((self._client, self._running))
+        self._begin()
 
     def __enter__(self) -> Client:
         return self
@@ -78,15 +114,31 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection and end the thread. Idempotent."""
-        if not self._loop.is_closed():
-            self._wait_for(self._client.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Close every connection and end the thread. Idempotent; the client is of no use afterwards."""
+        with self._lock:
+            self._closed = True
+            running, self._running = self._running, None
+        if running is not None:
+            loop, thread = running
+            asyncio.run_coroutine_threadsafe(self._client.close(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def run(self, request: Request[T]) -> T:
+        """See `AsyncClient.run`."""
+        return self._wait_for(self._client.run(request))
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise ClosedClient("the client was closed")
+            if self._running is None:
+                loop = asyncio.new_event_loop()
+                self._running = loop, threading.Thread(target=loop.run_forever, name="kvstore-client", daemon=True)
+                self._running[1].start()
+            future = asyncio.run_coroutine_threadsafe(work, self._running[0])
         try:
             return future.result()
         except BaseException:
@@ -136,3 +188,11 @@ class Client:
             with attempt, self.transaction(timeout=deadline - time.monotonic()) as transaction:
                 result = function(transaction)
         return result
+
+
+def _in_child() -> None:
+    for client in list(_clients):
+        client._begin_in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -7,9 +7,14 @@ may have been applied, may be applied yet, or neither), or "applied" (of `Result
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
-from multicast.types import MessageId, Timestamp
+from multicast.types import ZERO, MessageId, Timestamp
+
+NAMED_MAX = 3
+"""So many keys the text of a Conflict names."""
 
 
 class KvError(Exception):
@@ -54,8 +59,27 @@ class TransactionFailed(KvError):
     """An operation was impossible, e.g. an add to a text; the whole transaction has no effect."""
 
 
+class Changed(NamedTuple):
+    """A key that a transaction had read. Versions: ZERO where it was absent. found: None if it is not known."""
+
+    key: bytes
+    expected: Timestamp
+    found: Timestamp | None
+
+    def __str__(self) -> str:
+        was, now = ("absent" if v == ZERO else f"version {v}" for v in (self.expected, self.found or self.expected))
+        return f"{self.key!r} was {was}, {f'is now {now}' if self.found is not None else 'perhaps no longer'}"
+
+
 class Conflict(KvError):
-    """What an interactive transaction had read was changed before it committed. Nothing was written; run it again."""
+    """What an interactive transaction had read was changed before it committed. Nothing was written; run it again.
+    changed: the keys to blame; where one has no version that was `found`, others may be."""
+
+    def __init__(self, changed: Sequence[Changed]):
+        told = "; ".join(map(str, changed[:NAMED_MAX]))
+        more = f"; and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
+        super().__init__(f"what was read has changed: {told}{more}", code="conflict")
+        self.changed = tuple(changed)
 
 
 class Expired(KvError):
@@ -64,6 +88,14 @@ class Expired(KvError):
 
 class Unavailable(KvError):
     """No replica took the request before its deadline. It certainly has no effect."""
+
+
+class ClosedClient(KvError):
+    """The client was closed. Nothing was sent."""
+
+
+class ForeignLoop(KvError):
+    """An `AsyncClient` belongs to the event loop in which it was first used. Nothing was sent."""
 
 
 class OutcomeUnknown(KvError):

@@ -7,17 +7,36 @@ seen, all writes are applied, else nothing. So a transaction that commits is str
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from tenacity import retry_if_exception_type, stop_before_delay, wait_random_exponential
+from tenacity import RetryCallState, retry_if_exception_type, stop_before_delay
 
 from client_sdk import requests
 from client_sdk.attempts import Attempts
-from client_sdk.errors import Conflict
-from client_sdk.requests import as_bytes
-from kvstore.api.model import Compare, Delete, KeyValue, Operation, Put
+from client_sdk.errors import Changed, Conflict, ResultsForgotten
+from client_sdk.operations import as_bytes
+from kvstore.api.model import (
+    OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Operation,
+    OperationResult,
+    Put,
+    Transaction,
+)
 from multicast.types import ZERO, Timestamp
+
+WAIT_ATTEMPTS = 24
+WAIT_ATTEMPTS_MAX = 96
+WAIT_SECONDS_MAX = 2.0
+"""After a Conflict a transaction is run again within the time of so many attempts, at random; of twice as many after
+each further Conflict, up to a limit. So many that fifty who write one key need three attempts each: of those whose
+attempts overlap one commits."""
 
 
 class InteractiveTransaction:
@@ -36,7 +55,7 @@ class InteractiveTransaction:
 
     async def get(self, key: bytes | str) -> bytes | None:
         """The value: this transaction's own write if there is one, else what the first read of the key saw."""
-        name = as_bytes(key)
+        name = as_bytes("key", key)
         if name in self._writes:
             return self._writes[name]
         if name not in self._reads:
@@ -46,7 +65,7 @@ class InteractiveTransaction:
 
     def put(self, key: bytes | str, value: bytes | str) -> None:
         """Write at the commit."""
-        self._write(key, as_bytes(value))
+        self._write(key, as_bytes("value", value))
 
     def delete(self, key: bytes | str) -> None:
         """Delete at the commit."""
@@ -55,7 +74,7 @@ class InteractiveTransaction:
     def _write(self, key: bytes | str, value: bytes | None) -> None:
         if self._done:
             raise RuntimeError("this transaction has ended")
-        self._writes[as_bytes(key)] = value
+        self._writes[as_bytes("key", key)] = value
 
     async def commit(self) -> None:
         """Apply all writes if nothing that was read has changed; otherwise Conflict. Called where the block ends."""
@@ -64,11 +83,20 @@ class InteractiveTransaction:
         self._done = True
         if not self._reads and not self._writes:
             return
-        compare = [Compare(k, "version", "==", found.version if found else ZERO) for k, found in self._reads.items()]
-        writes: list[Operation] = [Delete(k) if v is None else Put(k, v) for k, v in self._writes.items()]
-        result = await self._attempts.run(requests.txn(compare, writes, timeout=self._remaining()))
+        expected = {key: found.version if found else ZERO for key, found in self._reads.items()}
+        compare = tuple(Compare(key, "version", "==", version) for key, version in expected.items())
+        writes: tuple[Operation, ...] = tuple(Delete(k) if v is None else Put(k, v) for k, v in self._writes.items())
+        look = tuple(Get(key) for key in list(expected)[: OPERATIONS_MAX - len(compare) - len(writes)])
+        commit = requests.transaction(Transaction(compare, writes, look), timeout=self._remaining())
+        try:
+            result = await self._attempts.run(commit)
+        except ResultsForgotten as error:
+            if error.succeeded:
+                self.version = error.version
+                return
+            raise Conflict(_changed(expected, ())) from error
         if not result.succeeded:
-            raise Conflict(f"one of {len(compare)} keys that were read has changed", code="conflict")
+            raise Conflict(_changed(expected, result.results))
         self.version = result.version
 
     def _remaining(self) -> float | None:
@@ -77,11 +105,31 @@ class InteractiveTransaction:
         return max(self._deadline - time.monotonic(), 0.001)
 
 
+def _changed(expected: dict[bytes, Timestamp], looked: Sequence[OperationResult]) -> list[Changed]:
+    """What is to blame for a conflict; all that nobody has looked at, if nothing else is."""
+    keys = list(expected)
+    found = {key: one.found.version if one.found else ZERO for key, one in zip(keys, looked, strict=False)}
+    changed = [Changed(key, expected[key], version) for key, version in found.items() if version != expected[key]]
+    return changed or [Changed(key, expected[key], None) for key in keys if key not in found]
+
+
+def pause(conflicts: int, attempt_seconds: float, draw: float) -> float:
+    """Seconds until a transaction is run again after so many conflicts. attempt_seconds: what one took on average.
+    draw: at random, from 0 to 1."""
+    attempts = min(WAIT_ATTEMPTS << (conflicts - 1), WAIT_ATTEMPTS_MAX)
+    return draw * min(attempts * attempt_seconds, WAIT_SECONDS_MAX)
+
+
+def _wait(state: RetryCallState) -> float:
+    busy = (state.seconds_since_start or 0.0) - state.idle_for
+    return pause(state.attempt_number, busy / state.attempt_number, random.random())
+
+
 def conflict_policy(deadline: float) -> dict[str, Any]:
     """tenacity's arguments for running a transaction again after a Conflict, until `deadline` (monotonic clock)."""
     return {
         "stop": stop_before_delay(deadline - time.monotonic()),
-        "wait": wait_random_exponential(multiplier=0.01, max=0.5),
+        "wait": _wait,
         "retry": retry_if_exception_type(Conflict),
         "reraise": True,
     }

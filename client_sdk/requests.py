@@ -16,20 +16,12 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
+from client_sdk import operations
 from client_sdk.errors import InvalidRequest, ResultsForgotten
+from client_sdk.operations import Compare, Operation, as_bytes, of_type
 from kvstore.api import codec
 from kvstore.api.codec import MalformedAnswer, Page
-from kvstore.api.model import (
-    Compare,
-    InvalidTransaction,
-    KeyValue,
-    Operation,
-    Range,
-    Result,
-    Transaction,
-    only_reads,
-    validate,
-)
+from kvstore.api.model import InvalidTransaction, KeyValue, Range, Result, Transaction, only_reads, validate
 from multicast.types import ZERO, MessageId, Timestamp, is_uuid7, new_message_id
 
 T = TypeVar("T")
@@ -76,7 +68,7 @@ class Request(Generic[T]):
         self.path = path
         self.parse = parse
         self.keys = keys
-        self.timeout = timeout
+        self.timeout = None if timeout is None else positive_seconds("timeout", timeout)
         self.fields = fields
         self.body = body
         self.accepts = accepts
@@ -86,12 +78,19 @@ class Request(Generic[T]):
 
     def under(self, given: MessageId | None) -> Request[T]:
         """The same as a write, under this id or a new one. InvalidRequest if it is no UUIDv7."""
-        if given is not None and not is_uuid7(given):
+        if given is not None and not is_uuid7(of_type("message_id", given, bytes)):
             raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
         self.message_id = given or new_message_id(time.time_ns() // 1000, secrets.randbits(62))
         self.sent_before = given is not None
         self.fields += f"Idempotency-Key: {codec.id_text(self.message_id)}\r\n"
         return self
+
+
+def positive_seconds(name: str, seconds: float) -> float:
+    """TypeError if that is no number, ValueError if it is not positive."""
+    if not of_type(name, seconds, int, float) > 0:
+        raise ValueError(f"{name}: a positive number of seconds, not {seconds}")
+    return seconds
 
 
 def documented_by(make: Callable[..., Request[Any]]) -> Callable[[M], M]:
@@ -107,14 +106,9 @@ def documented_by(make: Callable[..., Request[Any]]) -> Callable[[M], M]:
     return document
 
 
-def as_bytes(text: bytes | str) -> bytes:
-    """Keys and values may be given as text; they are its UTF-8 bytes."""
-    return text.encode() if isinstance(text, str) else text
-
-
 def get(key: bytes | str, *, timeout: float | None = None) -> Request[KeyValue | None]:
     """The key's value and version; None if it is absent. Linearizable."""
-    name = as_bytes(key)
+    name = as_bytes("key", key)
 
     def parse(answer: Answer) -> KeyValue | None:
         return None if answer.status == 404 else KeyValue(name, answer.body, codec.parse_etag(answer.etag))
@@ -133,12 +127,13 @@ def put(
 ) -> Request[Timestamp]:
     """Write, and return the new version. ConditionFailed unless the key has `if_version` (or is absent, for
     `if_absent`). `message_id`: to repeat a request whose outcome is unknown."""
-    name, fields = as_bytes(key), _conditions(if_version, if_absent)
+    name, data = as_bytes("key", key), as_bytes("value", value)
+    fields = _conditions(if_version, if_absent)
 
     def parse(answer: Answer) -> Timestamp:
         return codec.parse_write(answer.body)[0]
 
-    request = Request("PUT", _key_path(name), parse, (name,), timeout, fields=fields, body=as_bytes(value))
+    request = Request("PUT", _key_path(name), parse, (name,), timeout, fields=fields, body=data)
     return request.under(message_id)
 
 
@@ -150,7 +145,7 @@ def delete(
     timeout: float | None = None,
 ) -> Request[bool]:
     """Delete; whether the key was there. ConditionFailed unless it has `if_version`."""
-    name, fields = as_bytes(key), _conditions(if_version, False)
+    name, fields = as_bytes("key", key), _conditions(if_version, False)
 
     def parse(answer: Answer) -> bool:
         return codec.parse_write(answer.body)[1]
@@ -171,26 +166,33 @@ def txn(
     Which branch ran is `Result.succeeded`. What only reads has no id unless one is given: then it need not be ordered
     where its shard's leader is asked. InvalidRequest before anything is sent if a limit is broken.
     """
-    transaction = Transaction(tuple(compare), tuple(success), tuple(failure))
+    return transaction(operations.transaction(compare, success, failure), message_id=message_id, timeout=timeout)
+
+
+def transaction(
+    asked: Transaction, *, message_id: MessageId | None = None, timeout: float | None = None
+) -> Request[Result]:
+    """`txn` of what the server knows."""
     try:
-        validate(transaction)
+        validate(asked)
     except InvalidTransaction as error:
         raise InvalidRequest(str(error), code="invalid", field=error.field) from None
 
     def parse(answer: Answer) -> Result:
-        result, omitted = codec.parse_transaction_answer(answer.body, transaction)
+        result, omitted = codec.parse_transaction_answer(answer.body, asked)
         if omitted:
             raise ResultsForgotten(result.succeeded, result.version)
         return result
 
-    body, fields, keys = codec.transaction_body(transaction), "Content-Type: application/json\r\n", _keys(transaction)
+    body, fields, keys = codec.transaction_body(asked), "Content-Type: application/json\r\n", _keys(asked)
     request = Request("POST", "/v1/txn", parse, keys, timeout, fields=fields, body=body)
-    return request if message_id is None and only_reads(transaction) else request.under(message_id)
+    return request if message_id is None and only_reads(asked) else request.under(message_id)
 
 
 def page(prefix: bytes | str, page_size: int, token: str | None, timeout: float | None) -> Request[Page]:
     """The keys that begin with `prefix`, in order: the first so many, or those from where `token` says."""
-    path = f"/v1/kv?prefix={quote_from_bytes(as_bytes(prefix), safe='')}&limit={page_size}"
+    path = f"/v1/kv?prefix={quote_from_bytes(as_bytes('prefix', prefix), safe='')}"
+    path += f"&limit={of_type('page_size', page_size, int)}"
     if token is not None:
         path += f"&page_token={quote_from_bytes(token.encode(), safe='')}"
     return Request("GET", path, lambda answer: codec.parse_page(answer.body), None, timeout)
@@ -214,6 +216,10 @@ def _key_path(key: bytes) -> str:
 
 
 def _conditions(if_version: Timestamp | None, if_absent: bool) -> str:
+    if if_version is not None:
+        of_type("if_version", if_version, Timestamp)
+    if of_type("if_absent", if_absent, bool) and if_version is not None:
+        raise InvalidRequest("if_version and if_absent: give one of them", code="invalid", field="if_absent")
     if if_absent or if_version == ZERO:
         return "If-None-Match: *\r\n"
     return "" if if_version is None else f'If-Match: "{if_version}"\r\n'

@@ -25,7 +25,8 @@ from pathlib import Path
 
 import msgspec
 
-from client_sdk import Add, AsyncClient, Compare, Get, KvError, OutcomeUnknown, Put, Result, ResultsForgotten
+from client_sdk import AsyncClient, KvError, OutcomeUnknown, Result, ResultsForgotten, requests
+from kvstore.api.model import Add, Compare, Get, Put, Transaction
 from kvstore.core import audit
 from multicast.types import ZERO, MessageId, Timestamp, new_message_id
 from workloads.history import HistoryWriter
@@ -137,7 +138,8 @@ class Bank:
         if self.history:
             self.history.invoke(process, message_id, f, asked=audit.asked(compare, success, failure))
         try:
-            result = await self.store.txn(compare, success, failure, message_id=message_id, timeout=timeout)
+            transaction = Transaction(tuple(compare), tuple(success), tuple(failure))
+            result = await self.store.run(requests.transaction(transaction, message_id=message_id, timeout=timeout))
         except KvError as error:
             return self._lost(process, message_id, f, error)
         except BaseException:

@@ -32,7 +32,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from client_sdk import Add, Append, AsyncClient, Compare, Get, KvError, OutcomeUnknown, Put, Result, ResultsForgotten
+from client_sdk import AsyncClient, KvError, OutcomeUnknown, Result, ResultsForgotten, requests
+from kvstore.api.model import Add, Append, Compare, Get, Put, Transaction
 from kvstore.core import audit
 from multicast.types import MessageId, new_message_id
 from workloads import bank
@@ -125,7 +126,8 @@ class Workload:
         if history:
             history.invoke(process, message_id, f, value, audit.asked(compare, success))
         try:
-            result = await self.store.txn(compare, success, (), message_id=message_id, timeout=timeout)
+            transaction = Transaction(tuple(compare), tuple(success))
+            result = await self.store.run(requests.transaction(transaction, message_id=message_id, timeout=timeout))
         except ResultsForgotten as error:
             if history:
                 history.ok(process, message_id, f, error.version, succeeded=error.succeeded, value=value)

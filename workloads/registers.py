@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import count, islice
 
-from client_sdk import Append, AsyncClient, Compare, Get, KvError, Put, Result, requests
+from client_sdk import AsyncClient, KvError, Result, requests
+from kvstore.api.model import Append, Compare, Get, Put, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core import audit
 from multicast.types import ZERO, GroupId, new_message_id
@@ -72,7 +73,7 @@ class Registers(Workload):
         message_id = new_message_id(time.time_ns() // 1000, self._ids.getrandbits(62))
         get = Get(key)
         self.history.invoke(process, message_id, "register_get", asked=audit.asked((), [get]))
-        request, places = requests.txn(success=[get]), []
+        request, places = requests.transaction(Transaction(success=(get,))), []
         parse = request.parse
 
         def parse_both(answer: requests.Answer) -> Result:
@@ -81,7 +82,7 @@ class Registers(Workload):
 
         request.parse = parse_both
         try:
-            result = await self.store.attempts.run(request)
+            result = await self.store.run(request)
         except KvError as error:  # a read has no effect
             self.counts["failed"] += 1
             self.history.fail(process, message_id, "register_get", str(error))

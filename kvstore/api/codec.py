@@ -14,7 +14,7 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -31,9 +31,11 @@ from kvstore.api.model import (
     KeyValue,
     Operation,
     OperationResult,
+    Operator,
     Put,
     Range,
     Result,
+    Target,
     Transaction,
     each,
 )
@@ -85,8 +87,8 @@ class _Keyed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field
 
 
 class CompareJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    target: Literal["value", "version", "exists"]
-    op: Literal["==", "!=", "<", ">"]
+    target: Target
+    op: Operator
     key: str | None = None
     key_b64: str | None = None
     value: str | bool | None = None

@@ -7,7 +7,7 @@ A transaction is one-shot, as in etcd: if every comparison holds, the operations
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -28,8 +28,10 @@ RESULT_BYTES_MAX = 16 * 1024 * 1024
 """Of what one shard reads for one transaction; more is left out of the answer, which says so."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-TARGETS = ("value", "version", "exists")
-OPERATORS = ("==", "!=", "<", ">")
+Target = Literal["value", "version", "exists"]
+Operator = Literal["==", "!=", "<", ">"]
+TARGETS = get_args(Target)
+OPERATORS = get_args(Operator)
 
 
 class Compare(msgspec.Struct, array_like=True, gc=False):

@@ -83,6 +83,7 @@ class FakeCluster:
         self.rows: dict[bytes, tuple[bytes, Timestamp]] = {}
         self.first_answers: dict[str, tuple[bytes, web.Response]] = {}
         self.applied = 0
+        self.forgotten_succeeded = True
         self.views = 0
         self.time = 0
 
@@ -160,7 +161,8 @@ class FakeCluster:
         if fault == "late":
             raise errors.timed_out(1, UNKNOWN)
         if fault == "forgotten":
-            return web.json_response({"succeeded": True, "version": "7-0", "results_omitted": True, "results": []})
+            succeeded = self.forgotten_succeeded
+            return web.json_response({"succeeded": succeeded, "version": "7-0", "results_omitted": True, "results": []})
         if fault == "garbage":
             return web.Response(text='{"version": ')
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,13 +13,16 @@ from client_sdk import (
     Add,
     Append,
     AsyncClient,
+    ClosedClient,
     Compare,
     ConditionFailed,
     Conflict,
     Delete,
     Expired,
+    ForeignLoop,
     Get,
     IdReused,
+    InteractiveTransaction,
     InvalidRequest,
     OutcomeUnknown,
     Put,
@@ -46,6 +50,12 @@ ODD_KEYS = [
     b"a b+c",
     b"{t}x",
 ]
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 def client(cluster: FakeCluster, **options: float) -> AsyncClient:
@@ -334,6 +344,54 @@ async def test_a_cancelled_request_leaves_nothing_behind() -> None:
             await task
 
 
+async def test_a_client_that_was_closed_says_so_and_leaves_nothing_open() -> None:
+    async with FakeCluster() as cluster:
+        store = client(cluster)
+        await store.get("warm")
+        cluster.leader(b"r").always = cluster.leader(b"w").always = "hang"
+        read, write = asyncio.create_task(store.get("r")), asyncio.create_task(store.put("w", "1"))
+        await eventually(lambda: any(m == "PUT" for m, _, _ in cluster.leader(b"w").seen))
+        tasks = asyncio.all_tasks()
+        await store.close()
+        with pytest.raises(ClosedClient):
+            await read
+        with pytest.raises(OutcomeUnknown):
+            await write
+        with pytest.raises(ClosedClient):
+            await store.get("a")
+        await store.close()
+        assert asyncio.all_tasks() <= tasks
+
+
+async def test_a_client_of_another_event_loop_says_so() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.put("a", "1")
+        for use in (lambda: store.get("a"), lambda: store.put("a", "2"), store.close):
+            with pytest.raises(ForeignLoop, match="make one for each loop"):
+                await asyncio.to_thread(lambda use=use: asyncio.run(use()))
+        assert (await store.get("a")).value == b"1"
+
+
+@pytest.mark.parametrize("fault", ["hang", "hang_after", "overloaded", "not_ready", "page"])
+async def test_every_call_ends_at_its_deadline(fault: str) -> None:
+    async with FakeCluster() as cluster, client(cluster, timeout=60.0, attempt_timeout=50.0) as store:
+        await store.get("warm")
+        for replica in cluster.replicas:
+            replica.always = fault
+        calls = (
+            store.get("a", timeout=0.2),
+            store.put("a", "1", timeout=0.2),
+            store.delete("a", timeout=0.2),
+            store.txn([], [Add("a", 1)], timeout=0.2),
+            anext(store.scan(timeout=0.2)),
+            anext(store.scan_pages(timeout=0.2)),
+            store.transact(lambda t: t.get("a"), timeout=0.2),
+        )
+        async with asyncio.timeout(5):
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(one, Unavailable | OutcomeUnknown) for one in ended), ended
+
+
 # --- interactive transactions ---
 
 
@@ -362,14 +420,47 @@ async def test_a_transaction_that_raises_writes_nothing() -> None:
         assert cluster.rows == {}
 
 
-async def test_a_changed_read_is_a_conflict() -> None:
+async def test_a_changed_read_is_a_conflict_that_names_the_keys_and_their_versions() -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
-        with pytest.raises(Conflict):
+        before, same = await store.put("b", "1"), await store.put("c", "1")
+        with pytest.raises(Conflict) as caught:
             async with store.transaction() as t:
-                assert await t.get("a") is None
-                await store.put("a", "other")
+                assert [await t.get(key) for key in ("a", "b", "c")] == [None, b"1", b"1"]
+                made = await store.put("a", "other")
+                await store.delete("b")
                 t.put("a", "mine")
-        assert cluster.rows[b"a"][0] == b"other"
+        assert caught.value.changed == ((b"a", ZERO, made), (b"b", before, ZERO))
+        a, b = f"b'a' was absent, is now version {made}", f"b'b' was version {before}, is now absent"
+        assert str(caught.value) == f"what was read has changed: {a}; {b}"
+        assert cluster.rows[b"a"][0] == b"other" and cluster.rows[b"c"][1] == same
+
+
+async def test_a_conflict_of_more_keys_than_can_be_looked_at_says_what_it_knows() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        with pytest.raises(Conflict) as caught:
+            async with store.transaction() as t:
+                for i in range(300):
+                    await t.get(f"k{i}")
+                await store.put("k299", "other")
+        assert (b"k299", ZERO, None) in caught.value.changed
+        assert "and 85 more" in str(caught.value) and "perhaps no longer" in str(caught.value)
+
+
+@pytest.mark.parametrize("succeeded", [True, False])
+async def test_a_commit_whose_answer_was_lost_knows_whether_it_was_applied(succeeded: bool) -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        t = InteractiveTransaction(store.attempts, None)
+        await t.get("a")
+        cluster.forgotten_succeeded = succeeded
+        for replica in cluster.replicas:
+            replica.always = "forgotten"
+        if succeeded:
+            await t.commit()
+            assert str(t.version) == "7-0"
+        else:
+            with pytest.raises(Conflict) as caught:
+                await t.commit()
+            assert caught.value.changed == ((b"a", ZERO, None),)
 
 
 async def test_transact_runs_again_until_it_commits() -> None:

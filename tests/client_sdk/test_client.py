@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from typing import TypeVar
 
 import pytest
 
-from client_sdk import Add, AsyncClient, Client, Compare, ConditionFailed, Conflict, Get, OutcomeUnknown, requests
+from client_sdk import (
+    Add,
+    AsyncClient,
+    Client,
+    ClosedClient,
+    Compare,
+    ConditionFailed,
+    Conflict,
+    ForeignLoop,
+    Get,
+    OutcomeUnknown,
+    requests,
+)
 from tests.client_sdk.fake import FakeCluster
 
 pytestmark = pytest.mark.timeout(20)
@@ -93,6 +108,66 @@ def test_closing_ends_the_thread_and_may_be_repeated(cluster: FakeCluster) -> No
     store.close()
     store.close()
     assert threading.active_count() == before
+
+
+def test_a_closed_client_says_so(cluster: FakeCluster) -> None:
+    store = Client(cluster.urls)
+    with pytest.raises(ClosedClient), store.transaction() as unfinished:
+        unfinished.get("a")
+        store.close()
+        for request in (lambda: store.get("a"), lambda: store.put("a", "1"), lambda: next(store.scan())):
+            with pytest.raises(ClosedClient):
+                request()
+        unfinished.put("a", "1")
+    assert cluster.rows == {}
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Do it in a forked process, and fail if it fails there, or takes more than 10 s."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_client_made_before_a_fork_serves_parent_and_child(cluster: FakeCluster) -> None:
+    with Client(cluster.urls, timeout=3.0) as store, Client(cluster.urls) as unused, store.transaction() as begun:
+        store.put("a", "parent's")
+
+        def child() -> None:
+            assert store.get("a").value == b"parent's"
+            store.put("a", "child's")
+            unused.delete("b")
+            with pytest.raises(ForeignLoop):
+                begun.get("a")
+            in_child(lambda: store.put("b", "grandchild's"))
+            assert store.get("b").value == b"grandchild's"
+            store.close()
+            with pytest.raises(ClosedClient):
+                store.get("a")
+
+        in_child(child)
+        in_child(store.close)
+        assert store.get("a").value == b"child's"
+        assert unused.get("b").value == b"grandchild's"
+
+
+def test_a_client_closed_before_a_fork_is_closed_in_the_child(cluster: FakeCluster) -> None:
+    store = Client(cluster.urls)
+    store.close()
+
+    def child() -> None:
+        with pytest.raises(ClosedClient):
+            store.get("a")
+
+    in_child(child)
+    assert cluster.replicas[0].seen == []
 
 
 def test_a_wrong_target_is_one_clear_line(tmp_path) -> None:

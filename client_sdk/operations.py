@@ -1,0 +1,138 @@
+"""What a transaction compares and does, as its user writes it: keys and values are bytes, or text, which stands for its
+UTF-8. An argument of another type is a TypeError that names it, where the mistake is made. `plain` is the same as the
+server knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from kvstore.api import model
+from kvstore.api.model import Operator, Target, Transaction
+from multicast.types import Timestamp
+
+T = TypeVar("T")
+
+
+def of_type(name: str, value: T, *kinds: type) -> T:
+    """`value`, which is of one of these types; a bool is no number. TypeError otherwise, with the argument's name."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name}: {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
+    return value
+
+
+def as_bytes(name: str, text: bytes | str) -> bytes:
+    """The bytes of a key or value. TypeError if it is neither bytes nor text."""
+    return text.encode() if isinstance(text, str) else of_type(name, text, bytes, str)
+
+
+class _Part(msgspec.Struct):
+    """Of a transaction."""
+
+    def __post_init__(self) -> None:
+        self.plain()
+
+    def plain(self) -> Any:
+        """As the server knows it."""
+        raise NotImplementedError
+
+
+class Compare(_Part):
+    """target "value": `operand` is a value, and an absent key satisfies nothing but "!=". "version": a Timestamp; an
+    absent key has version ZERO. "exists": bool, with "==" or "!="."""
+
+    key: bytes | str
+    target: Target
+    op: Operator
+    operand: bytes | str | bool | Timestamp
+
+    def plain(self) -> model.Compare:
+        of_type("target", self.target, str)
+        of_type("op", self.op, str)
+        operand = of_type("operand", self.operand, bytes, str, bool, Timestamp)
+        plain = operand.encode() if isinstance(operand, str) else operand
+        return model.Compare(as_bytes("key", self.key), self.target, self.op, plain)
+
+
+class Get(_Part):
+    """Reads. The result has `found`, a KeyValue or None."""
+
+    key: bytes | str
+
+    def plain(self) -> model.Get:
+        return model.Get(as_bytes("key", self.key))
+
+
+class Put(_Part):
+    """Writes."""
+
+    key: bytes | str
+    value: bytes | str
+
+    def plain(self) -> model.Put:
+        return model.Put(as_bytes("key", self.key), as_bytes("value", self.value))
+
+
+class Delete(_Part):
+    """Deletes. The result says in `deleted` whether the key was there."""
+
+    key: bytes | str
+
+    def plain(self) -> model.Delete:
+        return model.Delete(as_bytes("key", self.key))
+
+
+class Add(_Part):
+    """Adds to a decimal signed 64-bit integer; an absent key counts as 0. Anything else fails the whole transaction.
+    The result has `value`, the sum."""
+
+    key: bytes | str
+    delta: int
+
+    def plain(self) -> model.Add:
+        return model.Add(as_bytes("key", self.key), of_type("delta", self.delta, int))
+
+
+class Append(_Part):
+    """Appends; an absent key counts as empty. Beyond the value limit the whole transaction fails. The result has
+    `length`, the new one in bytes."""
+
+    key: bytes | str
+    value: bytes | str
+
+    def plain(self) -> model.Append:
+        return model.Append(as_bytes("key", self.key), as_bytes("value", self.value))
+
+
+class Range(_Part):
+    """Reads the first `limit` keys that begin with `prefix` and are greater than `after` (empty: from the first). The
+    result has `entries` and `more`; it ends early, with `more`, where they are large."""
+
+    prefix: bytes | str
+    limit: int
+    after: bytes | str = b""
+
+    def plain(self) -> model.Range:
+        limit = of_type("limit", self.limit, int)
+        return model.Range(as_bytes("prefix", self.prefix), limit, as_bytes("after", self.after))
+
+
+Operation = Get | Put | Delete | Add | Append | Range
+
+
+def transaction(
+    compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]
+) -> Transaction:
+    """As the server knows it. TypeError for what is no comparison, or no operation; limits are not checked."""
+    kinds = get_args(Operation)
+    return Transaction(
+        _plain("compare", compare, (Compare,)), _plain("success", success, kinds), _plain("failure", failure, kinds)
+    )
+
+
+def _plain(name: str, parts: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    of_type(name, parts, list, tuple)
+    return tuple([of_type(f"{name}[{i}]", part, *kinds).plain() for i, part in enumerate(parts)])

@@ -1,0 +1,62 @@
+"""A program that uses the SDK rightly, and then makes every mistake that types must catch: the code that a strict type
+check gives stands behind each. It is checked, never run."""
+
+from client_sdk import (
+    Add,
+    AsyncClient,
+    Client,
+    Compare,
+    InteractiveTransaction,
+    MessageId,
+    Operation,
+    Operator,
+    Put,
+    Range,
+    Target,
+    Timestamp,
+    Transaction,
+)
+
+operations: list[Operation] = [Put("k", "v"), Add(b"k", 1), Range("k", 10)]
+target: Target = "value"
+op: Operator = "=="
+guard = Compare("k", target, op, "v")
+
+
+def body(t: Transaction) -> int:
+    t.put("n", b"1" + (t.get("n") or b""))
+    return 1
+
+
+async def asynchronous_body(t: InteractiveTransaction) -> int:
+    t.put("n", await t.get("n") or "0")
+    return 1
+
+
+async def right(store: AsyncClient, message_id: MessageId) -> int:
+    await store.put("k", b"v", if_version=Timestamp(1, 2), message_id=message_id)
+    return await store.transact(asynchronous_body, timeout=1)
+
+
+def wrong(store: Client, asynchronous: AsyncClient) -> None:
+    count: int = store.transact(body)
+    version: Timestamp = store.put(b"k", "v", if_absent=True)
+    store.txn([guard], success=operations, timeout=count)
+    store.delete("k", if_version=version)
+
+    print(store.get("k").value)  # union-attr
+    store.put("k", {"a": 1})  # arg-type
+    store.put(1, "v")  # arg-type
+    store.put("k", "v", if_missing=True)  # call-arg
+    store.put("k", "v", if_version="3-1")  # arg-type
+    store.put("k", "v", message_id="0197b3c2-7f00-7cc3-98c4-dc0c0c07398f")  # arg-type
+    Compare("k", "exist", "==", True)  # arg-type
+    Compare("k", "exists", "=", True)  # arg-type
+    Put("k", 1)  # arg-type
+    Add("k", "1")  # arg-type
+    store.txn(success=Put("k", "v"))  # arg-type
+    store.txn(success=["k"])  # list-item
+    store.transact(asynchronous_body)  # arg-type
+    text: str = store.put("k", "v")  # assignment
+    Client("http://127.0.0.1:7500", timeouts=3)  # call-arg
+    asynchronous.put("k", text)  # unused-coroutine

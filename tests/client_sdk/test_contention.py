@@ -1,0 +1,63 @@
+"""Interactive transactions that read and write one key, many at once: how often each is run, in simulated time.
+
+An attempt takes 10 ms or so: it reads, its commit is ordered 2 to 6 ms later, and that is known after 6 ms more. It
+succeeds if nobody else's commit succeeded between.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+
+from client_sdk.interactive import pause
+
+ATTEMPT = 0.01
+
+
+def run(writers: int, commits: int, seed: int) -> tuple[Counter[int], float]:
+    """`writers` commit so often each, one after the other: how many attempts each has made, and how many seconds all of
+    it took."""
+    rng = random.Random(seed)
+    events: list[tuple[float, int, int | None]] = [(rng.uniform(0.0, ATTEMPT), i, None) for i in range(writers)]
+    heapq.heapify(events)
+    made: Counter[int] = Counter()
+    left = dict.fromkeys(range(writers), commits)
+    conflicts: Counter[int] = Counter()
+    version, now = 0, 0.0
+    while events:
+        now, writer, seen = heapq.heappop(events)
+        if seen is None:
+            made[writer] += 1
+            heapq.heappush(events, (now + ATTEMPT * rng.uniform(0.2, 0.6), writer, version))
+            continue
+        wait = 0.0
+        if seen == version:
+            version += 1
+            conflicts[writer] = 0
+            left[writer] -= 1
+        else:
+            conflicts[writer] += 1
+            wait = pause(conflicts[writer], ATTEMPT, rng.random())
+        if left[writer]:
+            heapq.heappush(events, (now + 0.6 * ATTEMPT + wait, writer, None))
+    assert version == writers * commits
+    return made, now
+
+
+def test_fifty_writers_of_one_key_need_at_most_three_attempts_per_commit() -> None:
+    for commits in (1, 5):
+        made = sum(run(50, commits, seed)[0].total() for seed in range(10))
+        assert made <= 3 * 10 * 50 * commits
+
+
+def test_no_writer_starves() -> None:
+    for seed in range(10):
+        for commits in (1, 5):
+            made, _ = run(50, commits, seed)
+            assert max(made.values()) <= 10 * commits
+
+
+def test_two_writers_are_not_much_slower_than_one_after_the_other() -> None:
+    seconds = sum(run(2, 20, seed)[1] for seed in range(10))
+    assert seconds <= 2 * 10 * 2 * 20 * ATTEMPT
