@@ -61,6 +61,7 @@ from client_sdk.errors import (
 )
 from client_sdk.interactive import InteractiveTransaction
 from client_sdk.operations import Add, Append, Compare, Delete, Get, Operation, Put, Range
+from client_sdk.requests import new_id
 from kvstore.api.codec import Page
 from kvstore.api.model import KeyValue, OperationResult, Operator, Result, Target
 from multicast.types import ZERO, MessageId, Timestamp
@@ -100,4 +101,5 @@ __all__ = [
     "Transaction",
     "TransactionFailed",
     "Unavailable",
+    "new_id",
 ]

@@ -33,7 +33,7 @@ from client_sdk.errors import (
     Unavailable,
 )
 from client_sdk.hedging import Hedges
-from client_sdk.requests import Answer, Request, positive_seconds
+from client_sdk.requests import ARGUMENTS, Answer, Request, positive_seconds
 from client_sdk.routing import ClusterView, Router
 from kvstore.api.codec import MalformedAnswer
 from kvstore.api.problem import UNKNOWN, parse_problem
@@ -225,13 +225,15 @@ class Attempts:
         if problem is None:
             call.maybe_sent = True
             raise self._failed(url, f"{url} answered {status} without a problem description", "", status)
+        field, detail = problem.field or "", problem.detail or problem.title
+        if field in ARGUMENTS:
+            detail, field = detail.replace(field, ARGUMENTS[field], 1), ARGUMENTS[field]
         facts: dict[str, Any] = {
             "code": problem.code,
             "status": status,
-            "field": problem.field or "",
+            "field": field,
             "message_id": call.request.message_id,
         }
-        detail = problem.detail or problem.title
         if problem.code in SETTLED:
             raise SETTLED[problem.code](detail, **facts)
         if status == 412:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from client_sdk import requests
 from client_sdk.client import Client
 from client_sdk.errors import KvError
-from kvstore.api.codec import entry_json, parse_transaction, result_json, text_or_b64
+from client_sdk.routing import find_urls
+from kvstore.api.codec import entry_json, id_text, parse_transaction, result_json, text_or_b64
 from kvstore.api.model import InvalidTransaction
 from kvstore.api.problem import UNKNOWN
 from kvstore.console import (
@@ -32,24 +37,37 @@ from kvstore.console import (
 )
 from multicast.types import Timestamp, is_uuid7
 
+ABSENT = 3
+"""Exit status of a get without a key: nothing has failed."""
+
+REFUSED_SECONDS = 1.0
+"""A cluster whose replicas all refuse connections for so long is taken for stopped; each is asked so often:"""
+REFUSED_PAUSE_SECONDS = 0.1
+
+OPTIONS = {"if_version": "--if-version", "if_absent": "--if-absent", "message_id": "--id"}
+"""How arguments of the SDK are called here."""
+
 app = make_app("Read and write a cluster's data.")
 
 Target = Annotated[
     str,
     typer.Option(
-        "--cluster", metavar="DIR|URL", envvar="KVSTORE_CLUSTER", help="A cluster's directory, or a replica's URL."
+        "--cluster",
+        metavar="DIR|URL",
+        envvar="KVSTORE_CLUSTER",
+        help="A cluster's directory, or URLs or host:port of replicas, with commas.",
     ),
 ]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.001, max=600, help="Seconds, retries included.")]
 MessageIdOption = Annotated[
     str | None,
-    typer.Option("--id", metavar="UUID", help="The write's id, a UUIDv7: repeat it after an unknown outcome."),
+    typer.Option("--id", metavar="UUID", help="The write's id, see `kvstore id`: repeat it after an unknown outcome."),
 ]
 
 
 @app.command("get")
 def get_command(key: str, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text) -> int:
-    """Print a key's value. Status 1 if there is no such key."""
+    """Print a key's value. Status 3 if there is no such key."""
     name = os.fsencode(key)
     with _client(cluster, timeout) as client:
         found = client.get(name)
@@ -59,7 +77,7 @@ def get_command(key: str, cluster: Target, timeout: Timeout = 10.0, output: Outp
         _print_bytes(found.value)
     if found is None:
         complain("no such key")
-        return FAILED
+        return ABSENT
     return 0
 
 
@@ -116,6 +134,12 @@ def scan_command(
                 break
 
 
+@app.command("id")
+def id_command() -> None:
+    """Print a new id for a write, a UUIDv7. A write that is repeated under its id within two minutes has one effect."""
+    say(id_text(requests.new_id()))
+
+
 @app.command("txn")
 def txn_command(
     transaction: Annotated[str, typer.Argument(metavar="JSON|FILE|-", help="As for POST /v1/txn.")],
@@ -155,14 +179,39 @@ def _transaction_text(argument: str) -> bytes:
 @contextmanager
 def _client(target: str, timeout: float) -> Iterator[Client]:
     try:
-        client = Client(target, timeout=timeout)
+        urls = find_urls(target)
     except ValueError as error:
         raise UserError(str(error)) from None
+    _wait_for_anyone(urls, min(timeout, REFUSED_SECONDS))
+    client = Client(urls, timeout=timeout)
     try:
         with client:
             yield client
     except KvError as error:
-        raise UserError(str(error), OUTCOME_UNKNOWN if error.outcome == UNKNOWN else FAILED) from None
+        text = str(error)
+        if error.field in OPTIONS:
+            text = re.sub("|".join(OPTIONS), lambda name: OPTIONS[name[0]], text)
+        raise UserError(text, OUTCOME_UNKNOWN if error.outcome == UNKNOWN else FAILED) from None
+
+
+def _wait_for_anyone(urls: Sequence[str], seconds: float) -> None:
+    """Until somebody listens there, or it takes longer to know. UserError if all have refused, or have no address, for
+    so long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for url in urls:
+            parts = urlsplit(url)
+            try:
+                address = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+                socket.create_connection(address, REFUSED_SECONDS).close()
+                return
+            except (ConnectionRefusedError, socket.gaierror) as error:
+                why = error.strerror
+            except OSError:
+                return
+        if time.monotonic() >= deadline:
+            raise UserError(f"nobody listens at {', '.join(urls)}: {why}")
+        time.sleep(REFUSED_PAUSE_SECONDS)
 
 
 def _version(text: str | None) -> Timestamp | None:
@@ -180,7 +229,8 @@ def _message_id(text: str | None) -> bytes | None:
     except ValueError:
         message_id = b""
     if not is_uuid7(message_id):
-        raise UserError(f"--id: a UUIDv7 is needed, such as 0197b3c2-7f00-7cc3-98c4-dc0c0c07398f, not {text[:60]!r}")
+        example = id_text(requests.new_id())
+        raise UserError(f"--id: a UUIDv7 is needed, as `kvstore id` prints one, now {example}, not {text[:60]!r}")
     return message_id
 
 

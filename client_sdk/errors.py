@@ -21,7 +21,7 @@ class KvError(Exception):
     """Base of all exceptions of this package.
 
     code: the problem's `code` as the server named it, or "" where there was no answer. status: HTTP status, 0 without
-    an answer. field: the part of the request that was refused, if the server named one. message_id: the id under which
+    an answer. field: the argument that was refused, if the server named one. message_id: the id under which
     the request was sent; the same request may be sent again under it. None for reads.
     """
 

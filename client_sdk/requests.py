@@ -38,6 +38,16 @@ class Answer(NamedTuple):
     read_at: str = ""
 
 
+ARGUMENTS = {
+    "If-Match": "if_version",
+    "If-None-Match": "if_absent",
+    "Idempotency-Key": "message_id",
+    "query.limit": "page_size",
+    "query.prefix": "prefix",
+}
+"""What a part of a request, as problems name it, is called here."""
+
+
 class Request(Generic[T]):
     """One request, which may be sent any number of times.
 
@@ -80,10 +90,15 @@ class Request(Generic[T]):
         """The same as a write, under this id or a new one. InvalidRequest if it is no UUIDv7."""
         if given is not None and not is_uuid7(of_type("message_id", given, bytes)):
             raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
-        self.message_id = given or new_message_id(time.time_ns() // 1000, secrets.randbits(62))
+        self.message_id = given or new_id()
         self.sent_before = given is not None
         self.fields += f"Idempotency-Key: {codec.id_text(self.message_id)}\r\n"
         return self
+
+
+def new_id() -> MessageId:
+    """An id for a write, a UUIDv7: it may take effect as long as the cluster's deduplication window is open."""
+    return new_message_id(time.time_ns() // 1000, secrets.randbits(62))
 
 
 def positive_seconds(name: str, seconds: float) -> float:

@@ -7,8 +7,10 @@ shard that it involves; if that fails, to the other replicas of those shards, an
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -122,23 +124,35 @@ class _ClusterFile(msgspec.Struct):
     replicas: list[_Replica]
 
 
+_HOST_AND_PORT = re.compile(r" *([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5} *")
+
+
+def _url(text: str) -> str:
+    url = f"http://{text}" if _HOST_AND_PORT.fullmatch(text) else text.rstrip("/")
+    parts = urlsplit(url)
+    try:
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError(f"not an http:// or https:// URL: {text}")
+    return url
+
+
 def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """Base URLs from what a user gives: a cluster's directory (its cluster.json), URLs with commas, or a list of those.
+    """Base URLs from what a user gives: a cluster's directory (its cluster.json), URLs or host:port with commas, or a
+    list of those.
 
     ValueError, in one line, for anything else.
     """
     if not isinstance(target, str | Path):
         return tuple(url for one in target for url in find_urls(one))
     text = str(target)
-    if "://" in text:
-        urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
-        wrong = [url for url in urls if not url.startswith(("http://", "https://"))]
-        if wrong or not urls:
-            raise ValueError(f"not an http:// or https:// URL: {(wrong or [text])[0]}")
-        return urls
+    if "://" in text or all(map(_HOST_AND_PORT.fullmatch, text.split(","))):
+        return tuple(_url(part.strip()) for part in text.split(",") if part.strip())
     file = Path(text) / "cluster.json"
     if not file.is_file():
-        raise ValueError(f"{text!r} is neither a URL nor the directory of a cluster ({file} does not exist)")
+        raise ValueError(f"{text!r} is neither a URL, nor host:port, nor the directory of a cluster (no {file})")
     try:
         replicas = msgspec.json.decode(file.read_bytes(), type=_ClusterFile).replicas
     except msgspec.DecodeError as error:

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from kvstore.console import FAILED, Output, OutputOption, UserError, complain, make_app, print_json, say
+from kvstore.console import FAILED, Output, OutputOption, UserError, complain, make_app, print_json, say, together
 
 if TYPE_CHECKING:
     from kvstore.cluster import ReplicaStatus
 
 INTERRUPTED = 130
 
-app = make_app("A sharded, replicated key-value store. Exit status: 0 done, 1 failed, 2 outcome unknown.")
+app = make_app("Clusters and replicas.")
 cluster_app = typer.Typer(help="Make, start, look at and stop a cluster on this machine.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's directory.")]
 
 
-def main(arguments: Sequence[str] | None = None, commands: typer.Typer = app) -> NoReturn:
-    """Run one command and exit."""
+def main(arguments: Sequence[str] | None = None, *others: typer.Typer) -> NoReturn:
+    """Run one command, of these or of other groups, and exit."""
     try:
-        code = commands(arguments, prog_name="kvstore", standalone_mode=False)
+        code = together(app, *others)(arguments, prog_name="kvstore", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from kvstore import __version__
+
 FAILED = 1
 OUTCOME_UNKNOWN = 2
 ERROR_PREFIX = "error: "
@@ -41,6 +43,30 @@ def make_app(help_text: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+
+
+def together(*groups: typer.Typer) -> typer.Typer:
+    """The command `kvstore` with the commands of these groups."""
+    statuses = "0 done, 1 failed, 2 outcome unknown, 3 no such key"
+    app = make_app(f"A sharded, replicated key-value store. Exit status: {statuses}.")
+    for group in groups:
+        app.add_typer(group)
+
+    @app.callback()
+    def top(
+        version: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version.")
+        ] = False,
+    ) -> None:
+        pass
+
+    return app
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        say(f"kvstore {__version__}")
+        raise typer.Exit
 
 
 def say(text: str) -> None:

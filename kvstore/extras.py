@@ -18,7 +18,8 @@ def needed(extra: str) -> Iterator[None]:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise
         print(
-            f"error: the command line needs {error.name}, which is not installed: pip install 'kvstore[{extra}]'",
+            f"error: the command line needs {error.name}, which is not installed; in a checkout of this project:"
+            f" pip install '.[{extra}]'",
             file=sys.stderr,
         )
         sys.exit(1)

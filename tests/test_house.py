@@ -332,7 +332,7 @@ def test_the_command_line_without_its_extra_says_what_to_install(package: str, a
     done = run("-c", WITHOUT_EXTRAS + program)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
-    assert "pip install 'kvstore[server]'" in done.stderr
+    assert "in a checkout of this project: pip install '.[server]'" in done.stderr
 
 
 def test_blocking_the_extras_blocks_them() -> None:

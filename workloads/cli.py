@@ -1,7 +1,7 @@
 """The command `kvstore`: the commands of the server, of clients, and the benchmarks, in one.
 
-Exit status 0: done; 1: failed, certainly without effect; 2: outcome unknown. A user's mistake is one line on standard
-error. Modules that only some commands need are imported by those commands.
+Exit status 0: done; 1: failed, certainly without effect; 2: outcome unknown; 3: no such key. A user's mistake is one
+line on standard error. Modules that only some commands need are imported by those commands.
 """
 
 from __future__ import annotations
@@ -136,11 +136,6 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         raise UserError(f"{option}: whole numbers with commas between them, not {text[:60]!r}") from None
 
 
-app = make_app("A sharded, replicated key-value store. Exit status: 0 done, 1 failed, 2 outcome unknown.")
-for part in (server.app, client.app, measuring):
-    app.add_typer(part)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit."""
-    server.main(arguments, app)
+    server.main(arguments, client.app, measuring)

@@ -1,7 +1,8 @@
 """Errors as `application/problem+json` (RFC 9457).
 
 Beside the standard members each has `code` (for programs), `retryable` (the same request may work later), `outcome`
-("applied", "not_applied", "unknown": what became of the write) and, where a part of the request is to blame, `field`.
+("applied", "not_applied", "unknown": what became of the write), the write's `id`, if it has one by then, and, where a
+part of the request is to blame, `field`.
 
     400 invalid, id_expired, id_in_future    404 not_found, unknown_path     405 method_not_allowed
     409 id_reused, expired                   412 precondition_failed         413 too_large     415 unsupported_type
@@ -28,6 +29,7 @@ class ProblemJson(msgspec.Struct, kw_only=True):
     code: str = ""
     retryable: bool = False
     outcome: str = UNKNOWN
+    id: str | msgspec.UnsetType = msgspec.UNSET
     field: str | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -152,7 +152,7 @@ class HttpApi:
         self._write_key(call, Put(call.key, value), self._did_put)
 
     def _did_put(self, call: Call, answered: Answered) -> None:
-        self._check_conditions(answered)
+        self._check_conditions(call, answered)
         version, text_id = str(answered.result.version).encode(), call.text_id.encode()
         created = call.conditions and any(c.target == "exists" and c.operand is False for c in call.conditions)
         headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (JSON, version, text_id)
@@ -166,7 +166,7 @@ class HttpApi:
         self._write_key(call, Delete(call.key), self._did_delete)
 
     def _did_delete(self, call: Call, answered: Answered) -> None:
-        self._check_conditions(answered)
+        self._check_conditions(call, answered)
         result = answered.result
         body = codec.delete_answer(str(result.version), result.results[0].deleted, call.text_id)
         call.answer(Response(200, _json_headers(call.text_id), body))
@@ -183,18 +183,19 @@ class HttpApi:
         failure = (Get(call.key),) if call.conditions else ()
         self._write(call, Transaction(call.conditions, (operation,), failure), render, True)
 
-    def _check_conditions(self, answered: Answered) -> None:
+    def _check_conditions(self, call: Call, answered: Answered) -> None:
         """412 with the present version unless they hold."""
         if answered.result.succeeded:
             return
         headers = {}
-        detail = "If-Match or If-None-Match does not hold"
+        given = [header for header in ("If-Match", "If-None-Match") if header.lower() in call.head.fields.values]
+        detail = f"{' or '.join(given)} does not hold"
         if not answered.results_omitted:
             found = answered.result.results[0].found
             detail += f": its version is {found.version}" if found else ": there is no such key"
             if found:
                 headers["ETag"] = f'"{found.version}"'
-        raise Problem(412, "precondition_failed", detail, headers=headers)
+        raise Problem(412, "precondition_failed", detail, field=given[0] if len(given) == 1 else "", headers=headers)
 
     # -- several keys -------------------------------------------------------------------------------------------------
 

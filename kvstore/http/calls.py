@@ -111,6 +111,7 @@ class Call:
     def fail(self, problem: Problem) -> None:
         """Answer with a problem. The id of a write goes out with every answer, good or bad."""
         if self.text_id:
+            problem.id = self.text_id
             problem.headers.setdefault("Idempotency-Key", self.text_id)
         self.closes = problem.status in (408, 413)
         self.answer(problem.response())

@@ -26,7 +26,7 @@ STATUS_OF_REFUSAL = {
 
 
 class Problem(Exception):
-    """An answer other than success. Raised anywhere under a handler, rendered at the top."""
+    """An answer other than success. Raised anywhere under a handler, rendered at the top. id: of the write, as text."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Problem(Exception):
         self.retryable = retryable
         self.outcome = outcome
         self.field = field
+        self.id = ""
         self.headers = headers or {}
 
     def response(self) -> Response:
@@ -56,6 +57,7 @@ class Problem(Exception):
             code=self.code,
             retryable=self.retryable,
             outcome=self.outcome,
+            id=self.id or msgspec.UNSET,
             field=self.field or msgspec.UNSET,
         )
         headers = {"Content-Type": "application/problem+json", **self.headers}

@@ -7,17 +7,19 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import secrets
+import time
 from collections.abc import Mapping
 from urllib.parse import unquote_to_bytes
 
+from kvstore.api.codec import id_text
 from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX, Compare, Range
 from kvstore.fields import nearest
 from kvstore.http.errors import invalid
-from multicast.types import MessageId, Timestamp, is_uuid7
+from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")
-_EXAMPLE_ID = "0197b3c2-7f00-7cc3-98c4-dc0c0c07398f"
 _STRONG_ETAG = re.compile(r'"([^"]*)"')
 _PAGE_TOKEN_VERSION = b"\x01"
 
@@ -53,7 +55,8 @@ def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
         message_id = bytes.fromhex(text.replace("-", ""))
         if is_uuid7(message_id):
             return message_id
-    raise invalid("Idempotency-Key", f"a UUIDv7 is needed, such as {_EXAMPLE_ID}, not {text[:60]!r}")
+    example = id_text(new_message_id(time.time_ns() // 1000, secrets.randbits(62)))
+    raise invalid("Idempotency-Key", f"a UUIDv7 is needed, now for example {example}, not {text[:60]!r}")
 
 
 def timeout_ms_of(fields: Mapping[str, str], default_ms: int, max_ms: int) -> int:

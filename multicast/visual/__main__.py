@@ -121,7 +121,8 @@ def _serve(fragment: str, port: int, browser: bool, files: Mapping[str, Path] | 
     try:
         from multicast.visual.server import Server, serve
     except ModuleNotFoundError as error:
-        raise BadUsage(f"this needs {error.name}, which is not installed: pip install 'kvstore[visual]'") from None
+        remedy = "in a checkout of this project: pip install '.[visual]'"
+        raise BadUsage(f"this needs {error.name}, which is not installed; {remedy}") from None
 
     def started(actual: int) -> None:
         address = f"http://127.0.0.1:{actual}/{fragment and '#'}{fragment}"

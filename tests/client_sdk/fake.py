@@ -206,7 +206,8 @@ class FakeCluster:
         operation: Operation = Put(key, body) if http.method == "PUT" else Delete(key)
         result = self.execute(Txn(request.conditions_of(http.headers, key), (operation,)))
         if not result.succeeded:
-            raise errors.Problem(412, "precondition_failed", "the condition does not hold")
+            field = "If-None-Match" if "If-None-Match" in http.headers else "If-Match"
+            raise errors.Problem(412, "precondition_failed", f"{field} does not hold", field=field)
         deleted = result.results[0].deleted
         return json_answer(msgspec.json.encode({"version": str(result.version), "id": message_id, "deleted": deleted}))
 

@@ -173,7 +173,7 @@ def test_a_client_closed_before_a_fork_is_closed_in_the_child(cluster: FakeClust
 def test_a_wrong_target_is_one_clear_line(tmp_path) -> None:
     before = threading.active_count()
     for target, words in (
-        (str(tmp_path), "neither a URL nor the directory of a cluster"),
+        (str(tmp_path), "neither a URL, nor host:port, nor the directory of a cluster"),
         ("ftp://127.0.0.1", "not an http:// or https:// URL"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -79,6 +79,10 @@ def test_nonsense_is_no_view() -> None:
 def test_urls_from_what_users_give(tmp_path) -> None:
     assert find_urls("http://x:1/, https://y:2") == ("http://x:1", "https://y:2")
     assert find_urls(["http://x:1", "http://y:2"]) == ("http://x:1", "http://y:2")
+    assert find_urls("x:1, [::1]:2") == ("http://x:1", "http://[::1]:2")
+    for wrong in ("http://x:port", "http://x:0", "http://x:99999", "x:99999", "http://", "ftp://x:1", "http://x:1,y"):
+        with pytest.raises(ValueError, match=f"not an http:// or https:// URL: {wrong.rpartition(',')[2]}"):
+            find_urls(wrong)
     (tmp_path / "cluster.json").write_text('{"replicas": [{"id": 0, "host": "127.0.0.1", "http_port": 7500}]}')
     assert find_urls(tmp_path) == ("http://127.0.0.1:7500",)
 

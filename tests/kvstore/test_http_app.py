@@ -219,7 +219,8 @@ async def test_an_impossible_condition_is_told_even_if_the_version_was_lost() ->
 
     async with serving(FakeNode(execute)) as client:
         found = await client.problem("PUT", "/v1/kv/a", b"x", If_None_Match="*")
-        assert is_problem(found, code="precondition_failed", detail="If-Match or If-None-Match does not hold")
+        detail, field = "If-None-Match does not hold", "If-None-Match"
+        assert is_problem(found, code="precondition_failed", detail=detail, field=field)
 
 
 async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> None:

@@ -83,7 +83,8 @@ class Wire:
 
     @property
     def sent(self) -> str:
-        return re.sub("Date: [^\r]* GMT", "Date: now", self.transport.sent.decode())
+        dated = re.sub("Date: [^\r]* GMT", "Date: now", self.transport.sent.decode())
+        return re.sub("for example [0-9a-f-]*", f"for example {ID}", dated)
 
 
 def answer(status: str, body: str, *headers: str) -> str:
@@ -178,7 +179,7 @@ EXCHANGES: dict[str, tuple[str, str]] = {
         problem(
             "400 Bad Request",
             "invalid",
-            f"Idempotency-Key: a UUIDv7 is needed, such as {ID}, not '{ID}, {ID[:22]}'",
+            f"Idempotency-Key: a UUIDv7 is needed, now for example {ID}, not '{ID}, {ID[:22]}'",
             field="Idempotency-Key",
         ),
     ),

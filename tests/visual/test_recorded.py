@@ -185,7 +185,7 @@ def test_every_message_has_its_handler_and_every_handler_its_place(name: str) ->
 def test_without_the_extra_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "multicast.visual.server", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(BadUsage, match=r"needs aiohttp.* pip install 'kvstore\[visual\]'"):
+    with pytest.raises(BadUsage, match=r"needs aiohttp.* in a checkout.*: pip install '\.\[visual\]'"):
         app(["--port", "0"], standalone_mode=False)
 
 

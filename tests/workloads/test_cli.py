@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import subprocess
 import sys
 import threading
 import tomllib
@@ -14,6 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
+import kvstore
 from kvstore import config
 from tests.house import ROOT
 from tests.kvstore.live import running_cluster
@@ -86,30 +89,35 @@ def test_put_get_scan_delete(shell: Shell) -> None:
     assert shell.data("delete", "a/b").out == "deleted\n"
     assert shell.data("delete", "a/b").out == "no such key\n"
     gone = shell.data("get", "a/b", "-o", "json")
-    assert json.loads(gone.out) == {"key": "a/b", "value": None} and "no such key" in error_of(gone)
+    assert json.loads(gone.out) == {"key": "a/b", "value": None} and "no such key" in error_of(gone, status=3)
 
 
 def test_conditions(shell: Shell) -> None:
     first = shell.data("put", "c", "1", "--if-absent").out.strip()
-    error_of(shell.data("put", "c", "2", "--if-absent"))
+    refused = error_of(shell.data("put", "c", "2", "--if-absent"))
+    assert refused == f"error: --if-absent does not hold: its version is {first}\n"
     assert shell.data("put", "c", "2", "--if-version", first).status == 0
-    error_of(shell.data("delete", "c", "--if-version", first))
+    assert "error: --if-version does not hold: its version is" in error_of(
+        shell.data("delete", "c", "--if-version", first)
+    )
+    both = shell.data("put", "c", "3", "--if-version", first, "--if-absent")
+    assert error_of(both) == "error: --if-version and --if-absent: give one of them\n"
     assert "--if-version: not a version" in error_of(shell.data("put", "c", "3", "--if-version", "x"))
     assert shell.data("get", "c").out == "2\n"
 
 
 def test_a_write_can_be_repeated_under_its_id(shell: Shell) -> None:
-    import time
-    import uuid
-
-    from multicast.types import new_message_id
-
-    identity = str(uuid.UUID(bytes=new_message_id(time.time_ns() // 1000, 7)))
+    identity = shell("id").out.strip()
+    assert identity != shell("id").out.strip()
     transaction = '{"success": [{"op": "add", "key": "once", "delta": 1}]}'
     first = shell.data("txn", transaction, "--id", identity, "-o", "json")
     assert shell.data("txn", transaction, "--id", identity, "-o", "json").out == first.out
     assert shell.data("get", "once").out == "1\n"
-    assert "a UUIDv7 is needed" in error_of(shell.data("put", "k", "v", "--id", "1"))
+    refused = error_of(shell.data("put", "k", "v", "--id", "1"))
+    assert "--id: a UUIDv7 is needed, as `kvstore id` prints one" in refused
+    [example] = re.findall("[0-9a-f-]{36}", refused)
+    assert shell.data("put", "k", "v", "--id", example).status == 0
+    assert "this id belongs to a request with" in error_of(shell.data("put", "k", "other", "--id", example))
 
 
 def test_transactions(shell: Shell, tmp_path: Path) -> None:
@@ -127,7 +135,7 @@ def test_transactions(shell: Shell, tmp_path: Path) -> None:
         "txn", '{"success": [{"op": "put", "key": "w", "value": "x"}, {"op": "add", "key": "w", "delta": 1}]}'
     )
     error_of(failed)
-    assert shell.data("get", "w").status == 1
+    assert shell.data("get", "w").status == 3
 
 
 def test_status_shows_every_replica(shell: Shell) -> None:
@@ -145,6 +153,10 @@ def test_a_url_names_a_cluster_too(shell: Shell) -> None:
     url = config.load(shell.directory).replicas[0].url
     assert shell("put", "u", "1", "--cluster", url).status == 0
     assert shell("get", "u", "--cluster", url).out == "1\n"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        refusing = f"127.0.0.1:{unused.getsockname()[1]}"
+        assert shell("get", "u", "--cluster", f"{refusing},{url.removeprefix('http://')}").out == "1\n"
 
 
 def test_up_on_a_running_cluster_changes_nothing(shell: Shell) -> None:
@@ -182,7 +194,9 @@ def test_nobody_there_is_status_1(alone: Shell) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        error_of(alone("get", "k", "--cluster", f"http://127.0.0.1:{port}", "--timeout", "0.3"))
+        for target in (f"http://127.0.0.1:{port}", f"127.0.0.1:{port}"):
+            said = error_of(alone("get", "k", "--cluster", target, "--timeout", "100"))
+            assert said == f"error: nobody listens at http://127.0.0.1:{port}: Connection refused\n"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +204,7 @@ def test_nobody_there_is_status_1(alone: Shell) -> None:
     [
         (("get",), "Missing argument"),
         (("get", "k"), "Missing option '--cluster'"),
-        (("get", "k", "--cluster", "/nowhere"), "neither a URL nor the directory of a cluster"),
+        (("get", "k", "--cluster", "/nowhere"), "neither a URL, nor host:port, nor the directory of a cluster"),
         (("get", "k", "--clutser", "x"), "No such option"),
         (("got", "k"), "No such command 'got'"),
         (("put", "k", "v", "--cluster", "x", "--timeout", "0"), "--timeout"),
@@ -208,7 +222,7 @@ def test_nobody_there_is_status_1(alone: Shell) -> None:
         (("bench", "--against", "consul"), "--against: only etcd, not 'consul'"),
         (("bench", "--against", "etcd", "--rounds", "21"), "rounds: from 1 to 20"),
         (("bench", "--against", "etcd", "--kinds", "ycsb-a", "--load", "wrk"), "wrk sends put, get, txn1, txn"),
-        (("bench", "D"), "neither a URL nor the directory of a cluster"),
+        (("bench", "D"), "neither a URL, nor host:port, nor the directory of a cluster"),
         (("bench", "--protocols", "whitebox"), "did you mean 'white_box'?"),
         (("bench", "--protocols", ","), "all, or names with commas between them"),
         (("bench", "--protocols", "skeen", "--clients", "1,many"), "--clients: whole numbers"),
@@ -239,6 +253,15 @@ def test_serve_refuses_a_replica_that_is_not_there(alone: Shell) -> None:
     assert "no replica 6 in this cluster; it has 0 to 5" in error_of(
         alone("serve", "--dir", directory, "--replica", "6")
     )
+
+
+def test_the_version_is_the_distributions(alone: Shell) -> None:
+    assert alone("--version").out == f"kvstore {kvstore.__version__}\n"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "kvstore.__version__"}
+    for package in ("kvstore", "workloads"):
+        done = subprocess.run([sys.executable, "-m", package, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout == alone("--version").out
 
 
 def test_help_is_for_everything(alone: Shell) -> None:

@@ -193,7 +193,8 @@ def _check_out(out: Path) -> None:
     try:
         output.pyplot()
     except output.NoMatplotlib:
-        raise BadUsage("matplotlib is needed to draw: pip install 'kvstore[figures]'") from None
+        remedy = "in a checkout of this project: pip install '.[figures]'"
+        raise BadUsage(f"matplotlib is needed to draw; {remedy}") from None
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
