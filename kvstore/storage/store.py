@@ -41,6 +41,9 @@ _VERSION_BYTES = 16
 _ENTRY_BYTES = 120
 _INSORT_MAX = 32
 _DIGEST_MASK = (1 << 128) - 1
+ROW_DIGESTS_MAX = 32_768
+"""The digests of the rows of so many keys are remembered: a write takes away that of the row before it, which otherwise
+has to be read for nothing else."""
 
 
 class SortedKeys:
@@ -104,6 +107,8 @@ class Store:
         self._frozen: Layer | None = None
         self._frozen_meta: dict[bytes, bytes] = {}
         self._digest = int.from_bytes(backend.get(META, _DIGEST) or b"", "big")
+        self._row_digests: dict[bytes, int] = {}
+        """Of keys written lately, 0 for a deleted one."""
         self._forgotten = backend.get(META, _FORGOTTEN) or b""
         self._newest_id = self._newest_frozen = backend.last(IDS) or b""
         """No id in the backend is greater: nearly all that are asked for are not there, and greater."""
@@ -234,15 +239,19 @@ class Store:
 
     def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
         """value None: delete; an absent key may be deleted."""
-        layer = self._active
-        before = self._row(key)
-        if before is not None:
-            self._digest -= row_digest(key, before)
-        row = _DELETED
+        layer, digests = self._active, self._row_digests
+        before = digests.get(key)
+        if before is None:
+            replaced = self._row(key)
+            before = 0 if replaced is None else row_digest(key, replaced)
+            if len(digests) >= ROW_DIGESTS_MAX:
+                digests.clear()
+        row, digest = _DELETED, 0
         if value is not None:
             row = version.encode() + value
-            self._digest += row_digest(key, row)
-        self._digest &= _DIGEST_MASK
+            digest = row_digest(key, row)
+        digests[key] = digest
+        self._digest = (self._digest + digest - before) & _DIGEST_MASK
         if key not in layer.data:
             layer.keys.add(key)
         layer.data[key] = row

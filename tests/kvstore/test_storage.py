@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from unittest.mock import patch
 
 import lmdb
 import pytest
@@ -51,6 +52,7 @@ class Oracle:
         return (total % 2**128).to_bytes(16, "big")
 
 
+@patch("kvstore.storage.store.ROW_DIGESTS_MAX", 3)
 def play(make_backend, plan) -> None:
     backend = make_backend()
     store, oracle, time = Store.open(backend), Oracle(), 0
