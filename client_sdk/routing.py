@@ -118,6 +118,12 @@ class Router:
 class _Replica(msgspec.Struct):
     host: str
     http_port: int
+    advertise: str = ""
+
+    @property
+    def url(self) -> str:
+        address = self.advertise or self.host
+        return f"http://{f'[{address}]' if ':' in address else address}:{self.http_port}"
 
 
 class _ClusterFile(msgspec.Struct):
@@ -157,4 +163,4 @@ def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
         replicas = msgspec.json.decode(file.read_bytes(), type=_ClusterFile).replicas
     except msgspec.DecodeError as error:
         raise ValueError(f"{file}: {error}") from error
-    return tuple(f"http://{replica.host}:{replica.http_port}" for replica in replicas)
+    return tuple(replica.url for replica in replicas)

@@ -26,6 +26,9 @@ cluster_app = typer.Typer(help="Make, start, look at and stop a cluster on this 
 app.add_typer(cluster_app, name="cluster")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's directory.")]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Listen beyond this machine, without TLS and authentication.")
+]
 
 
 def main(arguments: Sequence[str] | None = None, *others: typer.Typer) -> NoReturn:
@@ -84,6 +87,9 @@ def cluster_init(
     protocol: Annotated[str, typer.Option(help="The multicast protocol.")] = "white_box",
     base_port: Annotated[int, typer.Option(help="Replica i: peer port base + i, HTTP port base + 100 + i.")] = 7400,
     host: Annotated[str, typer.Option(help="Address that the replicas listen on.")] = "127.0.0.1",
+    advertise: Annotated[
+        str, typer.Option(help="Address or name by which others reach them; by default that of --host.")
+    ] = "",
     durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
     given: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A cluster.json to take instead of these options.")
@@ -105,6 +111,7 @@ def cluster_init(
         cluster_id=uuid.uuid4().hex,
         base_port=base_port,
         host=host,
+        advertise=advertise,
         durability=durability,
     )
     path = config.create(directory, made)
@@ -115,6 +122,7 @@ def cluster_init(
 def cluster_up(
     directory: Directory,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all are ready; they run on.")] = False,
+    insecure: InsecureOption = False,
 ) -> int:
     """Start the replicas that are down and wait until all are ready. Without --detach, stop them at Ctrl-C.
 
@@ -124,7 +132,7 @@ def cluster_up(
     status = 0
     with cluster.terminable():
         try:
-            started = cluster.up(directory, say)
+            started = cluster.up(directory, say, insecure)
         except cluster.NotAll as error:
             complain(str(error))
             started, status = error.started, FAILED
@@ -172,6 +180,7 @@ def serve_command(
     lost_disk: Annotated[
         bool, typer.Option("--lost-disk", help="Once: its directory is gone; it fetches everything from the others.")
     ] = False,
+    insecure: InsecureOption = False,
     failpoints: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="For tests on loopback: what is to go wrong: multicast.runtime.failpoints"),
@@ -180,4 +189,4 @@ def serve_command(
     """Run one replica in this process until SIGTERM or Ctrl-C; it logs JSON lines to standard error."""
     from kvstore.serve import serve
 
-    serve(directory, replica, lost_disk, failpoints)
+    serve(directory, replica, lost_disk, failpoints, insecure)

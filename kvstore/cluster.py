@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, claim, load, replica_directory
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, claim, load, replica_directory
 from kvstore.console import ERROR_PREFIX
 from kvstore.process import Handle, PortBusy, check_port, running
 
@@ -93,9 +93,11 @@ def is_ready(replica: ReplicaConfig) -> bool:
         return False
 
 
-def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_disk: bool = False) -> Started:
+def start(
+    directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_disk: bool = False, insecure: bool = False
+) -> Started:
     """Start one replica as a process. ClusterError for a busy port, ConfigError for a directory that is another
-    cluster's or is gone (lost_disk: see `claim`)."""
+    cluster's or is gone (lost_disk: see `claim`; insecure: see `check_exposure`)."""
     home = claim(directory, config, replica.id, lost_disk)
     try:
         check_port(replica.host, replica.peer_port, "peer port")
@@ -104,6 +106,7 @@ def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_d
         raise ClusterError(f"replica {replica.id}: {error}") from None
     path = home / LOG_FILE
     command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(directory), "--replica", str(replica.id)]
+    command += ["--insecure"] if insecure else []
     package_root = str(Path(__file__).resolve().parent.parent)
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with open(path, "ab") as log:
@@ -119,19 +122,23 @@ def start(directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_d
     return Started(replica, process, path, begin)
 
 
-def up(directory: Path, say: Callable[[str], None]) -> list[Started]:
+def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> list[Started]:
     """Start every replica that is down, and wait until all are ready; those that this call started.
 
-    NotAll, once all others are ready: some cannot be started, or do not become ready. Whatever runs goes on.
+    NotAll, once all others are ready: some cannot be started, or do not become ready. Whatever runs goes on. insecure:
+    see `check_exposure`.
     """
     config = load(directory)
+    if not insecure:
+        for replica in config.replicas:
+            check_exposure(replica)
     started: list[Started] = []
     problems: list[str] = []
     try:
         for replica in config.replicas:
             if running(replica_directory(directory, replica.id)) is None:
                 try:
-                    started.append(start(directory, config, replica))
+                    started.append(start(directory, config, replica, insecure=insecure))
                 except (ClusterError, ConfigError, OSError) as error:
                     name = f"replica {replica.id}: "
                     problems.append(name + str(error).removeprefix(name))

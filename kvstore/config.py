@@ -16,6 +16,7 @@ import msgspec
 from kvstore.api import model
 from kvstore.api.shard_map import ShardMap
 from kvstore.fields import find_unknown
+from kvstore.process import is_loopback
 from multicast import registry
 from multicast.parts.rejoin import can_return
 from multicast.protocol import Options
@@ -27,6 +28,7 @@ IDENTITY_FILE = "identity.json"
 HTTP_PORT_OFFSET = 100
 BASE_PORT = 7400
 DURABILITIES = ("fsync", "os")
+ALL_ADDRESSES = ("0.0.0.0", "::")
 
 MIB = 1024 * 1024
 
@@ -79,18 +81,27 @@ LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
 
 
 class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """One replica: its shard, and where it listens for its peers and for HTTP."""
+    """One replica: its shard, and where it listens for its peers and for HTTP.
+
+    host: the address that it listens on; one of 0.0.0.0 and ::, for all. advertise: the address or name by which the
+    others and clients reach it; empty: `host`.
+    """
 
     id: ProcessId
     shard: GroupId
     host: str
+    advertise: str = ""
     peer_port: int
     http_port: int
 
     @property
+    def address(self) -> str:
+        """By which others reach it."""
+        return self.advertise or self.host
+
+    @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.http_port}"
+        return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{self.http_port}"
 
 
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -170,6 +181,7 @@ def new_cluster(
     cluster_id: str,
     base_port: int = BASE_PORT,
     host: str = "127.0.0.1",
+    advertise: str = "",
     durability: str = "fsync",
 ) -> ClusterConfig:
     """A cluster of `shards` x `replicas` on one machine. Replica i: peer port base + i, HTTP port base + 100 + i."""
@@ -189,6 +201,7 @@ def new_cluster(
                 id=i,
                 shard=i // replicas,
                 host=host,
+                advertise=advertise,
                 peer_port=base_port + i,
                 http_port=base_port + HTTP_PORT_OFFSET + i,
             )
@@ -287,12 +300,14 @@ def _check_replicas(config: ClusterConfig, fail: Any) -> None:
             fail(f"{place}.shard: from 0 to 65535, not {replica.shard}")
         if not replica.host:
             fail(f"{place}.host: empty")
+        if replica.address in ALL_ADDRESSES:
+            fail(f"{place}.advertise: the address by which others reach it is needed, for {replica.address} is none")
         for name, port in (("peer_port", replica.peer_port), ("http_port", replica.http_port)):
             if not 1 <= port <= 65535:
                 fail(f"{place}.{name}: from 1 to 65535, not {port}")
-            if (replica.host, port) in ports:
-                fail(f"{place}.{name}: port {port} is already {ports[replica.host, port]}")
-            ports[replica.host, port] = f"{place}.{name}"
+            if (replica.address, port) in ports:
+                fail(f"{place}.{name}: port {port} is already {ports[replica.address, port]}")
+            ports[replica.address, port] = f"{place}.{name}"
     try:
         mapped = set(config.map().shards)
     except (ValueError, KeyError, TypeError) as error:
@@ -324,6 +339,15 @@ def _check_protocol(config: ClusterConfig, fail: Any) -> None:
                     f"replicas: shard {shard} has {len(members)}, but {config.protocol} is not fault-tolerant: "
                     "it runs with one replica per shard"
                 )
+
+
+def check_exposure(replica: ReplicaConfig) -> None:
+    """ConfigError if this replica listens for others than this machine."""
+    if not is_loopback(replica.host):
+        raise ConfigError(
+            f"replica {replica.id} is to listen on {replica.host}, and there is no TLS and no authentication yet: "
+            "whoever reaches its ports reads and writes everything; where that is meant, start it with --insecure"
+        )
 
 
 def save(directory: Path, config: ClusterConfig) -> Path:

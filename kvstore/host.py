@@ -113,7 +113,8 @@ class LiveReplica:
             full=lambda: bool(self.full()),
             rng=random.Random(self._random.getrandbits(64)),
         )
-        self._addresses = {r.id: (r.host, r.peer_port) for r in config.replicas}
+        self._addresses = {r.id: (r.address, r.peer_port) for r in config.replicas}
+        self._addresses[replica_id] = (self.me.host, self.me.peer_port)
         self._host: Host | None = None
         self._failure = ""
         self._written = self._flushed = self._frozen_at = 0

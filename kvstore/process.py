@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import ipaddress
 import os
 import select
 import signal
@@ -135,6 +136,14 @@ def _listening_inodes(port: int) -> set[str]:
                 if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
                     found.add(f"socket:[{fields[9]}]")
     return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether who listens there listens for this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class PortBusy(Exception):

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import faulthandler
 import gc
-import ipaddress
 import logging
 import os
 import signal
@@ -18,12 +17,12 @@ from typing import TextIO, cast
 
 import structlog
 
-from kvstore.config import ClusterConfig, ConfigError, claim, load
+from kvstore.config import ClusterConfig, ConfigError, check_exposure, claim, load
 from kvstore.host import LiveReplica
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
-from kvstore.process import PortBusy, ReplicaLock, check_port, port_user
+from kvstore.process import PortBusy, ReplicaLock, check_port, is_loopback, port_user
 from multicast.runtime.failpoints import Failpoints
 from multicast.types import ProcessId
 
@@ -71,12 +70,21 @@ def set_up_logging() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=line)
 
 
-def serve(directory: Path, replica_id: ProcessId, lost_disk: bool = False, failpoints: Path | None = None) -> None:
+def serve(
+    directory: Path,
+    replica_id: ProcessId,
+    lost_disk: bool = False,
+    failpoints: Path | None = None,
+    insecure: bool = False,
+) -> None:
     """Run one replica until SIGTERM or SIGINT. ServeError if it cannot start or fails. lost_disk: see `claim`.
-    failpoints: see `Failpoints`; ConfigError unless the whole cluster is on loopback."""
+    failpoints: see `Failpoints`; ConfigError unless the whole cluster is on loopback. insecure: without it, ConfigError
+    unless this replica is."""
     config = load(directory)
     me = config.replica(replica_id)
-    if failpoints and not all(map(_is_loopback, {replica.host for replica in config.replicas})):
+    if not insecure:
+        check_exposure(me)
+    if failpoints and not all(is_loopback(replica.host) for replica in config.replicas):
         raise ConfigError("--failpoints is for tests: every replica of the cluster must be on a loopback address")
     lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     try:
@@ -88,13 +96,6 @@ def serve(directory: Path, replica_id: ProcessId, lost_disk: bool = False, failp
         asyncio.run(_serve(directory, config, replica_id, Failpoints(failpoints) if failpoints else None))
     finally:
         lock.release()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _serve(

@@ -141,7 +141,7 @@ def test_the_services_are_the_replicas_of_the_configuration(compose: dict[str, A
     for replica in cluster.replicas:
         service = replicas[replica.host]
         assert service["hostname"] == replica.host
-        assert service["command"] == ["serve", "--dir", "/data", "--replica", str(replica.id)]
+        assert service["command"] == ["serve", "--dir", "/data", "--replica", str(replica.id), "--insecure"]
         assert service["ports"] == [f"127.0.0.1:{7500 + replica.id}:{replica.http_port}"]
         assert f":{replica.http_port}/readyz" in service["healthcheck"]["test"][-1]
 

@@ -85,6 +85,8 @@ def test_urls_from_what_users_give(tmp_path) -> None:
             find_urls(wrong)
     (tmp_path / "cluster.json").write_text('{"replicas": [{"id": 0, "host": "127.0.0.1", "http_port": 7500}]}')
     assert find_urls(tmp_path) == ("http://127.0.0.1:7500",)
+    (tmp_path / "cluster.json").write_text('{"replicas": [{"host": "::", "advertise": "fd00::1", "http_port": 7500}]}')
+    assert find_urls(tmp_path) == ("http://[fd00::1]:7500",)
 
 
 # --- the JSON of transactions, against the server's own reading ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -220,3 +221,31 @@ def test_a_damaged_journal_is_refused_in_one_line(stopped_afterwards: Path, said
     started = cluster.up(directory, said.append)
     assert http(made, 0)("GET", "/v1/kv/k9").body == b"x"
     cluster.stop_started(directory, started, said.append)
+
+
+def test_beyond_loopback_a_replica_starts_only_when_told_that_it_is_insecure(tmp_path: Path) -> None:
+    made = config.new_cluster(shards=1, replicas=2, protocol="white_box", cluster_id="0" * 32, host="192.0.2.1")
+    config.create(tmp_path, made)
+    said = "is to listen on 192.0.2.1, and there is no TLS and no authentication yet"
+    assert said in refusal(serve(tmp_path)) and "start it with --insecure" in refusal(serve(tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        cluster.up(tmp_path, print)
+    assert [path.name for path in (tmp_path / "replicas" / "0").iterdir()] == ["identity.json"]
+    with pytest.raises(ClusterError, match="Cannot assign requested address"):
+        cluster.up(tmp_path, print, insecure=True)
+
+
+def test_a_cluster_listens_in_one_place_and_is_reached_by_another_name(tmp_path: Path, said: list[str]) -> None:
+    """The replicas reach one another by it, too: a majority must, before one is ready."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    data = json.loads(config.json_text(made))
+    data["replicas"] = [replica | {"advertise": "localhost"} for replica in data["replicas"]]
+    config.save(tmp_path, config.parse(json.dumps(data).encode(), "test"))
+    started = cluster.up(tmp_path, said.append)
+    try:
+        told = http(made, 0)("GET", "/v1/cluster").json["shards"][0]["replicas"]
+        assert [replica["url"] for replica in told] == [f"http://localhost:{r.http_port}" for r in made.replicas]
+        assert all("at http://localhost:" in line for line in said)
+        assert http(made, 1)("PUT", "/v1/kv/a", b"1").status == 200
+    finally:
+        cluster.stop_started(tmp_path, started, said.append)

@@ -85,6 +85,8 @@ def test_a_mistake_is_named(change: dict[str, Any], says: str) -> None:
         ("peer_port", 0, "replicas[2].peer_port: from 1 to 65535, not 0"),
         ("peer_port", 7400, "replicas[2].peer_port: port 7400 is already replicas[0].peer_port"),
         ("host", "", "replicas[2].host: empty"),
+        ("host", "0.0.0.0", "replicas[2].advertise: the address by which others reach it is needed"),
+        ("advertise", "::", "replicas[2].advertise: the address"),
         ("prot", 1, "replicas[2].prot: unknown field"),
         ("shard", 7, "shard_map"),
     ],
@@ -95,6 +97,17 @@ def test_a_mistake_in_a_replica_is_named(field: str, value: Any, says: str) -> N
     if field == "shard":
         data["replicas"] = [r | {"shard": 7} if r["shard"] == 1 else r for r in data["replicas"]]
     assert says in refusal(data)
+
+
+def test_replicas_of_several_machines_may_listen_alike_where_they_are_reached_apart() -> None:
+    data = as_json()
+    data["replicas"] = [
+        replica | {"host": "0.0.0.0", "advertise": f"machine-{replica['id']}", "peer_port": 7400, "http_port": 7500}
+        for replica in data["replicas"]
+    ]
+    found = config.parse(json.dumps(data).encode(), "x")
+    assert [r.url for r in found.replicas][1:3] == ["http://machine-1:7500", "http://machine-2:7500"]
+    assert config.ReplicaConfig(id=0, shard=0, host="::1", peer_port=1, http_port=2).url == "http://[::1]:2"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b'{"format": 1}'])

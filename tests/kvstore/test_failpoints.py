@@ -103,5 +103,6 @@ def test_failpoints_are_for_loopback_only(tmp_path: Path) -> None:
         shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, host="192.0.2.1"
     ))  # fmt: skip
     command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(tmp_path), "--replica", "0"]
-    done = subprocess.run([*command, "--failpoints", "x"], capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, "loopback" in done.stderr) == (1, True)
+    command += ["--insecure", "--failpoints", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, "must be on a loopback address" in done.stderr) == (1, True)
