@@ -18,7 +18,11 @@ _NEVER = 1 << 62
 
 def earliest(*instants: int | None) -> int | None:
     """The first of these instants; None if there is none."""
-    return min((at for at in instants if at is not None), default=None)
+    first: int | None = None
+    for at in instants:
+        if at is not None and (first is None or at < first):
+            first = at
+    return first
 
 
 class Deadlines:
@@ -76,4 +80,4 @@ class Deadlines:
                     if again is not None:
                         self.by(name, again)
             self._next = min(self._at.values(), default=_NEVER)
-        return self.wake_at
+        return None if self._next == _NEVER else self._next

@@ -211,7 +211,7 @@ class WhiteBox(MulticastProtocol):
             **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers, **self._reads.handlers,
             Multicast: Handler(self._on_multicast), Accept: Handler(self._on_accept),
             AcceptAck: Handler(self._on_accept_ack, can_wait=self._changes_nothing),
-            Deliver: Handler(self._on_deliver, own_group=True),
+            Deliver: Handler(self._on_deliver, own_group=True, can_wait=self._is_not_awaited),
             Stamps: Handler(self._on_stamps), Known: Handler(self._on_known), Stable: Handler(self._on_stable),
             Returned: Handler(self._on_returned, own_group=True),
         }  # fmt: skip
@@ -415,6 +415,11 @@ class WhiteBox(MulticastProtocol):
             if len(self._early) < self.options.early_max:
                 self._early[deliver.position] = deliver
             out.catch_up(sender)
+
+    def _is_not_awaited(self, deliver: Deliver) -> bool:
+        """Only who multicast m waits for its delivery here: the others have time until the next ACCEPT."""
+        entry = self.entries.get(deliver.id)
+        return entry is None or entry.message is None or entry.message.origin != self.self_id
 
     def _deliver_next(self, deliver: Deliver, out: Outbox) -> bool:
         """Lines 26-31. False if a delivery before this one, or its payload, is missing."""

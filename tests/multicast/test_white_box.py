@@ -43,6 +43,18 @@ def test_a_message_is_delivered_by_every_process_of_its_destinations_only() -> N
     assert [world.delivered(p) for p in range(9)] == [[m]] * 6 + [[]] * 3
 
 
+def test_only_its_sender_waits_for_a_delivery() -> None:
+    world = cluster(groups=1)
+    m = world.submit(1, 0)
+    for link in ((1, 0), (0, 1), (0, 2), (1, 0)):
+        assert world.step(*link)
+    delivers = {p: world.links[0, p].popleft() for p in (1, 2)}
+    assert [world.engines[p].receive(0, delivers[p]) for p in (1, 2)] == [True, False]
+    for process in (1, 2):
+        world.engines[process].run(world.now)
+        assert world.delivered(process) == [m]
+
+
 def test_a_sender_outside_the_destinations_learns_that_its_message_was_delivered() -> None:
     world = cluster(groups=3)
     m = world.submit(8, 0, 1)
