@@ -31,7 +31,7 @@ from kvstore.storage.failing import FailingBackend
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import Store
 from multicast import registry
-from multicast.engine import Batch
+from multicast.batch import Batch
 from multicast.journal import Journal
 from multicast.protocol import Overloaded
 from multicast.runtime.clock import wall_us

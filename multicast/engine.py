@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from multicast import records, wire
+from multicast.batch import Batch
 from multicast.catch_up import CatchUp
 from multicast.lanes import Lanes
 from multicast.protocol import (
@@ -30,34 +31,12 @@ from multicast.protocol import (
     Saved,
 )
 from multicast.recorder import Recorder
+from multicast.snapshot import Snapshots
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us
 
 _ROUNDS_MAX = 1_000
 
-_MESSAGE, _SUBMIT, _REQUEST, _RESET, _CONNECTED = range(5)
-
-
-class Batch:
-    """What the host has to do after one `Engine.run`.
-
-    number: rises by one per batch. journal: bytes to append and sync as one, empty if nothing needs it. urgent: a
-    message waits until this batch and those before it are on disk; otherwise that has time.
-    sends: (receivers, encoded message) that may leave now, in order. answers: (token, answer) for clients.
-    reads: (peer, position): read deliveries from the journal and give them to `Engine.feed`.
-    faulty: (peer, what it did): close that link. wake_at: the next instant at which to run, None for none.
-    """
-
-    __slots__ = ("answers", "faulty", "journal", "number", "reads", "sends", "urgent", "wake_at")
-
-    def __init__(self, number: int):
-        self.number = number
-        self.journal = b""
-        self.urgent = False
-        self.sends: list[tuple[tuple[ProcessId, ...], bytes]] = []
-        self.answers: list[tuple[int, Any]] = []
-        self.reads: list[tuple[ProcessId, int]] = []
-        self.faulty: list[tuple[ProcessId, str]] = []
-        self.wake_at: int | None = None
+_MESSAGE, _SUBMIT, _REQUEST, _RESET, _CONNECTED, _STAGED = range(6)
 
 
 class Engine:
@@ -102,6 +81,8 @@ class Engine:
         self._stable = self._stable_told = 0
         self._journaled_completed = 0
         self._catch_up = CatchUp(self.self_id, protocol.topology.groups[protocol.group])
+        reached = lambda: (self.completed, self.position)  # noqa: E731
+        self.snapshots = Snapshots(protocol, self._catch_up.away, reached, self.tell)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -128,6 +109,8 @@ class Engine:
                     deliveries.append(record)
             elif kind is records.Completed:
                 outcomes[record.position] = record.record
+            elif kind is records.Installed:
+                last = max(last, record.position)
             self.recorder.offset = max(self.recorder.offset, offset)
         self.position = self.completed = self._stable = held
         self._journaled_completed = max(outcomes, default=held)
@@ -203,6 +186,14 @@ class Engine:
         """What a read of `Batch.reads` has found."""
         self._send((peer,), wire.HOST, wire.CatchUpReply(deliveries, more), False)
 
+    def tell(self, peer: ProcessId, message: wire.Gone | wire.SnapshotChunk | wire.SnapshotRequest) -> None:
+        """What a read of `Batch.reads` has not found, or one of `Batch.rows` has."""
+        self._send((peer,), wire.HOST, message, False)
+
+    def staged(self, chunk: wire.SnapshotChunk) -> None:
+        """One of `Batch.staging` is."""
+        self._inputs.append((_STAGED, chunk, None, None))
+
     def flushed(self, number: int) -> None:
         """Batch `number` and all before it are on disk: what waited for that leaves with the next batch, or with
         `take_sends`."""
@@ -269,7 +260,8 @@ class Engine:
             if rounds > _ROUNDS_MAX:
                 raise AssertionError(f"process {self.self_id} does not come to rest in batch {self._batch.number}")
         wake_clock = self.discipline.wake_at if self.discipline is not None else None
-        wakes = [wake for wake in (wake_protocol, wake_application, wake_clock) if wake is not None]
+        times = wake_protocol, wake_application, wake_clock, self.snapshots.tick(now)
+        wakes = [wake for wake in times if wake is not None]
         batch = self._close()
         batch.wake_at = min(wakes, default=None)
         return batch
@@ -296,6 +288,8 @@ class Engine:
             self.protocol.on_connected(a, b, now)
             if c and not self._catch_up.alone_with(a):
                 self._ask_for_deliveries(self._catch_up.ask_instead_of(a, now))
+        elif kind == _STAGED:
+            self.snapshots.staged(a, now)
         else:
             if self.discipline is not None:
                 self.discipline.on_peer_reset(a)
@@ -477,6 +471,9 @@ class Engine:
             raise PeerError("catch-up is a matter inside a group")
         if type(message) is wire.CatchUpRequest:
             self._batch.reads.append((peer, max(1, message.position)))
+            return
+        if type(message) is not wire.CatchUpReply:
+            self.snapshots.on_message(peer, message, now, self._batch)
             return
         self._catch_up.answered()
         for delivered, outcome in message.deliveries:

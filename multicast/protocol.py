@@ -22,7 +22,7 @@ same object runs in the simulator (`multicast.simulation`) and over TCP (`multic
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -225,12 +225,26 @@ class Electing(Protocol):
     def on_connected(self, peer: ProcessId, up: bool, now: int) -> None: ...
 
 
+class History(Protocol):
+    """What a snapshot holds of a protocol's state: see `multicast.snapshot`. Keys and values are as in `Outbox.put`."""
+
+    def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
+        """What is a function of the first `position` final deliveries, as it would be put, and of no later ones; the
+        last of them has this timestamp."""
+
+    def taken(
+        self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
+    ) -> Mapping[bytes, bytes | None]:
+        """What a process that has put `own` puts (None: deletes) where it is given that. Between two lives."""
+
+
 class MulticastProtocol:
     """One process's side of a protocol. Subclasses override what they need.
 
     Handlers are called one at a time; none blocks. Assertions of a paper's per-process invariants stay on.
     handlers: message type -> its handler, for all of `specification.messages`; a protocol fills it when it is made, its
-    parts bring their own. election: set by a protocol that elects leaders.
+    parts bring their own. election: set by a protocol that elects leaders. history: set by one whose members can be
+    brought up to date by a snapshot.
     clock_correction, clock_off: the host's, see `real_clock` and `on_clock`.
     """
 
@@ -244,6 +258,7 @@ class MulticastProtocol:
         self.group: GroupId = topology.group_of[self_id]
         self.handlers: dict[type, Handler] = {}
         self.election: Electing | None = None
+        self.history: History | None = None
         self.clock_correction: int | None = 0
         self.clock_off = False
 

@@ -20,8 +20,8 @@ import msgspec
 
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp
 
-FORMAT_VERSION = 2
-"""1 had no references."""
+FORMAT_VERSION = 3
+"""1 had no references, 2 no installations."""
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 """By default."""
@@ -42,6 +42,7 @@ COMPLETED = 7
 BATCH_END = 8
 DELIVERED_REFERENCE = 9
 PUT_REFERENCE = 10
+INSTALLED = 11
 
 DELIVERIES = (DELIVERED, DELIVERED_REFERENCE)
 CHANGES = (PUT, DELETE, PUT_REFERENCE)
@@ -201,6 +202,18 @@ class Completed(msgspec.Struct, array_like=True, gc=False):
     at: int
 
 
+class Installed(msgspec.Struct, array_like=True, gc=False):
+    """From here on this replica holds what its group had after delivery number `position`, at `timestamp`, taken from
+    `peer` as a snapshot (`multicast.snapshot`): what it lacks before that it never delivers. digest: of the
+    application's state then."""
+
+    position: int
+    timestamp: Timestamp
+    digest: bytes
+    peer: ProcessId
+    at: int
+
+
 class BatchEnd(msgspec.Struct, array_like=True, gc=False):
     """What stands before it was appended and synced as one: a replica that finds records after the last one cuts
     them."""
@@ -219,6 +232,7 @@ _TYPES: dict[int, type] = {
     BATCH_END: BatchEnd,
     DELIVERED_REFERENCE: DeliveredReference,
     PUT_REFERENCE: PutReference,
+    INSTALLED: Installed,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from multicast.protocol import PeerError
 from multicast.records import Delivered
-from multicast.types import ProcessId
+from multicast.types import ProcessId, Timestamp
 
 WIRE_VERSION = 3
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -79,7 +79,35 @@ class ClockReading(msgspec.Struct, array_like=True, tag=4, gc=False):
     wall: int
 
 
-HOST_MESSAGES = (CatchUpRequest, CatchUpReply, ClockProbe, ClockReading)
+class Gone(msgspec.Struct, array_like=True, tag=5, gc=False):
+    """What you have asked for is no longer in my journal, which holds only deliveries after number `floor`."""
+
+    floor: int
+
+
+class SnapshotRequest(msgspec.Struct, array_like=True, tag=6, gc=False):
+    """Send me what follows row `after` of your snapshot of this position. 0: of any; the first chunk of another one is
+    an answer, too. timestamp: of the delivery at that position. See `multicast.snapshot`."""
+
+    position: int
+    timestamp: Timestamp
+    after: bytes
+
+
+class SnapshotChunk(msgspec.Struct, array_like=True, tag=7, gc=False):
+    """Rows of a snapshot, the first of them following `after`, empty at the beginning. next: what to ask after for the
+    rest; empty at the end. total: about how many rows there are in all."""
+
+    bulk: ClassVar[bool] = True
+    position: int
+    timestamp: Timestamp
+    after: bytes
+    rows: list[tuple[bytes, bytes]]
+    next: bytes
+    total: int
+
+
+HOST_MESSAGES = (CatchUpRequest, CatchUpReply, ClockProbe, ClockReading, Gone, SnapshotRequest, SnapshotChunk)
 
 
 def tagged_union(types: Sequence[type]) -> Any:

@@ -20,8 +20,8 @@ from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast import registry
+from multicast.batch import Batch
 from multicast.checkpoint import Checkpoints
-from multicast.engine import Batch
 from multicast.protocol import Application, MulticastProtocol
 from multicast.records import Completed, Delivered
 from multicast.simulation.disk import SimulatedDisk

@@ -8,8 +8,12 @@ from typing import Protocol
 
 DATA, IDS, PARTS, META = TABLES = ("data", "ids", "parts", "meta")
 """data: key -> version (16 bytes) and value. ids: message id -> result. parts: message id -> this shard's part.
-meta: format, owner, position, state digest, forgotten ids.
+meta: format, owner, position, timestamp, state digest, forgotten ids.
 """
+PROTOCOL = "protocol"
+"""Only staged: what a snapshot holds of the protocol's state."""
+SEALED = b"sealed"
+"""The key in `META` of the note on a staged snapshot that is to be installed."""
 
 FORGET_MAX = 100_000
 """Ids forgotten per commit; the rest follow with the next one, so that no commit takes seconds."""
@@ -23,6 +27,10 @@ UNCHECKED_FORMAT_MAX = 2
 
 class StorageError(Exception):
     """The directory cannot be used or written; the text says why and what to do."""
+
+
+class ViewGone(StorageError):
+    """A view was closed; what it showed can be read no more."""
 
 
 class NoSpace(StorageError):
@@ -39,9 +47,27 @@ class Changes:
         self.forget = forget
 
 
+class View(Protocol):
+    """What was committed when it was made. Reads may come from any one thread at a time. ViewGone if it was closed, or
+    the backend had to."""
+
+    def get(self, table: str, key: bytes) -> bytes | None: ...
+
+    def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """As `Backend.scan`."""
+
+    def count(self, table: str) -> int:
+        """How many rows it has."""
+
+    def close(self) -> None: ...
+
+
 class Backend(Protocol):
-    """Reads come from one thread; `apply` may run in another at the same time. Reads raise StorageError, and return
-    nothing of it, if a row is not as it was written."""
+    """Reads come from one thread; `apply` and `stage` may run in others at the same time. Reads raise StorageError, and
+    return nothing of it, if a row is not as it was written.
+
+    Beside its tables it has room for those of a snapshot, which nobody reads before `swap`.
+    """
 
     name: str
 
@@ -59,6 +85,22 @@ class Backend(Protocol):
     def refresh(self) -> None:
         """From the reading thread: reads see everything applied."""
 
+    def view(self) -> View:
+        """Of what is committed now."""
+
+    def stage(self, tables: dict[str, dict[bytes, bytes]], anew: bool) -> None:
+        """Add rows to the staged tables, META among them, as `apply` does; anew: all that was there goes."""
+
+    def staged(self, table: str) -> list[tuple[bytes, bytes]]:
+        """The rows of a staged table, rising."""
+
+    def seal(self, note: bytes) -> None:
+        """Put this under SEALED in `META`, as `apply` does: what is staged is whole."""
+
+    def swap(self, meta: dict[bytes, bytes]) -> None:
+        """All at once, as `apply` does: the staged DATA, IDS and PARTS replace those here, these rows of `META` are
+        put, and nothing is staged or sealed any more. While nobody reads."""
+
     def upgrade(self) -> None:
         """Before anything is applied to data of an older format: bring its rows into the present one, all at once."""
 
@@ -73,6 +115,7 @@ class MemoryBackend:
     def __init__(self) -> None:
         self._rows: dict[str, dict[bytes, bytes]] = {table: {} for table in TABLES}
         self._keys: dict[str, list[bytes]] = {DATA: [], IDS: []}
+        self._staged: dict[str, dict[bytes, bytes]] = {}
 
     def get(self, table: str, key: bytes) -> bytes | None:
         return self._rows[table].get(key)
@@ -105,6 +148,35 @@ class MemoryBackend:
 
     def refresh(self) -> None:
         """Reads go to the rows themselves."""
+
+    def view(self) -> View:
+        copy = MemoryBackend()
+        copy._rows = {table: dict(rows) for table, rows in self._rows.items()}
+        copy._keys = {table: list(keys) for table, keys in self._keys.items()}
+        return copy
+
+    def count(self, table: str) -> int:
+        return len(self._rows[table])
+
+    def stage(self, tables: dict[str, dict[bytes, bytes]], anew: bool) -> None:
+        if anew:
+            self._staged = {}
+        for table, rows in tables.items():
+            self._staged.setdefault(table, {}).update(rows)
+
+    def staged(self, table: str) -> list[tuple[bytes, bytes]]:
+        return sorted(self._staged.get(table, {}).items())
+
+    def seal(self, note: bytes) -> None:
+        self._rows[META][SEALED] = note
+
+    def swap(self, meta: dict[bytes, bytes]) -> None:
+        for table in (DATA, IDS, PARTS):
+            self._rows[table] = self._staged.get(table, {})
+        self._keys = {table: sorted(self._rows[table]) for table in (DATA, IDS)}
+        self._rows[META].update(meta)
+        self._rows[META].pop(SEALED, None)
+        self._staged = {}
 
     def upgrade(self) -> None:
         """Nothing of an older format lies in memory."""

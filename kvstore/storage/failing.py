@@ -19,6 +19,8 @@ class FailingBackend:
         self.name = backend.name
         self.get, self.scan, self.last = backend.get, backend.scan, backend.last
         self.refresh, self.upgrade, self.close = backend.refresh, backend.upgrade, backend.close
+        self.view, self.stage, self.staged = backend.view, backend.stage, backend.staged
+        self.seal, self.swap = backend.seal, backend.swap
 
     def apply(self, changes: Changes) -> None:
         faults = self._failpoints.faults

@@ -6,8 +6,12 @@ that the file had after the last commit stands in the file `owner`, like a journ
 before it is mapped.
 
 Reads use one long-lived read transaction, a snapshot that stays valid while a commit runs in another thread and is
-renewed by `refresh`. A full map is grown and the commit repeated; growing moves the mapping, so reads are kept out by a
-lock meanwhile (lmdb.h, `mdb_env_set_mapsize`: no transaction may be active).
+renewed by `refresh`; a view is another one. A full map is grown and the commit repeated; growing moves the mapping, so
+reads and other commits are kept out by locks meanwhile, and views end (lmdb.h, `mdb_env_set_mapsize`: no transaction
+may be active).
+
+What is staged lies in a second set of named databases. Which of the two sets counts, META says: so what was staged
+takes the other's place with one row, in the transaction that empties that.
 """
 
 from __future__ import annotations
@@ -16,21 +20,28 @@ import fcntl
 import os
 import threading
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
 from kvstore.storage.backend import (
+    DATA,
     FORGET_MAX,
     FORMAT,
     IDS,
     META,
-    TABLES,
+    PARTS,
+    PROTOCOL,
+    SEALED,
     UNCHECKED_FORMAT_MAX,
     Changes,
     NoSpace,
     StorageError,
+    View,
+    ViewGone,
 )
 
 MAP_BYTES = 1 << 30
@@ -39,6 +50,15 @@ MAP_BYTES_MAX = 1 << 44
 _SUM_BYTES = 4
 _FORMAT_BYTES = 2
 _FILE = "data.mdb"
+_SET = b"set"
+"""The key in `META` that says which set of databases counts."""
+_SETS = (
+    {DATA: b"data", IDS: b"ids", PARTS: b"parts"},
+    {DATA: b"data-1", IDS: b"ids-1", PARTS: b"parts-1"},
+)
+_STAGED_ONLY = {META: b"staged-meta", PROTOCOL: b"staged-protocol"}
+_DATABASES_MAX = 9
+_READERS_MAX = 32
 
 
 class LmdbBackend:
@@ -53,6 +73,9 @@ class LmdbBackend:
             raise ValueError(f"durability is 'fsync' or 'os', not {durability!r}")
         self.name = str(path)
         self._map_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._views_lock = threading.Lock()
+        self._views: list[_View] = []
         try:
             os.makedirs(path, exist_ok=True)
             self._owner = os.open(os.path.join(path, "owner"), os.O_CREAT | os.O_RDWR, 0o644)
@@ -66,8 +89,10 @@ class LmdbBackend:
         sync = durability == "fsync"
         self._check_size()
         try:
-            self._env = lmdb.open(str(path), map_size=map_size, max_dbs=len(TABLES), sync=sync, max_readers=8)
-            self._tables = {table: self._env.open_db(table.encode()) for table in TABLES}
+            self._env = lmdb.open(
+                str(path), map_size=map_size, max_dbs=_DATABASES_MAX, sync=sync, max_readers=_READERS_MAX
+            )
+            self._open_databases()
             self._reader = self._env.begin()
         except lmdb.Error as error:
             os.close(self._owner)
@@ -75,6 +100,16 @@ class LmdbBackend:
         with self._env.begin(self._tables[META]) as transaction:
             raw = transaction.get(FORMAT)
         self._unchecked = raw is not None and len(raw) == _FORMAT_BYTES
+
+    def _open_databases(self) -> None:
+        meta = self._env.open_db(META.encode())
+        with self._env.begin(meta) as transaction:
+            second = transaction.get(_SET) is not None
+        sets = [{table: self._env.open_db(name) for table, name in names.items()} for names in _SETS]
+        self._tables = {**sets[second], META: meta}
+        only = {table: self._env.open_db(name) for table, name in _STAGED_ONLY.items()}
+        self._staged = {**sets[not second], **only}
+        self._second = second
 
     @property
     def _remedy(self) -> str:
@@ -108,22 +143,35 @@ class LmdbBackend:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         with self._map_lock:
-            stored = self._reader.get(key, db=self._tables[table])
-            if stored is not None:
-                return self._checked(table, key, stored)
-            with self._reader.cursor(self._tables[table]) as cursor:
-                found = cursor.set_range(key)
-                if found:
-                    self._checked(table, *cursor.item())
-                if cursor.prev() if found else cursor.last():
-                    self._checked(table, *cursor.item())
-            return None
+            return self.get_by(self._reader, table, key)
+
+    def get_by(self, transaction: Any, table: str, key: bytes) -> bytes | None:
+        """As this transaction sees it."""
+        stored = transaction.get(key, db=self._tables[table])
+        if stored is not None:
+            return self._checked(table, key, stored)
+        with transaction.cursor(self._tables[table]) as cursor:
+            found = cursor.set_range(key)
+            if found:
+                self._checked(table, *cursor.item())
+            if cursor.prev() if found else cursor.last():
+                self._checked(table, *cursor.item())
+        return None
 
     def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        with self._map_lock, self._reader.cursor(self._tables[table]) as cursor:
+        with self._map_lock:
+            yield from self.scan_by(self._reader, table, start)
+
+    def scan_by(self, transaction: Any, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """As this transaction sees it."""
+        with transaction.cursor(self._tables[table]) as cursor:
             if cursor.set_range(start):
                 for key, stored in cursor:
                     yield key, self._checked(table, key, stored)
+
+    def count_by(self, transaction: Any, table: str) -> int:
+        """How many rows this transaction sees."""
+        return int(transaction.stat(self._tables[table])["entries"])
 
     def last(self, table: str) -> bytes | None:
         with self._map_lock, self._reader.cursor(self._tables[table]) as cursor:
@@ -137,15 +185,16 @@ class LmdbBackend:
 
     def _commit(self, write: Callable[[], None]) -> None:
         """One transaction, again in a larger map if this one is full."""
-        while True:
-            try:
-                write()
-                return self._mark_size()
-            except lmdb.MapFullError:
-                self._grow()
-            except lmdb.Error as error:
-                kind = NoSpace if isinstance(error, lmdb.DiskError) else StorageError
-                raise kind(f"{self.name}: the commit failed, nothing was changed: {error}") from None
+        with self._write_lock:
+            while True:
+                try:
+                    write()
+                    return self._mark_size()
+                except lmdb.MapFullError:
+                    self._grow()
+                except lmdb.Error as error:
+                    kind = NoSpace if isinstance(error, lmdb.DiskError) else StorageError
+                    raise kind(f"{self.name}: the commit failed, nothing was changed: {error}") from None
 
     def _apply(self, changes: Changes) -> None:
         with self._env.begin(write=True) as transaction:
@@ -159,6 +208,73 @@ class LmdbBackend:
                         transaction.put(key, value + _sum(key, value), db=database)
             if changes.forget:
                 self._forget(transaction, changes.forget)
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        with self._views_lock:
+            view = _View(self, self._env.begin())
+            self._views.append(view)
+        return view
+
+    @contextmanager
+    def reading(self, view: _View) -> Iterator[Any]:
+        """The view's transaction, which does not end meanwhile. ViewGone."""
+        with self._views_lock:
+            if view not in self._views:
+                raise ViewGone(f"{self.name}: the view was closed")
+            yield view.transaction
+
+    def close_view(self, view: _View) -> None:
+        """It is not read any more."""
+        with self._views_lock:
+            if view in self._views:
+                self._views.remove(view)
+                view.transaction.abort()
+
+    def stage(self, tables: dict[str, dict[bytes, bytes]], anew: bool) -> None:
+        self._commit(lambda: self._stage(tables, anew))
+
+    def _stage(self, tables: dict[str, dict[bytes, bytes]], anew: bool) -> None:
+        with self._env.begin(write=True) as transaction:
+            for database in self._staged.values() if anew else ():
+                transaction.drop(database, delete=False)
+            for table, rows in tables.items():
+                for key, value in rows.items():
+                    transaction.put(key, value + _sum(key, value), db=self._staged[table])
+
+    def staged(self, table: str) -> list[tuple[bytes, bytes]]:
+        with self._env.begin() as transaction, transaction.cursor(self._staged[table]) as cursor:
+            return [(bytes(key), self._checked(table, key, stored)) for key, stored in cursor]
+
+    def seal(self, note: bytes) -> None:
+        self._commit(lambda: self._put_meta({SEALED: note}))
+
+    def _put_meta(self, meta: dict[bytes, bytes]) -> None:
+        with self._env.begin(self._tables[META], write=True) as transaction:
+            for key, value in meta.items():
+                transaction.put(key, value + _sum(key, value))
+
+    def swap(self, meta: dict[bytes, bytes]) -> None:
+        self._commit(lambda: self._swap(meta))
+        self._open_databases()
+        self.refresh()
+
+    def _swap(self, meta: dict[bytes, bytes]) -> None:
+        with self._env.begin(self._tables[META], write=True) as transaction:
+            for key, value in meta.items():
+                transaction.put(key, value + _sum(key, value))
+            transaction.delete(SEALED)
+            if self._second:
+                transaction.delete(_SET)
+            else:
+                transaction.put(_SET, b"1" + _sum(_SET, b"1"))
+            for table in _SETS[0]:
+                transaction.drop(self._tables[table], delete=False)
+            for table in _STAGED_ONLY:
+                transaction.drop(self._staged[table], delete=False)
+
+    # -- formats, size ------------------------------------------------------------------------------------------------
 
     def upgrade(self) -> None:
         if self._unchecked:
@@ -187,8 +303,9 @@ class LmdbBackend:
         size = self._env.info()["map_size"] * 2
         if size > MAP_BYTES_MAX:
             raise StorageError(f"{self.name}: the data is larger than {MAP_BYTES_MAX >> 40} TiB")
-        with self._map_lock:
+        with self._map_lock, self._views_lock:
             self._reader.abort()
+            self._end_views()
             try:
                 self._env.set_mapsize(size)
             except lmdb.Error as error:
@@ -201,11 +318,40 @@ class LmdbBackend:
             self._reader.abort()
             self._reader = self._env.begin()
 
+    def _end_views(self) -> None:
+        for view in self._views:
+            view.transaction.abort()
+        self._views.clear()
+
     def close(self) -> None:
-        with self._map_lock:
+        with self._map_lock, self._views_lock:
             self._reader.abort()
+            self._end_views()
             self._env.close()
             os.close(self._owner)
+
+
+class _View:
+    """See `kvstore.storage.backend.View`. A read keeps the map where it is, and readers of other views out."""
+
+    def __init__(self, backend: LmdbBackend, transaction: Any):
+        self._backend = backend
+        self.transaction = transaction
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        with self._backend.reading(self) as transaction:
+            return self._backend.get_by(transaction, table, key)
+
+    def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        with self._backend.reading(self) as transaction:
+            yield from self._backend.scan_by(transaction, table, start)
+
+    def count(self, table: str) -> int:
+        with self._backend.reading(self) as transaction:
+            return self._backend.count_by(transaction, table)
+
+    def close(self) -> None:
+        self._backend.close_view(self)
 
 
 def _sum(key: bytes, value: bytes) -> bytes:

@@ -31,11 +31,13 @@ from kvstore.storage.backend import (
 )
 from multicast.types import MessageId, Timestamp
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """1 held the protocol's state, too, and the journal offset that it was of; both are left unread. Rows of 1 and 2 had no
-checksums."""
+checksums. 1 to 3 had no timestamp, and no second set of tables."""
 
-_OWNER, _POSITION, _DIGEST, _FORGOTTEN = b"owner", b"position", b"digest", b"forgotten"
+OWNER, POSITION, TIMESTAMP, DIGEST, FORGOTTEN = b"owner", b"position", b"timestamp", b"digest", b"forgotten"
+"""Keys of `META`: whose it is, how many deliveries the state is of, when the last of them was, `Store.state_digest`,
+and the first id that is not forgotten."""
 _DELETED = b""
 _VERSION_BYTES = 16
 _ENTRY_BYTES = 120
@@ -97,6 +99,11 @@ def row_digest(key: bytes, row: bytes) -> int:
     return int.from_bytes(blake2b(len(key).to_bytes(2, "big") + key + row, digest_size=16).digest(), "big")
 
 
+def owner_of(cluster: bytes, replica: int) -> bytes:
+    """What stands in `META` for whom the data is."""
+    return cluster + replica.to_bytes(4, "big")
+
+
 class Store:
     """See the module. Open it with `Store.open`."""
 
@@ -106,10 +113,11 @@ class Store:
         self._active = Layer()
         self._frozen: Layer | None = None
         self._frozen_meta: dict[bytes, bytes] = {}
-        self._digest = int.from_bytes(backend.get(META, _DIGEST) or b"", "big")
+        self._timestamp = backend.get(META, TIMESTAMP) or b""
+        self._digest = int.from_bytes(backend.get(META, DIGEST) or b"", "big")
         self._row_digests: dict[bytes, int] = {}
         """Of keys written lately, 0 for a deleted one."""
-        self._forgotten = backend.get(META, _FORGOTTEN) or b""
+        self._forgotten = backend.get(META, FORGOTTEN) or b""
         self._newest_id = self._newest_frozen = backend.last(IDS) or b""
         """No id in the backend is greater: nearly all that are asked for are not there, and greater."""
 
@@ -122,8 +130,8 @@ class Store:
                 f"{backend.name}: data format {int.from_bytes(found, 'big')} is newer than this program's "
                 f"{FORMAT_VERSION}; use a newer release"
             )
-        owner = cluster + replica.to_bytes(4, "big")
-        other = backend.get(META, _OWNER)
+        owner = owner_of(cluster, replica)
+        other = backend.get(META, OWNER)
         if other is not None and other != owner:
             raise StorageError(
                 f"{backend.name}: belongs to replica {int.from_bytes(other[16:], 'big')} of cluster "
@@ -139,7 +147,7 @@ class Store:
     @property
     def position(self) -> int:
         """How many deliveries the backend holds what came of."""
-        return int.from_bytes(self._backend.get(META, _POSITION) or b"", "big")
+        return int.from_bytes(self._backend.get(META, POSITION) or b"", "big")
 
     @property
     def pending_bytes(self) -> int:
@@ -157,10 +165,11 @@ class Store:
         self._frozen, self._active = self._active, Layer()
         self._frozen_meta = {
             FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
-            _OWNER: self._owner,
-            _POSITION: position.to_bytes(8, "big"),
-            _DIGEST: self.state_digest(),
-            _FORGOTTEN: self._forgotten,
+            OWNER: self._owner,
+            POSITION: position.to_bytes(8, "big"),
+            DIGEST: self.state_digest(),
+            FORGOTTEN: self._forgotten,
+            TIMESTAMP: self._timestamp,
         }
         return True
 
@@ -173,7 +182,7 @@ class Store:
         layer, meta = self._frozen, self._frozen_meta
         if layer is None:
             return
-        forgotten = meta[_FORGOTTEN]
+        forgotten = meta[FORGOTTEN]
         self._newest_frozen = max(layer.ids, default=b"")
         tables: dict[str, dict[bytes, bytes | None]] = {
             DATA: {key: row or None for key, row in layer.data.items()},
@@ -256,6 +265,10 @@ class Store:
             layer.keys.add(key)
         layer.data[key] = row
         layer.bytes += _ENTRY_BYTES + len(key) + len(row)
+
+    def reached(self, timestamp: Timestamp) -> None:
+        """The delivery at `timestamp` is complete."""
+        self._timestamp = timestamp.encode()
 
     def state_digest(self) -> bytes:
         """16 bytes: the sum of all rows' digests modulo 2**128, so it depends on (key, value, version) alone."""

@@ -66,6 +66,11 @@ class Stable(msgspec.Struct, array_like=True, tag=100, gc=False):
     ask: bool = False
 
 
+def known_at(value: bytes) -> Timestamp:
+    """When a message was delivered, by what is kept under KNOWN_PREFIX and its id."""
+    return _decode(value)[0]
+
+
 def _encode(timestamp: Timestamp, position: int) -> bytes:
     return timestamp.encode() + position.to_bytes(8, "big")
 
@@ -140,6 +145,13 @@ class DeliveredLog:
                 raise AssertionError(f"the last delivery is {at}, but the journal ends at {position}")
             if not found or found[-1][0] < at:
                 self._not_stable.append((at, self.timestamp))
+
+    def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
+        """For a snapshot: what was put up to this delivery, at `timestamp`, and is not forgotten."""
+        for message_id, (at, number) in self._known.items():
+            if 0 < number <= position:
+                yield KNOWN_PREFIX + message_id, _encode(at, number)
+        yield LAST_KEY, _encode(timestamp, position)
 
     # -- deliveries ---------------------------------------------------------------------------------------------------
 

@@ -20,12 +20,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog, known_at
+from multicast.parts.history import History
 from multicast.parts.portions import Assembly, Portion, split
 from multicast.parts.stamps import Entry, EntryState, Stamp
+from multicast.parts.window import Window
 from multicast.protocol import Outbox
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp
 
 _ENTRY_PREFIX = b"m"
+STATE_KEY = b"c"
+"""Under it a process keeps its clock, and T's length and reach."""
 
 
 class Fetch(msgspec.Struct, array_like=True, tag=124, gc=False):
@@ -217,5 +222,40 @@ class Sequence:
         self._assembly.forget(peer)
 
 
+class SequenceHistory(History[Entry]):
+    """Of T, in a snapshot: what was delivered, without its places, as if it was installed one by one. Who takes it
+    keeps its own places, and later copies. What it had in T for so long that its group may have forgotten the delivery,
+    it drops; and nobody who has its T delivers beyond that without these deliveries (`reach`)."""
+
+    def __init__(self, log: DeliveredLog, t: Sequence, window: Window):
+        super().__init__(log, t.entries, _ENTRY_PREFIX, _encode_delivered)
+        self._window = window
+
+    def taken(
+        self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
+    ) -> Mapping[bytes, bytes | None]:
+        taken: dict[bytes, bytes | None] = dict(given)
+        forgotten = timestamp.time - 2 * self._window.us if self._window.us else 0
+        for key, value in own.items():
+            if key[:1] != _ENTRY_PREFIX:
+                continue
+            state, known = _decode(value), given.get(KNOWN_PREFIX + key[1:])
+            if known is not None and self._window.is_new_copy(state.ts, known_at(known)):
+                taken.pop(key, None)
+            elif key in given:
+                taken[key] = _encode(msgspec.structs.replace(_decode(given[key]), place=state.place))
+            elif known is None and KNOWN_PREFIX + key[1:] not in own and state.ts < forgotten:
+                taken[key] = None
+        clock, length, reach = decode_state(own[STATE_KEY]) if STATE_KEY in own else (0, 0, 0)
+        taken[STATE_KEY] = encode_state((max(clock, timestamp.time), length, max(reach, position)))
+        return taken
+
+
+def _encode_delivered(entry: Entry) -> bytes:
+    return _encode(msgspec.structs.replace(entry.state(), place=-1))
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(EntryState).decode
+encode_state = msgspec.msgpack.Encoder().encode
+decode_state = msgspec.msgpack.Decoder(tuple[int, int, int]).decode

@@ -85,14 +85,13 @@ from multicast.parts.payloads import Payloads, Want
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Highest, Returned
 from multicast.parts.retries import Retries, chunks
-from multicast.parts.sequence import Fetch, Refill, Sequence
+from multicast.parts.sequence import STATE_KEY, Fetch, Refill, Sequence, SequenceHistory, decode_state
 from multicast.parts.stamps import Entry, EntryState, Stamp
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.parts.window import Window
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
-_STATE_KEY = b"c"
 _ABANDONED_RETRIES = 20
 
 
@@ -162,7 +161,6 @@ _HOUSEKEEPING = (
 )  # fmt: skip
 _FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest)
 _encode = msgspec.msgpack.Encoder().encode
-_decode_state = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 
 
@@ -195,6 +193,7 @@ class PrimCast(MulticastProtocol):
         self.members = self.leadership.members
         self.window = Window(self.options.dedup_window_us)
         self.t = Sequence(self.group, self.leadership.quorum, self.options.early_max)
+        self.history = SequenceHistory(self.log, self.t, self.window)
         self.entries = self.t.entries
         self._queue = PendingQueue()
         self._proposable: list[MessageId] = []
@@ -235,8 +234,8 @@ class PrimCast(MulticastProtocol):
         values = saved.values
         self.t.restore(values, now)
         self.log.restore(values, saved.position, self._destinations)
-        if _STATE_KEY in values:
-            self._saved_state = _decode_state(values[_STATE_KEY])
+        if STATE_KEY in values:
+            self._saved_state = decode_state(values[STATE_KEY])
             clock, self.t.length, self.t.reach = self._saved_state
             self.clock.advance(clock)
         self.clock.advance(self.log.timestamp.time)
@@ -261,7 +260,7 @@ class PrimCast(MulticastProtocol):
         state = (self.clock.value, self.t.length, self.t.reach)
         if state != self._saved_state:
             self._saved_state = state
-            out.put(_STATE_KEY, _encode(state))
+            out.put(STATE_KEY, _encode(state))
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         if self.is_member() or type(message) in _FOR_AMNESIACS:

@@ -78,6 +78,7 @@ from multicast.parts.ballots import FOLLOWER, LEADER, Heartbeat, Joined, LeaderI
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
+from multicast.parts.history import History
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
@@ -188,6 +189,7 @@ class WhiteBox(MulticastProtocol):
         self.clock = Clock(self.options.clock)
         self.entries: dict[MessageId, Entry] = {}
         self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
+        self.history = History(self.log, self.entries, _ENTRY_PREFIX, lambda entry: accepts.encode_entry(entry.state()))
         self.leadership: Leadership[NewLeaderAck, NewState] = Leadership(
             self, self.log, self_id, topology, self.options, rng
         )

@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 
 import structlog
 
+from multicast.batch import Batch
 from multicast.checkpoint import Checkpoint, Checkpoints
-from multicast.engine import Batch, Engine
+from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol, Overloaded
 from multicast.records import Delivered

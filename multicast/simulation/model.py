@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from multicast import wire
-from multicast.engine import Batch, Engine
+from multicast.batch import Batch
+from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol, Options
 from multicast.records import Delivered

@@ -49,8 +49,9 @@ from pathlib import Path
 from typing import Any
 
 from multicast import wire
+from multicast.batch import Batch
 from multicast.checkpoint import Checkpoints
-from multicast.engine import Batch, Engine
+from multicast.engine import Engine
 from multicast.protocol import Application, MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
 from multicast.simulation.disk import SimulatedDisk

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from multicast import wire
-from multicast.engine import Batch
+from multicast.batch import Batch
 from multicast.simulation import model
 from multicast.simulation.model import Bounds, Model
 from multicast.simulation.observe import watch

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multicast import registry
-from multicast.engine import Batch
+from multicast.batch import Batch
 from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
 from multicast.runtime import FileDisk, Host

@@ -1,0 +1,169 @@
+"""Snapshots of a replica's state, given and taken (`multicast.snapshot.Keeper`), and what becomes of one that is whole.
+
+What is given is read from a view of the backend, so it is of one position; a view that nobody has read for a while is
+closed (`sweep`), since what it shows takes room. What is taken is staged in the backend. Once all of it is there, its
+rows are those of which the giver's digest was made, and it is sealed; the next start installs it (`Snapshots.install`).
+
+A row's key begins with a byte for its table, in the order in which they are sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+
+import msgspec
+
+from kvstore.storage.backend import (
+    DATA,
+    FORMAT,
+    IDS,
+    META,
+    PARTS,
+    PROTOCOL,
+    SEALED,
+    Backend,
+    StorageError,
+    View,
+    ViewGone,
+)
+from kvstore.storage.store import DIGEST, FORGOTTEN, FORMAT_VERSION, OWNER, POSITION, TIMESTAMP, row_digest
+from multicast.installation import install
+from multicast.journal import Journal
+from multicast.protocol import MulticastProtocol
+from multicast.records import Installed
+from multicast.snapshot import OF_PROTOCOL, chunk_of
+from multicast.types import ProcessId, Timestamp
+from multicast.wire import SnapshotChunk, SnapshotRequest
+
+_TABLES = (DATA, IDS, PARTS, META)
+_TABLE_OF = {**{bytes([number]): table for number, table in enumerate(_TABLES)}, OF_PROTOCOL: PROTOCOL}
+_GIVEN_META = (DIGEST, FORGOTTEN)
+_DIGEST_MASK = (1 << 128) - 1
+
+
+class Sealed(msgspec.Struct, array_like=True):
+    """A staged snapshot that is to be installed."""
+
+    position: int
+    timestamp: Timestamp
+    digest: bytes
+    peer: ProcessId
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Sealed).decode
+
+
+class Snapshots:
+    """Of the replica with this backend."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._views: dict[ProcessId, View] = {}
+        self._unread: set[ProcessId] = set()
+        self._digest = 0
+        self._rows = 0
+
+    # -- giving -------------------------------------------------------------------------------------------------------
+
+    def read(self, peer: ProcessId, request: SnapshotRequest) -> SnapshotChunk | None:
+        """See `Keeper`. None also if the data is of a format without timestamps."""
+        with self._lock:
+            try:
+                view, after = self._views.get(peer), request.after
+                if view is None or not after or _position(view) != request.position:
+                    view, after = self._open(peer), b""
+                self._unread.discard(peer)
+                timestamp = view.get(META, TIMESTAMP)
+                if not timestamp:
+                    return None
+                total = sum(view.count(table) for table in _TABLES)
+                rows = _rows(view, after)
+                chunk = chunk_of(_position(view), Timestamp.decode(timestamp), after, rows, OF_PROTOCOL, total)
+                rows.close()
+                return chunk
+            except ViewGone:
+                self._views.pop(peer, None)
+                return None  # it is asked for again
+
+    def _open(self, peer: ProcessId) -> View:
+        old = self._views.pop(peer, None)
+        if old is not None:
+            old.close()
+        view = self._views[peer] = self._backend.view()
+        return view
+
+    def sweep(self) -> None:
+        """Close the views that were not read since this was called last."""
+        with self._lock:
+            for peer in self._unread:
+                self._views.pop(peer).close()
+            self._unread = set(self._views)
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def stage(self, chunk: SnapshotChunk) -> None:
+        """See `Keeper`."""
+        tables: dict[str, dict[bytes, bytes]] = {}
+        if not chunk.after:
+            self._digest = 0
+        for key, value in chunk.rows:
+            table = _TABLE_OF.get(key[:1])
+            if table is None or (table == META and key[1:] not in _GIVEN_META):
+                raise StorageError(f"a snapshot with a row under {key[:40].hex()}")
+            tables.setdefault(table, {})[key[1:]] = value
+            if table == DATA:
+                self._digest = (self._digest + row_digest(key[1:], value)) & _DIGEST_MASK
+        self._backend.stage(tables, anew=not chunk.after)
+
+    def seal(self, peer: ProcessId, position: int, timestamp: Timestamp) -> bool:
+        """All of a snapshot of this position is staged. Whether it is what it should be; then it will be installed."""
+        digest = dict(self._backend.staged(META)).get(DIGEST, b"")
+        if digest != self._digest.to_bytes(16, "big"):
+            return False
+        self._backend.seal(_encode(Sealed(position, timestamp, digest, peer)))
+        return True
+
+    def sealed(self) -> Sealed | None:
+        """What waits to be installed."""
+        note = self._backend.get(META, SEALED)
+        return _decode(note) if note is not None else None
+
+    def install(
+        self, journal: Journal, protocol: MulticastProtocol, owner: bytes, life: tuple[int, str], at: int
+    ) -> Sealed | None:
+        """Before a life begins, and before anybody reads the state: install what is sealed, if anything is. protocol:
+        one that never ran. owner: see `owner_of`. life: incarnation and durability, for the journal."""
+        sealed = self.sealed()
+        if sealed is None:
+            return None
+        installed = Installed(sealed.position, sealed.timestamp, sealed.digest, sealed.peer, at)
+        install(journal, protocol, installed, self._backend.staged(PROTOCOL), *life)
+        self._take_over(sealed, owner)
+        return sealed
+
+    def _take_over(self, sealed: Sealed, owner: bytes) -> None:
+        self._backend.swap({
+            **dict(self._backend.staged(META)),
+            FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
+            OWNER: owner,
+            POSITION: sealed.position.to_bytes(8, "big"),
+            TIMESTAMP: sealed.timestamp.encode(),
+        })  # fmt: skip
+
+
+def _position(view: View) -> int:
+    return int.from_bytes(view.get(META, POSITION) or b"", "big")
+
+
+def _rows(view: View, after: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    """All that follow this one."""
+    for number, table in enumerate(_TABLES):
+        tag = bytes([number])
+        if after[:1] > tag:
+            continue
+        for key, value in view.scan(table, after[1:] + b"\0" if after[:1] == tag else b""):
+            if table != META or key in _GIVEN_META:
+                yield tag + key, value

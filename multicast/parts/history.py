@@ -1,0 +1,47 @@
+"""What a snapshot holds of a protocol's state: delivered ids, and what was delivered and is not settled.
+
+`multicast.snapshot` says why this is all of it. Nothing here is known to one process alone: no promise, no ballot, no
+stamp of what is not delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from multicast.parts.delivered import DeliveredLog
+from multicast.types import MessageId, Timestamp
+
+
+class Entry(Protocol):
+    """A message that is not settled. position: of its delivery here, 0 before."""
+
+    position: int
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class History(Generic[E]):
+    """See `multicast.protocol.History`. entries: all that are not settled, kept under `prefix` + id. encode(entry): the
+    value under which a process puts one that was delivered, alike at all."""
+
+    def __init__(
+        self, log: DeliveredLog, entries: Mapping[MessageId, E], prefix: bytes, encode: Callable[[E], bytes]
+    ):
+        self._log = log
+        self._entries = entries
+        self._prefix = prefix
+        self._encode = encode
+
+    def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
+        yield from self._log.given(position, timestamp)
+        for message_id, entry in self._entries.items():
+            if 0 < entry.position <= position:
+                yield self._prefix + message_id, self._encode(entry)
+
+    def taken(
+        self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
+    ) -> Mapping[bytes, bytes | None]:
+        """What was accepted here and delivered there is as it is there; a later start sees by its id that it was."""
+        return given

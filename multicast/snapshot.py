@@ -1,0 +1,203 @@
+"""Snapshots: what a process misses, and no journal of its group holds any more, it takes from a peer as a whole. Pure.
+
+Theory of operation. Journals end: who asks for deliveries that a peer's journal has dropped hears *gone*. It then asks
+that peer for a snapshot, chunk by chunk: each request names where the last chunk ended, and is repeated until it is
+answered. The peer reads the rows of the application from a view of one committed position P, which stays as it is while
+the group goes on; a peer that has no view of that position any more begins anew with the one that it has, and so does
+another peer, asked because the first is silent. Neither side holds more than a chunk in memory: what has come is
+*staged* beside what the process has, where nobody sees it, and the next chunk is asked for after a pause (`PACE`).
+A whole snapshot is *sealed*. Then this life ends, and before the next one begins it is installed
+(`multicast.installation`): nothing that a process keeps in memory has to be told, for all of it is made anew from what
+is on its disk, as in every life.
+
+What a snapshot at P holds is what is a function of the group's log up to P, and nothing else:
+- the application's rows, with whatever tells repetitions from first times;
+- the ids that the group has delivered, with timestamps and positions, as far as they are not forgotten: else a late
+  copy would be ordered as if it were new;
+- of what was delivered and is not settled, message and stamp: others have forgotten theirs counting on every process
+  that says it has delivered so far, and a leader must be able to tell it again;
+- the timestamp of delivery P: stamps and deliveries go on above it.
+Who gives it has gone on since it began: what it has learned meanwhile of deliveries after P is cut off, and what was
+forgotten or settled meanwhile nobody will ask for (parts.delivered), so it need not be there.
+
+It never touches what only one process has vouched for: promises, ballots, the marker of a lost disk, and what it has
+accepted that is not delivered by P. All this stays as it was, so that to its group a process that has installed a
+snapshot is one that was told every delivery up to P one by one (`MulticastProtocol.on_install`). Clocks only rise: by
+the timestamp of delivery P, as they would have by the deliveries.
+
+Installation is one step. All of a snapshot is staged and sealed on disk before anything else changes. Then one batch of
+the journal says it: a life that begins, `Installed`, what the protocol puts, and that it ends; then the application
+takes over what is staged. A crash before the batch, or after it, finds the sealed snapshot and does both (again, which
+changes nothing: no life has begun in between). A crash before the seal leaves the state as it was. From then on this
+journal's floor is P.
+
+Not for everybody: a protocol says what it has to give (`MulticastProtocol.history`), an application keeps the rows
+(`Keeper`). Where either is missing, journals must not drop what a member may still lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from multicast.batch import Batch
+from multicast.protocol import MulticastProtocol
+from multicast.types import ZERO, ProcessId, Timestamp
+from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
+
+CHUNK_BYTES = 256 * 1024
+"""About so much a chunk carries."""
+PACE = 16 * 1024 * 1024
+"""Bytes per second: at most so fast a snapshot is asked for."""
+RETRY_US = 2_000_000
+"""After so long without an answer somebody else is asked."""
+OF_PROTOCOL = b"\xff"
+"""Keys of rows that are the protocol's begin with this, those of the application with a smaller byte."""
+
+
+class Keeper(Protocol):
+    """What a host needs of its application: its rows as of a committed position, and room for those of a peer. Both
+    may be called in another thread than the engine's, and raise OSError or what the application's storage raises."""
+
+    def read(self, peer: ProcessId, request: SnapshotRequest) -> SnapshotChunk | None:
+        """The application's rows for this peer, after `request.after`; from the first on, of the position that is
+        committed by now, if it holds those of `request.position` no longer. The last ones have `next` OF_PROTOCOL. None
+        if there is nothing to give yet."""
+
+    def stage(self, chunk: SnapshotChunk) -> None:
+        """Keep its rows aside; the first chunk of a snapshot (`after` is empty) replaces whatever was kept."""
+
+
+def chunk_of(
+    position: int, timestamp: Timestamp, after: bytes, rows: Iterator[tuple[bytes, bytes]], end: bytes, total: int
+) -> SnapshotChunk:
+    """As many of these rows, which follow `after`, as a chunk carries; after the last one `end` is next."""
+    found: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in rows:
+        found.append((key, value))
+        size += len(key) + len(value)
+        if size >= CHUNK_BYTES:
+            return SnapshotChunk(position, timestamp, after, found, key, total)
+    return SnapshotChunk(position, timestamp, after, found, end, total)
+
+
+class Snapshots:
+    """At one process: gives to peers of its group, and fetches for itself.
+
+    reached(): how many deliveries it has completed, and has. away: peers to which there is no connection.
+    enabled: there is a `Keeper`. missing: the floor of a peer's journal below which this process lacks deliveries that
+    it cannot fetch, for want of one; 0: none.
+    """
+
+    def __init__(
+        self,
+        protocol: MulticastProtocol,
+        away: set[ProcessId],
+        reached: Callable[[], tuple[int, int]],
+        send: Callable[[ProcessId, Gone | SnapshotChunk | SnapshotRequest], None],
+    ):
+        self.enabled = False
+        self.missing = 0
+        self._protocol = protocol
+        self._peers = [p for p in protocol.topology.groups[protocol.group] if p != protocol.self_id]
+        self._away = away
+        self._reached, self._send = reached, send
+        self._peer: ProcessId | None = None
+        self._position = self._bytes = self._rows = self._total = 0
+        self._timestamp = ZERO
+        self._after = b""
+        self._asked = self._staging = False
+        self._at = 0
+
+    def on_message(self, peer: ProcessId, message: object, now: int, batch: Batch) -> None:
+        """One of Gone, SnapshotRequest and SnapshotChunk, from a member of the own group."""
+        if type(message) is Gone:
+            self._on_gone(peer, message.floor, now)
+        elif type(message) is SnapshotRequest:
+            self._on_request(peer, message, batch)
+        elif type(message) is SnapshotChunk:
+            self._on_chunk(peer, message, now, batch)
+
+    # -- giving -------------------------------------------------------------------------------------------------------
+
+    def _on_request(self, peer: ProcessId, request: SnapshotRequest, batch: Batch) -> None:
+        """The application's rows come first, the protocol's as they are when they are asked for."""
+        history = self._protocol.history
+        if not self.enabled or history is None:
+            return
+        if not request.after.startswith(OF_PROTOCOL) or self._reached()[0] < request.position:
+            batch.rows.append((peer, request))
+            return
+        given = history.given(request.position, request.timestamp)
+        rows = sorted((OF_PROTOCOL + key, value) for key, value in given if OF_PROTOCOL + key > request.after)
+        self._send(peer, chunk_of(request.position, request.timestamp, request.after, iter(rows), b"", 0))
+
+    # -- fetching -----------------------------------------------------------------------------------------------------
+
+    def _on_gone(self, peer: ProcessId, floor: int, now: int) -> None:
+        if floor <= self._reached()[1]:
+            return
+        if not self.enabled or self._protocol.history is None:
+            self.missing = floor
+        elif self._peer is None:
+            self._peer, self._after = peer, b""
+            self._position, self._timestamp = 0, ZERO
+            self._ask(now)
+
+    def _ask(self, now: int) -> None:
+        assert self._peer is not None
+        self._asked, self._at = True, now + RETRY_US
+        self._send(self._peer, SnapshotRequest(self._position, self._timestamp, self._after))
+
+    def _on_chunk(self, peer: ProcessId, chunk: SnapshotChunk, now: int, batch: Batch) -> None:
+        """It is the one that was asked for, or the first one of another position."""
+        if peer != self._peer or self._staging:
+            return
+        if chunk.position != self._position or not chunk.after:
+            if chunk.after:
+                return
+            self._bytes = self._rows = self._total = 0
+            self._position, self._timestamp = chunk.position, chunk.timestamp
+        elif chunk.after != self._after:
+            return
+        self._asked, self._staging = False, True
+        batch.staging.append(chunk)
+
+    def staged(self, chunk: SnapshotChunk, now: int) -> None:
+        """The host has staged it."""
+        size = sum(len(key) + len(value) for key, value in chunk.rows)
+        self._bytes, self._rows = self._bytes + size, self._rows + len(chunk.rows)
+        self._total = max(self._total, chunk.total)
+        self._after, self._staging = chunk.next, False
+        self._at = now + size * 1_000_000 // PACE
+        if not chunk.next:
+            self._peer = None
+
+    def tick(self, now: int) -> int | None:
+        """Ask for what is due. Returns when there is something to do again."""
+        if self._peer is None or self._staging:
+            return None
+        if 0 < self._position <= self._reached()[1]:
+            self._peer = None  # the deliveries came another way
+            return None
+        if now >= self._at:
+            if self._asked or self._peer in self._away:
+                self._peer = self._next_peer(self._peer)
+            self._ask(now)
+        return self._at
+
+    def _next_peer(self, peer: ProcessId) -> ProcessId:
+        """Another one that is connected, or the same."""
+        first = self._peers.index(peer) + 1
+        around = [*self._peers[first:], *self._peers[:first]]
+        return next((p for p in around if p not in self._away), peer)
+
+    def status(self) -> dict[str, int] | None:
+        """For people: from whom a snapshot is being fetched, of which position, and how far; None if none is."""
+        if self._peer is None:
+            return None
+        return {
+            "peer": self._peer, "position": self._position, "rows": self._rows, "rows_total": self._total,
+            "bytes": self._bytes,
+        }  # fmt: skip
