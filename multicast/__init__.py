@@ -23,8 +23,10 @@ More processes are more such programs with other numbers and directories. `GLOSS
     registry     protocols by name
     protocols    one file each (a package)
     parts        what protocols share (a package)
-    engine       the host's side of the interface, without IO: batches, lanes, numbering
+    engine       the host's side of the interface, without IO: lanes, numbering
+    batch        what a host has to do after a run of the engine
     catch_up     which member is asked for deliveries that this process misses
+    snapshot     giving and fetching what no journal holds any more
     discipline   how far a process believes its own wall clock
     wire         what travels between processes, and its limits
     session      reliable FIFO sessions over links that break
@@ -36,6 +38,7 @@ More processes are more such programs with other numbers and directories. `GLOSS
     journal      the journal of one process: segments of records on a disk
     reader       reading its records, each with the payloads that it refers to
     checkpoint   what a protocol has saved up to an offset of its journal
+    install      what a snapshot puts into the journal, between two lives
     runtime      the live host, over TCP (a package)
     simulation   the simulated host (a package)
     visual       worlds and runs in the browser (a package)

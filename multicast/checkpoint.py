@@ -97,6 +97,16 @@ class Checkpoints:
         """Make one of all that is synced by now; in another thread than what appends and syncs, if need be. OSError,
         JournalError: the one before still counts."""
         before, offset = self.latest(), self._journal.synced
+        values = self._go_on(before, offset)
+        name = _FILES[before.file == _FILES[0]]
+        return Checkpoint(values, offset, self._write(name, offset, values), name)
+
+    def saved(self) -> dict[bytes, bytes]:
+        """What is put and not deleted in all that is synced by now."""
+        return self._go_on(self.latest(), self._journal.synced)
+
+    def _go_on(self, before: Checkpoint, offset: int) -> dict[bytes, bytes]:
+        """The values of this checkpoint, and what has become of them up to journal offset `offset`."""
         values = before.values
         reader = Reader(self._journal)
         for number, (end, kind, body) in enumerate(self._journal.walk(before.offset, offset)):
@@ -104,8 +114,7 @@ class Checkpoints:
                 self._apply(values, reader.decode(end, kind, body))
             if number % PAUSE_RECORDS == 0:
                 self._pause()
-        name = _FILES[before.file == _FILES[0]]
-        return Checkpoint(values, offset, self._write(name, offset, values), name)
+        return values
 
     def _apply(self, values: dict[bytes, bytes], record: Any) -> None:
         if type(record) is records.Put:

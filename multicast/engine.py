@@ -109,8 +109,6 @@ class Engine:
                     deliveries.append(record)
             elif kind is records.Completed:
                 outcomes[record.position] = record.record
-            elif kind is records.Installed:
-                last = max(last, record.position)
             self.recorder.offset = max(self.recorder.offset, offset)
         self.position = self.completed = self._stable = held
         self._journaled_completed = max(outcomes, default=held)

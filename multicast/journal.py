@@ -462,6 +462,12 @@ class Journal:
         self._remove([segment.number for segment in found[:count]])
         return count
 
+    def skip_to(self, position: int) -> None:
+        """Deliveries up to number `position` count as dropped, be they here or not: a snapshot stands for them."""
+        floor = Floor(self._floor.segment, self._floor.base, max(self.floor, position), self.life() or 0)
+        self.disk.replace(segments.FLOOR, segments.encode(floor))
+        self._floor = floor
+
     def _remove(self, numbers: list[int]) -> None:
         """The files of these segments; the floor is above them."""
         for name in (name for number in numbers for name in (segment_name(number), summary_name(number))):

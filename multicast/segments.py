@@ -38,8 +38,8 @@ def summary_name(number: int) -> str:
 class Floor(msgspec.Struct, array_like=True, frozen=True):
     """Where a journal begins: with segment number `segment`, at journal offset `base`.
 
-    position: the highest final delivery in what was dropped. life: the incarnation of the process that began the
-    journal, 0 if nothing was dropped."""
+    position: the highest final delivery in what was dropped, or that of a snapshot. life: the incarnation of the
+    process that began the journal, 0 if there was neither."""
 
     segment: int = 0
     base: int = 0

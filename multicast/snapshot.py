@@ -7,7 +7,7 @@ the group goes on; a peer that has no view of that position any more begins anew
 another peer, asked because the first is silent. Neither side holds more than a chunk in memory: what has come is
 *staged* beside what the process has, where nobody sees it, and the next chunk is asked for after a pause (`PACE`).
 A whole snapshot is *sealed*. Then this life ends, and before the next one begins it is installed
-(`multicast.installation`): nothing that a process keeps in memory has to be told, for all of it is made anew from what
+(`multicast.install`): nothing that a process keeps in memory has to be told, for all of it is made anew from what
 is on its disk, as in every life.
 
 What a snapshot at P holds is what is a function of the group's log up to P, and nothing else:

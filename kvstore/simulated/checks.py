@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kvstore.api.model import Range, Transaction
-from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
 from kvstore.core.messages import Answered
 from kvstore.simulated.clients import History, Operated, reads_of
-from kvstore.simulated.cluster import Executed, SimulatedCluster
+from kvstore.simulated.cluster import Executed, Logged, SimulatedCluster
 from kvstore.simulated.serial import serial_execution
-from multicast.types import ZERO, GroupId, MessageId, Timestamp
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
 Logs = dict[GroupId, list[Executed]]
 
@@ -42,26 +42,45 @@ def check(cluster: SimulatedCluster, history: History) -> list[str]:
 
 def agreement(cluster: SimulatedCluster) -> tuple[Logs, list[str]]:
     """Equal position, equal outcomes and state, in every replica of a shard. Returns the transactions of each shard, as
-    the longest log has them."""
+    all its logs together have them, those on lost disks among them."""
     violations: list[str] = []
     logs: Logs = {}
     for shard, members in cluster.topology.groups.items():
         found = {pid: cluster.log(pid) for pid in members}
-        longest = max(found.values(), key=len)
-        logs[shard] = [executed for logged in longest for executed in logged.transactions]
+        whole: dict[int, Logged] = {}
+        for log in (*found.values(), *(lost for pid in members for lost in cluster.lost_logs(pid))):
+            for logged in log:
+                if logged.position not in whole or not whole[logged.position].record:
+                    whole[logged.position] = logged
+        if any(position not in whole for position in range(1, len(whole) + 1)):
+            violations.append(f"shard {shard}: a delivery stands in nobody's journal")
+        logs[shard] = [executed for _, logged in sorted(whole.items()) for executed in logged.transactions]
         for pid, log in found.items():
-            for i, logged in enumerate(log):
-                other = longest[i]
-                if logged.position != i + 1:
-                    violations.append(f"replica {pid}: delivery {logged.position} stands at place {i + 1}")
-                    break
-                if (logged.id, logged.timestamp) != (other.id, other.timestamp):
-                    violations.append(f"shard {shard}: replica {pid} delivered another message at position {i + 1}")
-                    break
-                if logged.record and other.record and logged.record != other.record:
-                    violations.append(f"shard {shard}: replica {pid} has another outcome at position {i + 1}")
-                    break
+            violations += _disagreements(shard, pid, log, cluster.installed(pid), whole)
     return logs, violations
+
+
+def _disagreements(
+    shard: GroupId, pid: ProcessId, log: list[Logged], installed: dict[int, bytes], whole: dict[int, Logged]
+) -> Iterator[str]:
+    """Of one replica's log with that of its shard. installed: position -> state digest of its snapshots."""
+    for position, digest in installed.items():
+        record = whole[position].record if position in whole else b""
+        if record and decode_outcomes(record).state_digest not in (None, digest):
+            yield f"replica {pid}: the snapshot of position {position} is another state"
+    place = 0
+    for logged in log:
+        if logged.position != place + 1 and not (logged.position > place and logged.position - 1 in installed):
+            yield f"replica {pid}: delivery {logged.position} follows delivery {place}"
+            return
+        place = logged.position
+        other = whole[place]
+        if (logged.id, logged.timestamp) != (other.id, other.timestamp):
+            yield f"shard {shard}: replica {pid} delivered another message at position {place}"
+            return
+        if logged.record and other.record and logged.record != other.record:
+            yield f"shard {shard}: replica {pid} has another outcome at position {place}"
+            return
 
 
 def _insert_reads(logs: Logs, history: History) -> None:

@@ -18,12 +18,14 @@ from kvstore.core.replica import Replica
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import MemoryBackend
-from kvstore.storage.store import Store
+from kvstore.storage.snapshot import Snapshots
+from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
 from multicast.checkpoint import Checkpoints
+from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol
-from multicast.records import Completed, Delivered
+from multicast.records import Completed, Delivered, Installed
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
 from multicast.simulation.network import Conditions, Script
@@ -31,6 +33,7 @@ from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
 from multicast.types import FINAL, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.wire import SnapshotChunk
 
 DEDUP_WINDOW_US = 20_000_000
 COMMIT_CHANCE = 0.02
@@ -39,6 +42,8 @@ BUNDLES_AT_ONCE = (2, 2, 2, 1, UNDER_WAY)
 SILENCES_US = (300_000, 1_000_000, SILENT_US)
 """After so long a shard is taken for dead."""
 """Of one lane: the fewer, the larger they are."""
+DROP_CHANCES = (0.0, 0.0, 0.1, 0.5, 1.0)
+"""After a commit what it covers is gone from the journal, for whoever asks, with one of these chances."""
 CHECKPOINT_CHANCE = 0.02
 """A batch is followed by a checkpoint of the protocol's state with this chance."""
 
@@ -71,7 +76,7 @@ class SimulatedCluster:
 
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
     None: as the live store decides it (`signals_for`).
-    replica, store: classes, for planted bugs. name: see `World`.
+    replica, store, keeper: classes, for planted bugs. installations: of snapshots, so far. name: see `World`.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class SimulatedCluster:
         script: Script | None = None,
         replica: type[Replica] = Replica,
         store: type[Store] = Store,
+        keeper: type[Snapshots] = Snapshots,
         name: str = "",
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
@@ -97,7 +103,7 @@ class SimulatedCluster:
         if values["clock"] == "hybrid":
             values.setdefault("dedup_window_us", DEDUP_WINDOW_US)
         self.options = protocol_options(self.protocol, {name: str(value) for name, value in values.items()})
-        self._replica_class, self._store_class = replica, store
+        self._replica_class, self._store_class, self._keeper_class = replica, store, keeper
         self.backends = {pid: MemoryBackend() for pid in self.topology.processes}
         self.stores: dict[ProcessId, Store] = {}
         self.replicas: dict[ProcessId, Replica] = {}
@@ -107,6 +113,9 @@ class SimulatedCluster:
         self._bundles_at_once = random.Random(f"{seed}/bundles").choice(BUNDLES_AT_ONCE)
         self._silent_us = random.Random(f"{seed}/silence").choice(SILENCES_US)
         self._checkpoint_rng = random.Random(f"{seed}/checkpoints")
+        self._drop_rng = random.Random(f"{seed}/drops")
+        self._drop_chance = self._drop_rng.choice(DROP_CHANCES)
+        self.installations = 0
         self.world = World(
             self.topology,
             self._make_process,
@@ -116,6 +125,7 @@ class SimulatedCluster:
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
             on_lost_disk=self._on_lost_disk,
+            installer=self,
             name=name,
         )
         self.world.recovery = RecoveryCheck(self._spare, seed)
@@ -154,6 +164,22 @@ class SimulatedCluster:
     def _on_lost_disk(self, node: Node) -> None:
         self.backends[node.pid] = MemoryBackend()
 
+    def before_life(self, node: Node) -> None:
+        """See `multicast.simulation.catching_up.Installer`."""
+        keeper = self._keeper_class(self.backends[node.pid])
+        protocol = self.protocol(node.pid, self.topology, self.options, random.Random(0))
+        owner = owner_of(self.world.cluster, node.pid)
+        if keeper.install(node.journal, protocol, owner, (node.life, "fsync"), node.clock()) is not None:
+            self.installations += 1
+            node.life += 1
+        node.keeper = keeper if protocol.history is not None else None
+
+    def seal(self, node: Node, chunk: SnapshotChunk) -> None:
+        """See `multicast.simulation.catching_up.Installer`."""
+        assert isinstance(node.keeper, Snapshots)
+        if not node.keeper.seal(node.pid, chunk.position, chunk.timestamp):
+            self.world.report("snapshot", f"process {node.pid} was given one that is not what its digest says")
+
     def _on_batch(self, node: Node, batch: Batch) -> None:
         if self._rng.random() < COMMIT_CHANCE and self.stores[node.pid].freeze(node.engine.completed):
             self._frozen_at[node.pid] = batch.number
@@ -168,12 +194,28 @@ class SimulatedCluster:
             self.stores[node.pid].commit()
             self.stores[node.pid].thawed()
             self.commits += 1
+            if node.keeper is not None and self._drop_rng.random() < self._drop_chance:
+                node.floor = self.stores[node.pid].position
 
     def log(self, pid: ProcessId) -> list[Logged]:
-        """What a replica's journal says, in order."""
+        """What a replica's journal says, in order; what a snapshot stood for is not in it."""
+        return self._read_log(self.world.node(pid).journal)
+
+    def lost_logs(self, pid: ProcessId) -> list[list[Logged]]:
+        """What those of its disks that were lost had said."""
+        node = self.world.node(pid)
+        return [self._read_log(node.open_journal(disk)) for disk in node.lost_disks]
+
+    def installed(self, pid: ProcessId) -> dict[int, bytes]:
+        """The positions of the snapshots that a replica has installed, by its journal, with the state's digests."""
+        journal = self.world.node(pid).journal
+        found = (record for _, record in journal.tail(journal.begin) if type(record) is Installed)
+        return {record.position: record.digest for record in found}
+
+    def _read_log(self, journal: Journal) -> list[Logged]:
         delivered: list[Delivered] = []
         records: dict[int, bytes] = {}
-        for _, record in self.world.node(pid).journal.tail(0):
+        for _, record in journal.tail(journal.begin):
             if type(record) is Delivered and record.stage == FINAL:
                 delivered.append(record)
             elif type(record) is Completed:

@@ -74,6 +74,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     answered: int
     repetitions: int
     commits: int
+    installations: int
     faults: dict[str, int]
     violations: list[str]
     options: dict[str, Any] = {}
@@ -108,7 +109,8 @@ class Summary(msgspec.Struct, kw_only=True):
             f"{self.settings.protocol}, signals {self.settings.signals or 'as needed'}: {len(runs)} seeds, "
             f"{sum(o.simulated_us for o in runs) / 1e6:.1f} simulated seconds, "
             f"{sum(o.operations for o in runs)} operations ({sum(o.answered for o in runs)} answered, "
-            f"{sum(o.repetitions for o in runs)} repetitions), {sum(o.commits for o in runs)} store commits",
+            f"{sum(o.repetitions for o in runs)} repetitions), {sum(o.commits for o in runs)} store commits, "
+            f"{sum(o.installations for o in runs)} snapshots installed",
             "  faults: " + (", ".join(f"{kind} {count}" for kind, count in self.faults().items()) or "none"),
             f"  violations: in {self.failed} of {len(runs)} seeds",
         ]
@@ -194,6 +196,7 @@ def run_seed(
         answered=sum(op.result is not None for op in operations.values()),
         repetitions=workload.repetitions,
         commits=cluster.commits,
+        installations=cluster.installations,
         faults=counts,
         violations=violations,
         options=drawing.changed_options(cluster.options),

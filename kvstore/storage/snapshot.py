@@ -28,7 +28,7 @@ from kvstore.storage.backend import (
     ViewGone,
 )
 from kvstore.storage.store import DIGEST, FORGOTTEN, FORMAT_VERSION, OWNER, POSITION, TIMESTAMP, row_digest
-from multicast.installation import install
+from multicast.install import install
 from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
 from multicast.records import Installed

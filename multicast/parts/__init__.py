@@ -13,6 +13,7 @@ Any protocol for real use
 Stamps and the order that follows from them
     clock           the logical or hybrid clock that stamps messages             (skeens, sequencer)
     pending         the delivery queue of Skeen's protocol                       (skeens)
+    history         what a snapshot holds of a protocol's state                  (white_box, primcast)
     window          which stamps of a message are too late to have effect        (white_box, primcast)
     accepts         who has accepted a message, ballot by ballot                 (white_box)
     stamps          a message's stamps, and when its final one is known          (primcast)

@@ -12,6 +12,7 @@ The world
     world         engines, sessions and journals on what follows: what happens, in the order of time
     scene         the processes, and what they share
     network       FIFO links with sessions
+    catching_up   what a process reads and keeps for whoever is behind
     disk          a disk that tells what was synced from what was written
     observe       what can be seen of a process from outside
 

@@ -16,6 +16,7 @@ from multicast.protocol import Application, MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
 from multicast.session import Receiver, Sender
 from multicast.simulation.disk import SimulatedDisk
+from multicast.snapshot import Keeper
 from multicast.types import ProcessId, Topology
 
 EPOCH_US = 1_700_000_000_000_000
@@ -106,21 +107,25 @@ class Node:
     life: 1 for the first, also the incarnation. lost: its first disk is gone. offset_us: its wall clock against the
     world's; begun_us: what that was when this life began. touched: frames taken since the last batch, sender -> (link,
     incarnation and epoch that number them, the last one's number). wake_at: the instant, of its own time, at which it
-    wants to run. busy_until: when its processor is done with what it has begun; inputs: taken since the last batch
-    (`Cpu`).
+    wants to run. floor: up to this delivery its journal is read to nobody, as if it was dropped. keeper: what gives and
+    takes snapshots, if anything does. lost_disks: in order. busy_until: when its processor is done with what it has
+    begun; inputs: taken since the last batch (`Cpu`).
     """
 
     __slots__ = (
-        "application", "backlog", "begun_us", "busy_until", "disk", "due", "engine", "failed_sync", "flushed",
-        "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "life", "links", "lost", "offset_us",
-        "paused", "pid", "protocol", "queue", "ran", "replaying", "timer_at", "tokens", "touched", "up", "wake_at",
-        "world", "writing",
+        "application", "backlog", "begun_us", "busy_until", "disk", "due", "engine", "failed_sync", "floor", "flushed",
+        "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "keeper", "life", "links", "lost",
+        "lost_disks", "offset_us", "paused", "pid", "protocol", "queue", "ran", "replaying", "timer_at", "tokens",
+        "touched", "up", "wake_at", "world", "writing",
     )  # fmt: skip
 
     def __init__(self, world: Scene, pid: ProcessId):
         self.world = world
         self.pid = pid
         self.disk = SimulatedDisk()
+        self.lost_disks: list[SimulatedDisk] = []
+        self.keeper: Keeper | None = None
+        self.floor = 0
         self.life = 0
         self.up = self.paused = self.due = self.writing = self.replaying = self.lost = False
         self.offset_us = self.begun_us = 0

@@ -54,6 +54,7 @@ from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
 from multicast.protocol import Application, MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
+from multicast.simulation import catching_up
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Network, Script
 from multicast.simulation.observe import Observer, watch
@@ -92,6 +93,7 @@ class World(Scene):
         on_batch: Callable[[Node, Batch], None] | None = None,
         on_flushed: Callable[[Node, int], None] | None = None,
         on_lost_disk: Callable[[Node], None] | None = None,
+        installer: catching_up.Installer | None = None,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         name: str = "",
     ):
@@ -106,6 +108,7 @@ class World(Scene):
         self.on_batch = on_batch
         self.on_flushed = on_flushed
         self.on_lost_disk = on_lost_disk
+        self.installer = installer
         self._make_process = make_process
         self._rng = random.Random(f"{seed}/world")
         self._token = 0
@@ -133,10 +136,13 @@ class World(Scene):
         node.up = node.replaying = True
         node.begun_us = node.offset_us
         node.journal = node.open_journal(node.disk)
+        if self.installer is not None:
+            self.installer.before_life(node)
         rng = random.Random(f"{self.seed}/process {node.pid}/{node.life}")
         node.protocol, node.application = self._make_process(node.pid, rng, node.disk)
         watch(node, self.observers, self._count_event)
         node.engine = Engine(node.protocol, node.application, node.life, copy_to_self=True)
+        node.engine.snapshots.enabled = node.keeper is not None
         for observer in self.observers:
             observer.on_life(node)
         written = Checkpoints(node.journal).latest().recovery(node.journal, node.application.position)
@@ -176,9 +182,10 @@ class World(Scene):
             return
         self.crash(pid)
         self._trace(f"lost disk {pid}")
+        node.lost_disks.append(node.disk)
         node.disk = SimulatedDisk()
         node.lost = True
-        node.flushed_position = 0
+        node.flushed_position = node.floor = 0
         if self.on_lost_disk is not None:
             self.on_lost_disk(node)
 
@@ -311,14 +318,20 @@ class World(Scene):
             node.flushed = batch.number
             for taken in touched.values():
                 self.network.flushed(*taken)
-        for peer, position in batch.reads:
-            deliveries, more = node.journal.read_deliveries(position, self.conditions.catch_up_bytes)
-            node.engine.feed(peer, deliveries, more)
+        if (whole := catching_up.carry_out(node, batch, self.conditions.catch_up_bytes)) is not None:
+            self.schedule(self.now, self._install, node, node.life, whole)
         for peer, reason in batch.faulty:
             self.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")
         wake_at = node.wake_at = batch.wake_at
         if wake_at is not None and wake_at - node.begun_us < node.timer_at:
             self._set_timer(node)
+
+    def _install(self, node: Node, life: int, chunk: wire.SnapshotChunk) -> None:
+        """A snapshot, in a new life."""
+        if node.life == life and node.up and node.engine.position < chunk.position and self.installer:
+            self.installer.seal(node, chunk)
+            self.crash(node.pid, power=False)
+            self.restart(node.pid)
 
     def _send(self, node: Node, sends: list[tuple[tuple[ProcessId, ...], bytes]]) -> None:
         links, send, cpu = node.links, self.network.send, self.conditions.cpu

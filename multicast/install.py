@@ -10,9 +10,6 @@ from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
 from multicast.recorder import Recorder
 
-_ANY = 1 << 62
-"""No delivery is asked for."""
-
 
 def install(
     journal: Journal,
@@ -27,7 +24,7 @@ def install(
     its own. OSError, JournalError: as if it had not been tried, or it may be tried again.
     """
     assert protocol.history is not None
-    changes = protocol.history.taken(_saved(journal), dict(given), installed.position, installed.timestamp)
+    changes = protocol.history.taken(Checkpoints(journal).saved(), dict(given), installed.position, installed.timestamp)
     recorder = Recorder()
     recorder.offset = journal.end
     groups, name = dict(protocol.topology.groups), protocol.specification.name
@@ -40,14 +37,4 @@ def install(
     recorder.record(records.Stopped(installed.position, installed.position, at))
     journal.append(recorder.take(1))
     journal.sync(durability == "fsync")
-
-
-def _saved(journal: Journal) -> dict[bytes, bytes]:
-    """What this process has put and not deleted."""
-    values: dict[bytes, bytes] = {}
-    for _, record in Checkpoints(journal).latest().recovery(journal, _ANY):
-        if type(record) is records.Put:
-            values[record.key] = record.value
-        elif type(record) is records.Delete:
-            values.pop(record.key, None)
-    return values
+    journal.skip_to(installed.position)
