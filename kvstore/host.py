@@ -29,17 +29,21 @@ from kvstore.core.signals import signals_for
 from kvstore.storage.backend import Backend, NoSpace
 from kvstore.storage.failing import FailingBackend
 from kvstore.storage.lmdb_backend import LmdbBackend
-from kvstore.storage.store import Store
+from kvstore.storage.snapshot import Snapshots
+from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
 from multicast.journal import Journal
-from multicast.protocol import Overloaded
+from multicast.protocol import MulticastProtocol, Overloaded
 from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
 from multicast.runtime.failpoints import SENT, FailingDisk, Failpoints
 from multicast.runtime.host import Host, HostStopped
 from multicast.types import MessageId, ProcessId, new_message_id
+from multicast.wire import SnapshotChunk
 
+SWEEP_SECONDS = 15.0
+"""A snapshot that a peer has not asked for since so long is given up."""
 ROOM_SECONDS = 0.1
 """So often a replica looks how much room is left on its disk."""
 NO_SPACE_SECONDS = 1.0
@@ -75,12 +79,29 @@ class LiveReplica:
         self.config = config
         self.me = config.replica(replica_id)
         self._random = random.Random(random.SystemRandom().getrandbits(256))
-        home = self._home = claim(directory, config, replica_id)
-        topology = config.topology()
-        protocol_class = registry.load(config.protocol)
-        options = config.options()
-        self._protocol = protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
+        self._directory = directory
+        self._home = claim(directory, config, replica_id)
         self._failpoints = failpoints
+        self._addresses = {r.id: (r.address, r.peer_port) for r in config.replicas}
+        self._addresses[replica_id] = (self.me.host, self.me.peer_port)
+        self._failure = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._closed = True
+        self._open()
+
+    def _open(self) -> None:
+        """What a life begins with: what is on disk, and nothing else."""
+        config, home, failpoints, replica_id = self.config, self._home, self._failpoints, self.me.id
+        topology, options = config.topology(), config.options()
+        protocol_class = registry.load(config.protocol)
+
+        def new_protocol() -> MulticastProtocol:
+            return protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
+
+        self._protocol = new_protocol()
         with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
             files = FileDisk(home / "journal")
             opened.callback(files.close)
@@ -92,12 +113,19 @@ class LiveReplica:
             opened.callback(backend.close)
             if failpoints:
                 backend = FailingBackend(backend, failpoints)
+            self._snapshots = Snapshots(backend)
+            owner = owner_of(config.cluster, replica_id)
+            self._snapshots.install(
+                self._journal, new_protocol(), owner, (wall_us(), config.durability), wall_us()
+            )
             self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
             known = identity(home)
             self._lost_disk = known.lost_disk
             if known.started and not known.lost_disk and not self._journal.end and not self._store.position:
-                raise ConfigError(f"{home / 'journal'} is empty: {lost_disk_remedy(directory, config, replica_id)}")
+                remedy = lost_disk_remedy(self._directory, config, replica_id)
+                raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             opened.pop_all()
+            self._closed = False
         self._replica = Replica(
             replica_id,
             topology,
@@ -113,23 +141,23 @@ class LiveReplica:
             full=lambda: bool(self.full()),
             rng=random.Random(self._random.getrandbits(64)),
         )
-        self._addresses = {r.id: (r.address, r.peer_port) for r in config.replicas}
-        self._addresses[replica_id] = (self.me.host, self.me.peer_port)
         self._host: Host | None = None
-        self._failure = ""
         self._written = self._flushed = self._frozen_at = 0
-        self._frozen = self._held = False
+        self._frozen = self._held = self._suspended = False
         self._committed = self._replica.position
         self._commit: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._looking: asyncio.TimerHandle | None = None
         self._room = self._disk.free_bytes()
-        self._suspended = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover and join the others. OSError or PortBusy if the peer port cannot be had."""
+        mark_started(self._home)
+        self.failed = asyncio.get_running_loop().create_future()
+        await self._begin()
+
+    async def _begin(self) -> None:
+        """A life."""
         self._host = Host(
             protocol=self._protocol,
             application=self._replica,
@@ -140,14 +168,15 @@ class LiveReplica:
             on_batch=self._on_batch,
             on_flushed=self._on_flushed,
             lost=self._lost_disk,
+            keeper=self._snapshots if self._protocol.history is not None else None,
+            on_snapshot=self._on_snapshot,
             wall=self._failpoints.wall if self._failpoints else wall_us,
         )
-        mark_started(self._home)
-        self.failed = asyncio.get_running_loop().create_future()
         await self._host.start()
         self._host.failed.add_done_callback(self._on_ended)
         self._wait_for_next_commit()
         self._look_for_room()
+        self._sweep()
         _log.info(
             "recovered",
             position=self._host.engine.position,
@@ -157,13 +186,49 @@ class LiveReplica:
 
     async def stop(self) -> None:
         """Flush, write the record of a good end, and bring LMDB up to date. Does what it can after a failure."""
-        for timer in filter(None, (self._timer, self._looking)):
-            timer.cancel()
+        if self._renewal is not None:
+            await asyncio.wait([self._renewal])
+        self._cancel_timers()
         if self._host is not None:
             await self._host.stop()
             if not self._failure:
                 await self._last_commit()
+        if not self._closed:
+            self._store.close()
+
+    def _cancel_timers(self) -> None:
+        for timer in filter(None, (self._timer, self._looking, self._sweeping)):
+            timer.cancel()
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def _on_snapshot(self, chunk: SnapshotChunk) -> None:
+        """All of one is staged."""
+        self._renewal = asyncio.get_running_loop().create_task(self._renew(chunk))
+        self._renewal.add_done_callback(self._on_ended)
+
+    async def _renew(self, chunk: SnapshotChunk) -> None:
+        """End this life, and begin the next one with the snapshot, unless the replica has come further without it."""
+        host, self._host = self._host, None
+        assert host is not None
+        self._cancel_timers()
+        await host.stop()
+        if self._commit is not None:
+            await asyncio.wait([self._commit])
+        source = host.engine.snapshots.source
+        if source is not None and host.engine.position < chunk.position:
+            whole = await asyncio.to_thread(self._snapshots.seal, source, chunk.position, chunk.timestamp)
+            what = "a snapshot is complete" if whole else "a snapshot is not what its digest says: dropped"
+            _log.info(what, source=source, position=chunk.position, had=host.engine.position)
+        self._closed = True
         self._store.close()
+        await asyncio.to_thread(self._open)
+        await self._begin()
+
+    def _sweep(self) -> None:
+        """Nobody reads a snapshot for ever."""
+        self._snapshots.sweep()
+        self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     def _on_ended(self, work: asyncio.Future[None]) -> None:
         """What never ends well if it ends with an error: the host, a commit."""
@@ -205,6 +270,9 @@ class LiveReplica:
             return "this replica has failed"
         if self._suspended:
             return f"this replica stands still: its disk is full, {self._room} bytes are left"
+        if (fetched := self._host.engine.snapshots.status()) is not None:
+            rows = f"{fetched['rows']} of {fetched['rows_total']} rows"
+            return f"this replica fetches a snapshot from replica {fetched['peer']}: {rows}"
         if not self._protocol.is_member():
             return "this replica has lost its disk and is being readmitted: it fetches what it has missed"
         if self._protocol.role() == "recovering":

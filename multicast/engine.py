@@ -188,9 +188,9 @@ class Engine:
         """What a read of `Batch.reads` has not found, or one of `Batch.rows` has."""
         self._send((peer,), wire.HOST, message, False)
 
-    def staged(self, chunk: wire.SnapshotChunk) -> None:
-        """One of `Batch.staging` is."""
-        self._inputs.append((_STAGED, chunk, None, None))
+    def staged(self, chunk: wire.SnapshotChunk, kept: bool) -> None:
+        """One of `Batch.staging` is, or could not be kept."""
+        self._inputs.append((_STAGED, chunk, kept, None))
 
     def flushed(self, number: int) -> None:
         """Batch `number` and all before it are on disk: what waited for that leaves with the next batch, or with
@@ -287,7 +287,7 @@ class Engine:
             if c and not self._catch_up.alone_with(a):
                 self._ask_for_deliveries(self._catch_up.ask_instead_of(a, now))
         elif kind == _STAGED:
-            self.snapshots.staged(a, now)
+            self.snapshots.staged(a, b, now)
         else:
             if self.discipline is not None:
                 self.discipline.on_peer_reset(a)

@@ -64,8 +64,9 @@ class Keeper(Protocol):
         committed by now, if it holds those of `request.position` no longer. The last ones have `next` OF_PROTOCOL. None
         if there is nothing to give yet."""
 
-    def stage(self, chunk: SnapshotChunk) -> None:
-        """Keep its rows aside; the first chunk of a snapshot (`after` is empty) replaces whatever was kept."""
+    def stage(self, chunk: SnapshotChunk) -> bool:
+        """Keep its rows aside; the first chunk of a snapshot (`after` is empty) replaces whatever was kept. False if it
+        cannot be kept, for want of room or because no correct peer sends it."""
 
 
 def chunk_of(
@@ -87,7 +88,7 @@ class Snapshots:
 
     reached(): how many deliveries it has completed, and has. away: peers to which there is no connection.
     enabled: there is a `Keeper`. missing: the floor of a peer's journal below which this process lacks deliveries that
-    it cannot fetch, for want of one; 0: none.
+    it cannot fetch, for want of one; 0: none. source: who gave the whole snapshot that was staged last.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Snapshots:
         self._peers = [p for p in protocol.topology.groups[protocol.group] if p != protocol.self_id]
         self._away = away
         self._reached, self._send = reached, send
+        self.source: ProcessId | None = None
         self._peer: ProcessId | None = None
         self._position = self._bytes = self._rows = self._total = 0
         self._timestamp = ZERO
@@ -164,15 +166,19 @@ class Snapshots:
         self._asked, self._staging = False, True
         batch.staging.append(chunk)
 
-    def staged(self, chunk: SnapshotChunk, now: int) -> None:
-        """The host has staged it."""
+    def staged(self, chunk: SnapshotChunk, kept: bool, now: int) -> None:
+        """The host has staged it, or could not keep it: then it is asked for again, of somebody else."""
+        self._staging = False
+        if not kept:
+            self._asked, self._at = True, now + RETRY_US
+            return
         size = sum(len(key) + len(value) for key, value in chunk.rows)
         self._bytes, self._rows = self._bytes + size, self._rows + len(chunk.rows)
         self._total = max(self._total, chunk.total)
-        self._after, self._staging = chunk.next, False
+        self._after = chunk.next
         self._at = now + size * 1_000_000 // PACE
         if not chunk.next:
-            self._peer = None
+            self.source, self._peer = self._peer, None
 
     def tick(self, now: int) -> int | None:
         """Ask for what is due. Returns when there is something to do again."""

@@ -176,8 +176,9 @@ class SimulatedCluster:
 
     def seal(self, node: Node, chunk: SnapshotChunk) -> None:
         """See `multicast.simulation.catching_up.Installer`."""
-        assert isinstance(node.keeper, Snapshots)
-        if not node.keeper.seal(node.pid, chunk.position, chunk.timestamp):
+        source = node.engine.snapshots.source
+        assert isinstance(node.keeper, Snapshots) and source is not None
+        if not node.keeper.seal(source, chunk.position, chunk.timestamp):
             self.world.report("snapshot", f"process {node.pid} was given one that is not what its digest says")
 
     def _on_batch(self, node: Node, batch: Batch) -> None:

@@ -23,7 +23,7 @@ from kvstore.storage.backend import (
     PROTOCOL,
     SEALED,
     Backend,
-    StorageError,
+    NoSpace,
     View,
     ViewGone,
 )
@@ -64,7 +64,6 @@ class Snapshots:
         self._views: dict[ProcessId, View] = {}
         self._unread: set[ProcessId] = set()
         self._digest = 0
-        self._rows = 0
 
     # -- giving -------------------------------------------------------------------------------------------------------
 
@@ -104,19 +103,23 @@ class Snapshots:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def stage(self, chunk: SnapshotChunk) -> None:
+    def stage(self, chunk: SnapshotChunk) -> bool:
         """See `Keeper`."""
         tables: dict[str, dict[bytes, bytes]] = {}
-        if not chunk.after:
-            self._digest = 0
+        digest = self._digest if chunk.after else 0
         for key, value in chunk.rows:
             table = _TABLE_OF.get(key[:1])
             if table is None or (table == META and key[1:] not in _GIVEN_META):
-                raise StorageError(f"a snapshot with a row under {key[:40].hex()}")
+                return False
             tables.setdefault(table, {})[key[1:]] = value
             if table == DATA:
-                self._digest = (self._digest + row_digest(key[1:], value)) & _DIGEST_MASK
-        self._backend.stage(tables, anew=not chunk.after)
+                digest = (digest + row_digest(key[1:], value)) & _DIGEST_MASK
+        try:
+            self._backend.stage(tables, anew=not chunk.after)
+        except NoSpace:
+            return False
+        self._digest = digest
+        return True
 
     def seal(self, peer: ProcessId, position: int, timestamp: Timestamp) -> bool:
         """All of a snapshot of this position is staged. Whether it is what it should be; then it will be installed."""

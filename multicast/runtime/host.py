@@ -14,35 +14,27 @@ ends the process. A failure of a peer costs that peer its link.
 from __future__ import annotations
 
 import asyncio
-import errno
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
 from multicast.batch import Batch
-from multicast.checkpoint import Checkpoint, Checkpoints
 from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol, Overloaded
-from multicast.records import Delivered
+from multicast.runtime.aside import Aside
 from multicast.runtime.clock import Clock, wall_us
 from multicast.runtime.fence import Fence
 from multicast.runtime.links import Links
 from multicast.runtime.writer import Writer
+from multicast.snapshot import Keeper
 from multicast.types import AppMessage, ProcessId
-
-_T = TypeVar("_T")
+from multicast.wire import SnapshotChunk
 
 REQUESTS_MAX = 20_000
 """Requests that wait for an answer."""
-CHECKPOINT_PAUSE_SECONDS = 0.0005
-"""A checkpoint is made in another thread, which lets the loop go on every few hundred records."""
-CHECKPOINT_AGAIN_BYTES = 1024 * 1024
-"""So much later in the journal one is tried again for which there was no room."""
 SOON_US = 20_000
 """What has time is processed after so long if nothing else happens before."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
@@ -62,7 +54,9 @@ class Host:
     incarnation: differs in every life; by default the time. durability: "fsync", or "os": survives the death of the
     process, not of the machine.
     on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
-    lost: the disk that this process had before is gone (`Saved.lost`). wall(): the wall clock, microseconds since 1970.
+    lost: the disk that this process had before is gone (`Saved.lost`). keeper: gives and takes snapshots, if anything
+    does; on_snapshot(its last chunk): all of one is staged, and is further than this process: seal it and begin a new
+    life. wall(): the wall clock, microseconds since 1970.
     """
 
     def __init__(
@@ -78,6 +72,8 @@ class Host:
         on_batch: Callable[[Batch], None] | None = None,
         on_flushed: Callable[[int], None] | None = None,
         lost: bool = False,
+        keeper: Keeper | None = None,
+        on_snapshot: Callable[[SnapshotChunk], None] | None = None,
         wall: Callable[[], int] = wall_us,
     ):
         if durability not in ("fsync", "os"):
@@ -96,6 +92,10 @@ class Host:
         self._on_batch = on_batch
         self._on_flushed = on_flushed
         self._lost = lost
+        self.engine.snapshots.enabled = keeper is not None
+        self._aside = Aside(
+            self.engine, journal, keeper, on_snapshot, self._schedule, lambda: self._state == "running", self._fail
+        )
         self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail)
         self._links = Links(
             self_id=protocol.self_id,
@@ -119,8 +119,6 @@ class Host:
         self._unflushed: deque[int] = deque()
         self._flushing = self._held = self._suspended = False
         self._batches = 0
-        self._aside: dict[object, asyncio.Future[Any]] = {}
-        self._checkpoint_at = 0
         self._stopping: asyncio.Task[None] | None = None
         self._progress: asyncio.Future[None] | None = None
 
@@ -139,9 +137,7 @@ class Host:
             await self._links.listener.bind()
             self._writer.start()
             self._state = "running"
-            checkpoint = Checkpoints(self.journal).latest()
-            self._checkpoint_at = checkpoint.next_offset
-            written = checkpoint.recovery(self.journal, self.engine.application.position)
+            written = self._aside.latest_checkpoint().recovery(self.journal, self.engine.application.position)
             self.engine.recorder.reach = self.journal.segment_bytes_max
             self._carry_out(self.engine.recover(written, self.now(), self._lost, self.now))
             await self._links.start()
@@ -180,7 +176,7 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
         await self._writer.close()
-        await asyncio.gather(*self._aside.values(), return_exceptions=True)
+        await self._aside.finish()
         await self._links.stop()
         self._drop_requests()
         self.journal.close()
@@ -339,8 +335,7 @@ class Host:
             if answer is not None:
                 answer(result)
         links.flush()
-        for peer, position in batch.reads:
-            self._read(peer, position)
+        self._aside.carry_out(batch)
         for peer, reason in batch.faulty:
             links.close_faulty(peer, reason)
         self._wake_at = batch.wake_at
@@ -372,8 +367,7 @@ class Host:
             self._links.flush()
             self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
             self._pause()
-            if self.journal.synced >= self._checkpoint_at:
-                self._make_checkpoint()
+            self._aside.checkpoint_if_due()
             if self._on_flushed is not None:
                 self._on_flushed(number)
         except Exception as error:
@@ -418,52 +412,6 @@ class Host:
             else:
                 self._set_timer()
 
-    # -- the journal, off the loop ------------------------------------------------------------------------------------
-
-    def _read(self, peer: ProcessId, position: int) -> None:
-        """Deliveries for a peer that is behind; it asks again."""
-
-        def feed(found: tuple[list[tuple[Delivered, bytes | None]], bool]) -> None:
-            self.engine.feed(peer, *found)
-            self._schedule()
-
-        self._work_aside(peer, partial(self.journal.read_deliveries, position), feed)
-
-    def _make_checkpoint(self) -> None:
-        """The journal has grown enough since the last one."""
-
-        checkpoints = Checkpoints(self.journal, partial(time.sleep, CHECKPOINT_PAUSE_SECONDS))
-
-        def advance() -> Checkpoint | None:
-            try:
-                return checkpoints.advance()
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                return None  # the one before still counts
-
-        def made(checkpoint: Checkpoint | None) -> None:
-            self._checkpoint_at = checkpoint.next_offset if checkpoint else self.journal.end + CHECKPOINT_AGAIN_BYTES
-
-        self._work_aside("checkpoint", advance, made)
-
-    def _work_aside(self, key: object, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
-        """Do this in another thread and then that on the loop, unless something under the same key is under way."""
-        if key in self._aside or self._state != "running":
-            return
-        working = self._aside[key] = self._loop.run_in_executor(None, work)
-
-        def done(future: asyncio.Future[_T]) -> None:
-            del self._aside[key]
-            if self._state != "running" or future.cancelled():
-                return
-            try:
-                then(future.result())
-            except Exception as error:  # the journal cannot be read or written: what it promised may be gone
-                self._fail(error)
-
-        working.add_done_callback(done)
-
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -485,6 +433,7 @@ class Host:
             "unwritten_bytes": self._writer.pending_bytes,
             "requests": len(self._answers),
             "clock": engine.discipline.status() if engine.discipline else None,
+            "snapshot": engine.snapshots.status(),
             "peers": self._links.status(),
             "fdatasync_us": self._writer.sync_percentiles_us(),
             "details": protocol.describe(),

@@ -31,9 +31,9 @@ def carry_out(node: Node, batch: Batch, bytes_max: int) -> wire.SnapshotChunk | 
             node.engine.tell(peer, chunk)
     for chunk in batch.staging:
         assert node.keeper is not None
-        node.keeper.stage(chunk)
-        node.engine.staged(chunk)
-        if not chunk.next:
+        kept = node.keeper.stage(chunk)
+        node.engine.staged(chunk, kept)
+        if kept and not chunk.next:
             return chunk
     return None
 

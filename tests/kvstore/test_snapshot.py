@@ -1,0 +1,148 @@
+"""What no journal holds any more a replica takes from a peer as a snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvstore import config
+from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
+from kvstore.core.messages import Answered
+from kvstore.host import LiveReplica
+from kvstore.storage import snapshot
+from tests.kvstore.live import executed, make_cluster
+from tests.multicast.live import eventually
+
+VALUE = bytes(3000)
+ROWS = 300
+
+
+async def apply(replica: LiveReplica, *operations: Operation) -> Answered:
+    answer = await executed(replica, replica.new_message_id(), Transaction((), operations))
+    assert isinstance(answer, Answered)
+    return answer
+
+
+async def ready(replicas: list[LiveReplica]) -> None:
+    await eventually(lambda: not any(replica.unready() for replica in replicas), "all are ready")
+
+
+async def fill(replicas: list[LiveReplica], number: int) -> None:
+    """Write more than two chunks hold, and delete some of it."""
+    for first in range(0, ROWS, 50):
+        puts = [Put(b"%d/%d" % (number, i), VALUE) for i in range(first, first + 50)]
+        await apply(replicas[0], *puts, Delete(b"%d/%d" % (number, first)), Add(b"sum", 1))
+
+
+async def drop(replicas: list[LiveReplica]) -> int:
+    """The journals of these hold nothing any more of what is complete. Returns up to where."""
+    reached = max(replica.status()["completed"] for replica in replicas)
+    await eventually(lambda: all(replica._store.position >= reached for replica in replicas), "all is committed")
+    for replica in replicas:
+        replica._journal.skip_to(reached)
+    return reached
+
+
+async def restart(replicas: list[LiveReplica], tmp_path: Path) -> None:
+    """The last one was stopped; the links to it forget what they would have sent."""
+    await asyncio.gather(*(replica.stop() for replica in replicas[:2]))
+    for n, old in enumerate(replicas):
+        replicas[n] = LiveReplica(tmp_path, old.config, old.me.id)
+    await asyncio.gather(*(replica.start() for replica in replicas))
+
+
+async def same_state(replicas: list[LiveReplica]) -> None:
+    def same() -> bool:
+        reached = {replica.status()["completed"] for replica in replicas}
+        return len(reached) == 1 and len({replica._store.state_digest() for replica in replicas}) == 1
+
+    await eventually(same, "all replicas hold the same")
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "primcast"])
+async def test_a_replica_without_its_disk_takes_a_snapshot_while_the_others_serve(
+    tmp_path: Path, protocol: str
+) -> None:
+    made = make_cluster(tmp_path, 1, 3, protocol, commit_interval_ms=20)
+    replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await ready(replicas)
+        await fill(replicas, 0)
+        dropped = await drop(replicas[:2])
+        await replicas[2].stop()
+        shutil.rmtree(config.replica_directory(tmp_path, 2))
+        config.claim(tmp_path, made, 2, lost_disk=True)
+        replicas[2] = LiveReplica(tmp_path, made, 2)
+        _, *answers = await asyncio.gather(
+            replicas[2].start(), *(apply(replicas[n % 2], Add(b"sum", 1)) for n in range(20))
+        )
+        assert len(answers) == 20
+        await ready(replicas)
+        assert replicas[2]._journal.floor >= dropped
+        await same_state(replicas)
+        await apply(replicas[2], Put(b"k", b"v"))
+        await replicas[2].stop()
+        replicas[2] = LiveReplica(tmp_path, made, 2)
+        await replicas[2].start()
+        await same_state(replicas)
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+async def test_one_that_was_away_for_too_long_takes_a_snapshot_and_knows_what_it_answered(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 3, "white_box", commit_interval_ms=20)
+    replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await ready(replicas)
+        await fill(replicas, 0)
+        await replicas[2].stop()
+        again = replicas[0].new_message_id()
+        add = Transaction((), (Add(b"sum", 1), Get(b"sum")))
+        told = await executed(replicas[0], again, add)
+        await fill(replicas, 1)
+        await drop(replicas[:2])
+        await restart(replicas, tmp_path)
+        await eventually(lambda: replicas[2]._journal.floor > 0, "a snapshot is installed")
+        await ready(replicas)
+        repeated = await executed(replicas[2], again, add)
+        assert isinstance(told, Answered) and isinstance(repeated, Answered) and repeated.result == told.result
+        await same_state(replicas)
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+@pytest.mark.parametrize(("module", "step"), [(snapshot, "install"), (snapshot.Snapshots, "_take_over")])
+async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, step: str
+) -> None:
+    """Before the journal says it, and after that."""
+    made = make_cluster(tmp_path, 1, 3, "white_box", commit_interval_ms=20)
+    replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
+
+    def dies(*_: object) -> None:
+        raise OSError("it dies here")
+
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await ready(replicas)
+        await replicas[2].stop()
+        await fill(replicas, 0)
+        await drop(replicas[:2])
+        with monkeypatch.context() as planted:
+            planted.setattr(module, step, dies)
+            await restart(replicas, tmp_path)
+            await eventually(lambda: bool(replicas[2].failure()), "it dies")
+            assert "it dies here" in replicas[2].failure()
+            await replicas[2].stop()
+        replicas[2] = LiveReplica(tmp_path, made, 2)
+        assert replicas[2]._store.position == replicas[2]._journal.floor > 0
+        await replicas[2].start()
+        await ready(replicas)
+        await same_state(replicas)
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
