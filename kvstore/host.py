@@ -216,10 +216,10 @@ class LiveReplica:
         if self._commit is not None:
             await asyncio.wait([self._commit])
         source = host.engine.snapshots.source
-        if source is not None and host.engine.position < chunk.position:
+        if source is not None and host.engine.completed < chunk.position:
             whole = await asyncio.to_thread(self._snapshots.seal, source, chunk.position, chunk.timestamp)
             what = "a snapshot is complete" if whole else "a snapshot is not what its digest says: dropped"
-            _log.info(what, source=source, position=chunk.position, had=host.engine.position)
+            _log.info(what, source=source, position=chunk.position, had=host.engine.completed)
         self._closed = True
         self._store.close()
         await asyncio.to_thread(self._open)

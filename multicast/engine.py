@@ -81,8 +81,7 @@ class Engine:
         self._stable = self._stable_told = 0
         self._journaled_completed = 0
         self._catch_up = CatchUp(self.self_id, protocol.topology.groups[protocol.group])
-        reached = lambda: (self.completed, self.position)  # noqa: E731
-        self.snapshots = Snapshots(protocol, self._catch_up.away, reached, self.tell)
+        self.snapshots = Snapshots(protocol, self._catch_up.away, lambda: self.completed, self.tell)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ What a snapshot at P holds is what is a function of the group's log up to P, and
 Who gives it has gone on since it began: what it has learned meanwhile of deliveries after P is cut off, and what was
 forgotten or settled meanwhile nobody will ask for (parts.delivered), so it need not be there.
 
+Who takes it may have deliveries of its own after P that it cannot complete, for want of what others have forgotten:
+they stand in its journal, and follow on the snapshot.
+
 It never touches what only one process has vouched for: promises, ballots, the marker of a lost disk, and what it has
 accepted that is not delivered by P. All this stays as it was, so that to its group a process that has installed a
 snapshot is one that was told every delivery up to P one by one (`MulticastProtocol.on_install`). Clocks only rise: by
@@ -86,7 +89,7 @@ def chunk_of(
 class Snapshots:
     """At one process: gives to peers of its group, and fetches for itself.
 
-    reached(): how many deliveries it has completed, and has. away: peers to which there is no connection.
+    completed(): how many deliveries it has completed. away: peers to which there is no connection.
     enabled: there is a `Keeper`. missing: the floor of a peer's journal below which this process lacks deliveries that
     it cannot fetch, for want of one; 0: none. source: who gave the whole snapshot that was staged last.
     """
@@ -95,7 +98,7 @@ class Snapshots:
         self,
         protocol: MulticastProtocol,
         away: set[ProcessId],
-        reached: Callable[[], tuple[int, int]],
+        completed: Callable[[], int],
         send: Callable[[ProcessId, Gone | SnapshotChunk | SnapshotRequest], None],
     ):
         self.enabled = False
@@ -103,7 +106,7 @@ class Snapshots:
         self._protocol = protocol
         self._peers = [p for p in protocol.topology.groups[protocol.group] if p != protocol.self_id]
         self._away = away
-        self._reached, self._send = reached, send
+        self._completed, self._send = completed, send
         self.source: ProcessId | None = None
         self._peer: ProcessId | None = None
         self._position = self._bytes = self._rows = self._total = 0
@@ -128,7 +131,7 @@ class Snapshots:
         history = self._protocol.history
         if not self.enabled or history is None:
             return
-        if not request.after.startswith(OF_PROTOCOL) or self._reached()[0] < request.position:
+        if not request.after.startswith(OF_PROTOCOL) or self._completed() < request.position:
             batch.rows.append((peer, request))
             return
         given = history.given(request.position, request.timestamp)
@@ -138,7 +141,7 @@ class Snapshots:
     # -- fetching -----------------------------------------------------------------------------------------------------
 
     def _on_gone(self, peer: ProcessId, floor: int, now: int) -> None:
-        if floor <= self._reached()[1]:
+        if floor <= self._completed():
             return
         if not self.enabled or self._protocol.history is None:
             self.missing = floor
@@ -184,7 +187,7 @@ class Snapshots:
         """Ask for what is due. Returns when there is something to do again."""
         if self._peer is None or self._staging:
             return None
-        if 0 < self._position <= self._reached()[1]:
+        if 0 < self._position <= self._completed():
             self._peer = None  # the deliveries came another way
             return None
         if now >= self._at:

@@ -66,9 +66,9 @@ class Stable(msgspec.Struct, array_like=True, tag=100, gc=False):
     ask: bool = False
 
 
-def known_at(value: bytes) -> Timestamp:
-    """When a message was delivered, by what is kept under KNOWN_PREFIX and its id."""
-    return _decode(value)[0]
+def delivered_at(value: bytes) -> tuple[Timestamp, int]:
+    """When, and as which delivery, by what is kept under LAST_KEY, or KNOWN_PREFIX and an id."""
+    return _decode(value)
 
 
 def _encode(timestamp: Timestamp, position: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from multicast.parts.delivered import DeliveredLog
+from multicast.parts.delivered import KNOWN_PREFIX, LAST_KEY, DeliveredLog, delivered_at
 from multicast.types import MessageId, Timestamp
 
 
@@ -43,5 +43,10 @@ class History(Generic[E]):
     def taken(
         self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
     ) -> Mapping[bytes, bytes | None]:
-        """What was accepted here and delivered there is as it is there; a later start sees by its id that it was."""
-        return given
+        """What was accepted here and delivered there is as it is there; a later start sees by its id that it was. What
+        was delivered here after `position` stays."""
+        later = {
+            key for key, value in own.items()
+            if key[:1] in (KNOWN_PREFIX, LAST_KEY) and delivered_at(value)[1] > position
+        }  # fmt: skip
+        return {k: value for k, value in given.items() if k not in later and KNOWN_PREFIX + k[1:] not in later}

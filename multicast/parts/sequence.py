@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog, known_at
+from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog, delivered_at
 from multicast.parts.history import History
 from multicast.parts.portions import Assembly, Portion, split
 from multicast.parts.stamps import Entry, EntryState, Stamp
@@ -234,15 +234,15 @@ class SequenceHistory(History[Entry]):
     def taken(
         self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
     ) -> Mapping[bytes, bytes | None]:
-        taken: dict[bytes, bytes | None] = dict(given)
+        taken: dict[bytes, bytes | None] = {**super().taken(own, given, position, timestamp)}
         forgotten = timestamp.time - 2 * self._window.us if self._window.us else 0
         for key, value in own.items():
             if key[:1] != _ENTRY_PREFIX:
                 continue
             state, known = _decode(value), given.get(KNOWN_PREFIX + key[1:])
-            if known is not None and self._window.is_new_copy(state.ts, known_at(known)):
+            if known is not None and self._window.is_new_copy(state.ts, delivered_at(known)[0]):
                 taken.pop(key, None)
-            elif key in given:
+            elif key in taken:
                 taken[key] = _encode(msgspec.structs.replace(_decode(given[key]), place=state.place))
             elif known is None and KNOWN_PREFIX + key[1:] not in own and state.ts < forgotten:
                 taken[key] = None

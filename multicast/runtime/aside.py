@@ -99,7 +99,7 @@ class Aside:
         def staged(kept: bool) -> None:
             self._engine.staged(chunk, kept)
             self._schedule()
-            if kept and not chunk.next and self._engine.position < chunk.position and self._on_snapshot is not None:
+            if kept and not chunk.next and self._engine.completed < chunk.position and self._on_snapshot is not None:
                 self._on_snapshot(chunk)
 
         self._work("stage", partial(self._keeper.stage, chunk), staged)

@@ -328,7 +328,7 @@ class World(Scene):
 
     def _install(self, node: Node, life: int, chunk: wire.SnapshotChunk) -> None:
         """A snapshot, in a new life."""
-        if node.life == life and node.up and node.engine.position < chunk.position and self.installer:
+        if node.life == life and node.up and node.engine.completed < chunk.position and self.installer:
             self.installer.seal(node, chunk)
             self.crash(node.pid, power=False)
             self.restart(node.pid)

@@ -25,6 +25,7 @@ EXAMPLES: list[Any] = [
     records.Delivered(0, Timestamp(1, 2), 1, False, MESSAGE, 15),
     records.Completed(9, b"outcome", 16),
     records.BatchEnd(2**40),
+    records.Installed(2**40, Timestamp(5, 1), b"d" * 16, 3, 17),
     records.DeliveredReference(9, Timestamp(2**64 - 1, 3), 2, True, b"i" * 16, (0, 3), 2, 2**40, 7, CRC, 15, 4, b"n"),
     records.PutReference(
         b"key", [b"before ", b" between ", b""], [records.Place(2**40, 7, CRC), records.Place(9, 4, 0)]
@@ -120,4 +121,4 @@ def test_a_newer_format_is_refused_in_one_sentence() -> None:
     data[9] = records.FORMAT_VERSION + 1
     with pytest.raises(JournalError) as refused:
         SegmentHeader.decode(bytes(data), "seg-1")
-    assert str(refused.value) == "seg-1: journal format 3 is newer than this program's 2; use a newer release"
+    assert str(refused.value) == "seg-1: journal format 4 is newer than this program's 3; use a newer release"
