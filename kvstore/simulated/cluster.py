@@ -42,6 +42,8 @@ BUNDLES_AT_ONCE = (2, 2, 2, 1, UNDER_WAY)
 SILENCES_US = (300_000, 1_000_000, SILENT_US)
 """After so long a shard is taken for dead."""
 """Of one lane: the fewer, the larger they are."""
+LAGS_MAX = (3, 10, 30)
+"""A member that is up and lacks no more deliveries than this will still find them."""
 DROP_CHANCES = (0.0, 0.0, 0.1, 0.5, 1.0)
 """After a commit what it covers is gone from the journal, for whoever asks, with one of these chances."""
 CHECKPOINT_CHANCE = 0.02
@@ -115,6 +117,7 @@ class SimulatedCluster:
         self._checkpoint_rng = random.Random(f"{seed}/checkpoints")
         self._drop_rng = random.Random(f"{seed}/drops")
         self._drop_chance = self._drop_rng.choice(DROP_CHANCES)
+        self._lag_max = self._drop_rng.choice(LAGS_MAX)
         self.installations = 0
         self.world = World(
             self.topology,
@@ -196,7 +199,14 @@ class SimulatedCluster:
             self.stores[node.pid].thawed()
             self.commits += 1
             if node.keeper is not None and self._drop_rng.random() < self._drop_chance:
-                node.floor = self.stores[node.pid].position
+                self._drop(node)
+
+    def _drop(self, node: Node) -> None:
+        """What is committed goes, unless a member that is up needs it and is not far behind."""
+        position = self.stores[node.pid].position
+        mates = [self.world.node(pid) for pid in self.topology.groups[self.topology.group_of[node.pid]]]
+        if all(position - mate.engine.completed not in range(1, self._lag_max + 1) for mate in mates if mate.up):
+            node.floor = position
 
     def log(self, pid: ProcessId) -> list[Logged]:
         """What a replica's journal says, in order; what a snapshot stood for is not in it."""

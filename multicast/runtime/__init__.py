@@ -1,6 +1,7 @@
 """The live host: asyncio, TCP links, a journal on real files. `Host` is its face; `local_host` the short way in.
 
     host        one process: the engine on the loop, its inputs, and where its effects go
+    aside       what it reads and writes in other threads: for peers, snapshots, checkpoints
     writer      appends to the journal and syncs, on the loop or in a thread: group commit
     disk        real files under the journal
     failpoints  faults on demand: disk, clock, death at a named point
