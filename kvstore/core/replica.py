@@ -378,7 +378,7 @@ class Replica(Application):
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
         wakes = self.clients.on_tick(now, out), self.signals.on_tick(now, out), self.shards.on_tick(now, out)
-        return min(wake for wake in wakes if wake is not None)
+        return min([wake for wake in wakes if wake is not None])
 
 
 def _account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:
@@ -391,12 +391,12 @@ def _account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) 
 
 def _outcome(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
     """What the audit reads."""
-    reads = tuple([Read(key, version) for key, version in execution.reads])
-    writes = tuple([_write(key, value) for key, value in execution.writes.items()])
-    return Outcome(message_id, fate.status, fate.succeeded, reads, writes, fate.failure, fate.failure_key)
-
-
-def _write(key: bytes, value: bytes | None) -> Write:
-    if value is not None and len(value) > WRITTEN_BYTES_KEPT:
-        return Write(key, blake2b(value, digest_size=16).digest(), True)
-    return Write(key, value)
+    reads = [Read(key, version) for key, version in execution.reads]
+    writes: list[Write] = []
+    for key, value in execution.writes.items():
+        if value is not None and len(value) > WRITTEN_BYTES_KEPT:
+            writes.append(Write(key, blake2b(value, digest_size=16).digest(), True))
+        else:
+            writes.append(Write(key, value))
+    status, succeeded, failure, failure_key = fate
+    return Outcome(message_id, status, succeeded, tuple(reads), tuple(writes), failure, failure_key)
