@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,7 @@ class Client:
         self._client = self._make()
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._lock = threading.Lock()
+        self._waiting: set[Future[Any]] = set()
 
     def _begin_in_child(self) -> None:
         """What was the parent's is kept for good: at its end it would close what the parent still uses."""
@@ -114,13 +116,15 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection and end the thread. Idempotent; the client is of no use afterwards."""
+        """Close every connection and end the thread. Idempotent; the client is of no use afterwards, which those who
+        wait in other threads are told."""
         with self._lock:
             self._closed = True
             running, self._running = self._running, None
         if running is not None:
             loop, thread = running
             asyncio.run_coroutine_threadsafe(self._client.close(), loop).result()
+            wait(list(self._waiting))
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
@@ -139,12 +143,15 @@ class Client:
                 self._running = loop, threading.Thread(target=loop.run_forever, name="kvstore-client", daemon=True)
                 self._running[1].start()
             future = asyncio.run_coroutine_threadsafe(work, self._running[0])
+            self._waiting.add(future)
         try:
             return future.result()
         except BaseException:
             # An interrupted caller must not leave its request running.
             future.cancel()
             raise
+        finally:
+            self._waiting.discard(future)
 
     def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         async def step() -> tuple[T] | None:

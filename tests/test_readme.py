@@ -66,9 +66,9 @@ def in_blocks(text: str) -> Iterator[str]:
 def in_sentences(text: str) -> Iterator[str]:
     """The commands between backquotes."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    for quoted in re.findall(r"`([^`\n]+)`", prose):
+    for quoted in re.findall(r"`([^`]+)`", prose):
         if re.match(r"(kvstore|python -m|make|pip|locust) ", quoted):
-            yield quoted
+            yield " ".join(quoted.split())
 
 
 def cases(find: Callable[[str], Iterator[str]]) -> list[Any]:

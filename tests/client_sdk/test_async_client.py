@@ -157,7 +157,7 @@ async def test_a_retry_keeps_its_id_and_applies_once(fault: str) -> None:
         assert cluster.rows[b"n"][0] == b"1"
         ids = {i for replica in cluster.replicas for _, path, i in replica.seen if path == "/v1/txn"}
         attempts = [path for replica in cluster.replicas for _, path, _ in replica.seen if path == "/v1/txn"]
-        assert len(attempts) == 2
+        assert len(attempts) >= 2
         assert len(ids) == 1
 
 

@@ -28,6 +28,7 @@ from client_sdk import (
     requests,
 )
 from tests.client_sdk.fake import FakeCluster
+from tests.kvstore.live import wait_until
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -46,7 +47,15 @@ def cluster() -> Iterator[FakeCluster]:
 
     fake = asyncio.run_coroutine_threadsafe(start(), loop).result()
     yield fake
-    asyncio.run_coroutine_threadsafe(fake.__aexit__(), loop).result()
+
+    async def end() -> None:
+        await fake.__aexit__()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(end(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -120,6 +129,19 @@ def test_a_closed_client_says_so(cluster: FakeCluster) -> None:
                 request()
         unfinished.put("a", "1")
     assert cluster.rows == {}
+
+
+def test_closing_ends_what_other_threads_wait_for(cluster: FakeCluster) -> None:
+    store = Client(cluster.urls, timeout=60.0, attempt_timeout=50.0)
+    store.get("warm")
+    for replica in cluster.replicas:
+        replica.always = "hang"
+    with ThreadPoolExecutor(2) as pool:
+        read, write = pool.submit(store.get, "r"), pool.submit(store.put, "w", "1")
+        wait_until(lambda: sum(len(replica.seen) for replica in cluster.replicas) >= 3)
+        store.close()
+        assert isinstance(read.exception(5), ClosedClient)
+        assert isinstance(write.exception(5), OutcomeUnknown)
 
 
 def in_child(work: Callable[[], object]) -> None:

@@ -264,6 +264,14 @@ def test_the_version_is_the_distributions(alone: Shell) -> None:
         assert done.stdout == alone("--version").out
 
 
+def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
+    program = "import sys, workloads.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    heavy = {"aiohttp", "hdrh", "lmdb", "locust", "matplotlib", "multicast.registry", "numpy", "prometheus_client",
+             "pyspark", "rich", "structlog", "workloads.bench.measure"}  # fmt: skip
+    assert heavy.isdisjoint(done.stdout.split())
+
+
 def test_help_is_for_everything(alone: Shell) -> None:
     ran = alone("--help")
     assert ran.status == 0
