@@ -18,6 +18,7 @@ import typer
 
 from client_sdk import requests
 from client_sdk.client import Client
+from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
 from client_sdk.routing import find_urls
 from kvstore.api.codec import entry_json, id_text, parse_transaction, result_json, text_or_b64
@@ -40,8 +41,8 @@ from multicast.types import Timestamp, is_uuid7
 ABSENT = 3
 """Exit status of a get without a key: nothing has failed."""
 
-REFUSED_SECONDS = 1.0
-"""A cluster whose replicas all refuse connections for so long is taken for stopped; each is asked so often:"""
+REFUSED_SECONDS = 0.5
+"""A cluster whose replicas all refuse connections for so long is taken for stopped."""
 REFUSED_PAUSE_SECONDS = 0.1
 
 OPTIONS = {"if_version": "--if-version", "if_absent": "--if-absent", "message_id": "--id"}
@@ -203,7 +204,7 @@ def _wait_for_anyone(urls: Sequence[str], seconds: float) -> None:
             parts = urlsplit(url)
             try:
                 address = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-                socket.create_connection(address, REFUSED_SECONDS).close()
+                socket.create_connection(address, CONNECT_TIMEOUT_SECONDS).close()
                 return
             except (ConnectionRefusedError, socket.gaierror) as error:
                 why = error.strerror

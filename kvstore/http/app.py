@@ -192,7 +192,7 @@ class HttpApi:
         detail = f"{' or '.join(given)} does not hold"
         if not answered.results_omitted:
             found = answered.result.results[0].found
-            detail += f": its version is {found.version}" if found else ": there is no such key"
+            detail += f": the key has version {found.version}" if found else ": there is no such key"
             if found:
                 headers["ETag"] = f'"{found.version}"'
         raise Problem(412, "precondition_failed", detail, field=given[0] if len(given) == 1 else "", headers=headers)

@@ -129,7 +129,7 @@ def test_if_none_match_star_creates_once(kv: Replica, key: str) -> None:
     second = kv("PUT", f"/v1/kv/{key}", b"2", If_None_Match="*")
     found = problem(second, 412, "precondition_failed", field="If-None-Match")
     version = first.headers["ETag"].strip('"')
-    assert found["detail"] == f"If-None-Match does not hold: its version is {version}"
+    assert found["detail"] == f"If-None-Match does not hold: the key has version {version}"
     assert second.headers["ETag"] == first.headers["ETag"]
     assert kv("GET", f"/v1/kv/{key}").body == b"1"
 

@@ -95,9 +95,9 @@ def test_put_get_scan_delete(shell: Shell) -> None:
 def test_conditions(shell: Shell) -> None:
     first = shell.data("put", "c", "1", "--if-absent").out.strip()
     refused = error_of(shell.data("put", "c", "2", "--if-absent"))
-    assert refused == f"error: --if-absent does not hold: its version is {first}\n"
+    assert refused == f"error: --if-absent does not hold: the key has version {first}\n"
     assert shell.data("put", "c", "2", "--if-version", first).status == 0
-    assert "error: --if-version does not hold: its version is" in error_of(
+    assert "error: --if-version does not hold: the key has version" in error_of(
         shell.data("delete", "c", "--if-version", first)
     )
     both = shell.data("put", "c", "3", "--if-version", first, "--if-absent")
