@@ -24,7 +24,7 @@ from multicast import registry
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.checkers import attach
-from multicast.simulation.elections import Elections
+from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
@@ -166,7 +166,7 @@ def run_seed(
     )
     world = cluster.world
     world.observers += observers
-    attach(world, TrueTime(cluster.options), Vouching(kind.specification), Elections())
+    attach(world, TrueTime(cluster.options), Vouching(kind.specification), Elections(), Returns())
     if chasing:
         span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
         workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)

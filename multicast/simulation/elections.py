@@ -1,7 +1,13 @@
-"""Who leads has been elected: a quorum, itself included, has sent it whole votes for just this ballot.
+"""Who leads has been elected: a quorum, itself included, has sent it whole votes for just this ballot, and it has what
+these voters have.
 
 Of protocols with `MulticastProtocol.election`. Their votes come in portions (`part` of `parts`), in order over one
-link; if that loses its memory on the way, the vote is not whole. The first ballot needs no votes.
+link; if that loses its memory on the way, the vote is not whole. The first ballot needs no votes. A vote's `position`
+(and `reach`, and the last instance that it names) a leader has, too; so has, of a group that acts as one process, who
+begins to act as its leader, of a quorum's `Position`s of just this ballot.
+
+Who comes back after the loss of its disk does so when it may: in a ballot above all in which others may have its vote,
+with what its group and a quorum of every other one say that it must have (parts.rejoin, parts.reminders).
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from multicast.simulation.checkers import Checker
-from multicast.types import ProcessId
+from multicast.types import ZERO, Ballot, GroupId, ProcessId, Timestamp
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -19,44 +25,194 @@ _WON = ("leader", "elect")
 _FIRST_NUMBER = 1
 
 
+Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
+
+
+class _Votes:
+    """What a candidate has been told for one ballot. portions: sender -> how many are there, -1 for all. The rest: the
+    highest of whole votes."""
+
+    def __init__(self) -> None:
+        self.portions: dict[ProcessId, int] = {}
+        self.told: dict[ProcessId, tuple[int, int, int]] = {}
+
+    def add(self, sender: ProcessId, vote: Any) -> None:
+        if vote.part not in (0, self.portions.get(sender)):
+            return
+        self.portions[sender] = -1 if vote.part == vote.parts - 1 else vote.part + 1
+        last = max((e[0] for e in vote.entries if isinstance(e, tuple)), default=0)
+        if vote.part:
+            last = max(last, self.told[sender][2])
+        self.told[sender] = vote.position, getattr(vote, "reach", 0), last
+
+    @property
+    def whole(self) -> list[ProcessId]:
+        return sorted(sender for sender, portions in self.portions.items() if portions < 0)
+
+
 class Elections(Checker):
-    """See the module."""
+    """See the module's first paragraphs."""
 
     watches_protocol = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._votes: dict[ProcessId, dict[tuple[ProcessId, Any], int]] = {}
-        self._judged: dict[ProcessId, Any] = {}
+        self._votes: dict[ProcessId, dict[Ballot, _Votes]] = {}
+        self._judged: dict[ProcessId, Ballot] = {}
+        self._begun: dict[ProcessId, tuple[Ballot, int]] = {}
+        self._positions: dict[ProcessId, dict[tuple[Ballot, ProcessId], int]] = {}
+        self._acting: dict[ProcessId, Ballot] = {}
 
     def on_life(self, node: Node) -> None:
-        """The votes of an earlier life do not count. A value is how many portions of a vote are there, -1 for all."""
+        """What was told in an earlier life does not count."""
         self._votes[node.pid] = {}
-        self._judged.pop(node.pid, None)
+        self._positions[node.pid] = {}
+        for known in (self._judged, self._begun, self._acting):
+            known.pop(node.pid, None)
 
-    def on_handled(
-        self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
-    ) -> None:
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         election: Any = node.protocol.election
         if election is None:
             return
         votes = self._votes[node.pid]
-        if handler == "on_message" and type(args[1]).__name__ in _VOTES:
-            sender, vote = args[0], args[1]
-            key = (sender, vote.ballot)
-            if vote.part in (0, votes.get(key)):
-                votes[key] = -1 if vote.part == vote.parts - 1 else vote.part + 1
+        if handler == "on_message":
+            kind = type(args[1]).__name__
+            if kind in _VOTES:
+                votes.setdefault(args[1].ballot, _Votes()).add(args[0], args[1])
+            elif kind == "Position":
+                self._positions[node.pid][args[1].ballot, args[0]] = args[1].position
         elif handler == "on_peer_reset":
-            for key in [key for key, portions in votes.items() if key[0] == args[0] and portions > 0]:
-                del votes[key]
+            for some in votes.values():
+                if some.portions.get(args[0], 0) > 0:
+                    del some.portions[args[0]]
         ballot = election.promised
         if election.state in _WON and self._judged.get(node.pid) != ballot and ballot.number > _FIRST_NUMBER:
             self._judged[node.pid] = ballot
-            whole = {sender for (sender, voted), portions in votes.items() if voted == ballot and portions < 0}
-            self._judge(node, ballot, whole)
+            self._judge(node, ballot, votes.get(ballot, _Votes()))
             votes.clear()
+        self._judge_reign(node)
+        begun, least = self._begun.get(node.pid, (None, 0))
+        for _, message, _ in sends:
+            if type(message).__name__ == "Begun" and message.ballot == begun and message.upto < least:
+                self._wrong(node, ballot, f"says that it began with instances up to {message.upto}, not {least}")
 
-    def _judge(self, node: Node, ballot: Any, voters: set[ProcessId]) -> None:
-        topology, pid = node.world.topology, node.pid
+    def _judge(self, node: Node, ballot: Ballot, votes: _Votes) -> None:
+        topology, pid, voters = node.world.topology, node.pid, votes.whole
+        protocol: Any = node.protocol
         if ballot.leader != pid or pid not in voters or len(voters) < topology.quorum(topology.group_of[pid]):
-            self.report("election", f"process {pid} leads {tuple(ballot)} with the votes of {sorted(voters)}")
+            self._wrong(node, ballot, f"leads with the votes of {voters}")
+            return
+        paxos = _paxos_of(protocol)
+        position, reach, last = (max(votes.told[p][k] for p in voters) for k in range(3))
+        if (paxos.decided if paxos is not None else protocol.log.position) < position:
+            self._wrong(node, ballot, f"leads without what its voters have, up to {position}")
+        if hasattr(protocol, "t") and protocol.t.reach < reach:
+            self._wrong(node, ballot, f"does not know what is settled among its voters, up to {reach}")
+        self._begun[pid] = (ballot, last)
+
+    def _judge_reign(self, node: Node) -> None:
+        member: Any = getattr(node.protocol, "member", None)
+        if member is None or not member.reign.acting or self._acting.get(node.pid) == member.reign.ballot:
+            return
+        ballot = self._acting[node.pid] = member.reign.ballot
+        told = [at for (of, _), at in self._positions[node.pid].items() if of == ballot]
+        self._positions[node.pid].clear()
+        if ballot.number > _FIRST_NUMBER:
+            enough = len(told) >= node.world.topology.quorum(member.group)
+            if not enough or max(told) > member.deliveries.position:
+                self._wrong(node, ballot, f"acts at delivery {member.deliveries.position}, others are at {told}")
+
+    def _wrong(self, node: Node, ballot: Ballot, text: str) -> None:
+        self.report("election", f"process {node.pid} in {tuple(ballot)} {text}")
+
+
+def _paxos_of(protocol: Any) -> Any:
+    """Its part in a consensus, if it has one."""
+    return protocol.member.paxos if hasattr(protocol, "member") else getattr(protocol, "paxos", None)
+
+
+class _Life:
+    """What a process without memory has been told in this life."""
+
+    def __init__(self) -> None:
+        self.reminded: set[ProcessId] = set()
+        self.watermark: Timestamp = ZERO
+        self.numbers: dict[GroupId, int] = {}
+        self.states: dict[Ballot, list[int]] = {}
+        self.begun: dict[Ballot, int] = {}
+
+
+class Returns(Checker):
+    """See the module's last paragraph."""
+
+    watches_protocol = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lives: dict[ProcessId, _Life | None] = {}
+        self._losses: dict[ProcessId, int] = {}
+        self._promised: dict[ProcessId, dict[Ballot, int]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._lives[node.pid] = None
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        pid, protocol = node.pid, node.protocol
+        election: Any = protocol.election
+        if election is None:
+            return
+        life = self._lives[pid]
+        if not protocol.is_member():
+            if life is None:
+                life = self._lives[pid] = _Life()
+                self._losses[pid] = self._losses.get(pid, 0) + 1
+            if handler == "on_message":
+                self._hear(life, node.world.topology.group_of[args[0]], args[0], args[1])
+            return
+        if life is not None:
+            if handler == "on_message":
+                self._hear(life, node.world.topology.group_of[args[0]], args[0], args[1])
+            self._judge(node, election, life)
+            self._lives[pid] = None
+        ballot = election.promised
+        promised = self._promised.setdefault(pid, {})
+        if ballot not in promised:
+            promised[ballot] = self._losses.get(ballot.leader, 0)
+
+    @staticmethod
+    def _hear(life: _Life, group: GroupId, sender: ProcessId, message: Any) -> None:
+        kind = type(message).__name__
+        if kind == "Reminder":
+            life.reminded.add(sender)
+            life.watermark = max(life.watermark, message.watermark)
+            life.numbers[group] = max(life.numbers.get(group, 0), message.number)
+        elif kind == "NewState":
+            life.states.setdefault(message.ballot, []).append(message.reach)
+        elif kind == "Begun":
+            life.begun.setdefault(message.ballot, message.upto)
+
+    def _judge(self, node: Node, election: Any, life: _Life) -> None:
+        """It is a member again."""
+        topology, protocol = node.world.topology, node.protocol
+        ballot, losses, log = election.promised, self._losses, protocol.log  # type: ignore[attr-defined]
+        for promised, lost in self._promised.get(node.pid, {}).items():
+            remembers = promised.leader != node.pid and losses.get(promised.leader, 0) == lost
+            if promised >= ballot and remembers:
+                self._wrong(node, f"in {tuple(ballot)}, and may have voted in {tuple(promised)}")
+        paxos = _paxos_of(protocol)
+        has = log.position if paxos is None else paxos.decided
+        needs = max(election.rejoin.reach, min(life.states.get(ballot, [0])), life.begun.get(ballot, 0))
+        if has < needs:
+            self._wrong(node, f"with {has}, but others had reached {needs}")
+        if paxos is None:
+            return
+        if any(sum(p in life.reminded for p in m) < topology.quorum(g) for g, m in topology.groups.items()):
+            self._wrong(node, f"reminded by {sorted(life.reminded)} only")
+        if log.timestamp < life.watermark:
+            self._wrong(node, f"at {log.timestamp}, and had delivered up to {life.watermark}")
+        for group, channel in protocol.channels.of.items() if hasattr(protocol, "channels") else ():
+            if group != topology.group_of[node.pid] and channel.received < life.numbers.get(group, 0):
+                self._wrong(node, f"with {channel.received} of group {group}, which it had said to have more of")
+
+    def _wrong(self, node: Node, text: str) -> None:
+        self.report("return", f"process {node.pid} takes part again {text}")

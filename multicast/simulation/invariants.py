@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
+from multicast.simulation.logs import Decisions, ReplicatedLogs, Streams
+from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
@@ -308,7 +310,11 @@ class WhiteBoxInvariants(Checker):
                 )
 
 
-CHECKERS: dict[str, tuple[type[Any], ...]] = {"white_box": (WhiteBoxInvariants,)}
+CHECKERS: dict[str, tuple[type[Any], ...]] = {
+    "white_box": (WhiteBoxInvariants, Reigns), "primcast": (PrimCastReigns,), "toto": (Decisions, Reigns),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns), "fastcast": (ReplicatedLogs, ReplicatedReigns),
+    "quasi_genuine": (Streams, BarrierReigns),
+}  # fmt: skip
 
 
 def invariant_checkers(protocol: str, topology: Topology) -> list[Checker]:

@@ -19,7 +19,7 @@ from multicast.protocol import Application, MulticastProtocol, Options
 from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
-from multicast.simulation.elections import Elections
+from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import Endings, liveness_limit_us
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
@@ -130,7 +130,8 @@ class Run:
         self.genuineness = Genuineness(self.topology, self.specification)
         attach(
             self.world, self.properties, self.genuineness, TrueTime(self.options),
-            Vouching(self.specification), Elections(), *invariant_checkers(self.specification.name, self.topology),
+            Vouching(self.specification), Elections(), Returns(),
+            *invariant_checkers(self.specification.name, self.topology),
         )  # fmt: skip
         self.reads = Reads(self.properties)
         attach(self.world, self.reads)

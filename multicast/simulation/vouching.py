@@ -1,9 +1,10 @@
 """What a process vouches for is on disk before it is told, and no message overtakes an earlier one of its link.
 
 The two promises about lanes in `multicast.protocol`: one is the protocol's (a message of `Specification.vouching` is
-`send_durable`), the other the engine's (what is `send_durable` leaves when everything that was put before is on disk; a
-link is first in, first out). They are checked where messages are sent and where they leave, whatever comes of it: a
-crash that shows the harm must hit the few instants between a message and the sync that it did not wait for.
+`send_durable`, and nobody sends it who has lost its disk and is not a member again), the other the engine's (what is
+`send_durable` leaves when everything that was put before is on disk; a link is first in, first out). They are checked
+where messages are sent and where they leave, whatever comes of it: a crash that shows the harm must hit the few
+instants between a message and the sync that it did not wait for.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Vouching(Checker):
             kind = type(message)
             if not durable and kind in self._vouching:
                 self.report("vouching", f"process {node.pid} sends {kind.__name__} without waiting for the disk")
+            if kind in self._vouching and not node.protocol.is_member():
+                self.report("vouching", f"process {node.pid} sends {kind.__name__}, but has lost its disk")
             if getattr(kind, "bulk", False) or getattr(kind, "overtakes", False):
                 continue
             for peer in to:

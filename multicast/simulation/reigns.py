@@ -1,0 +1,153 @@
+"""What a process knows of one ballot goes with it: nothing of an earlier one counts in the next.
+
+A candidate's votes are for the ballot that it stands for. Who leads counts on what it has proposed itself, in this
+ballot: on a null or a cast that is under way, on what it has announced. A follower appends what the leader of its
+present epoch proposes, and nothing once it has promised another. An epoch of PrimCast begins when a quorum has accepted
+just that one; and what was delivered is not pending in it again. Like in `invariants`, variables of protocols are known
+by name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from multicast.parts.stream import Cast, Null, _decode_value
+from multicast.simulation.checkers import Checker
+from multicast.types import Ballot, ProcessId, Topology
+
+if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
+
+Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
+
+_FIRST_NUMBER = 1
+
+
+class Reigns(Checker):
+    """Of every protocol that elects leaders."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self.topology = topology
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        election: Any = node.protocol.election
+        if election is None or not election._votes:
+            return
+        for sender, vote in election._votes.items():
+            if vote.ballot != election.promised:
+                self.wrong(node, f"counts process {sender}'s vote for {tuple(vote.ballot)}")
+
+    def wrong(self, node: Node, text: str) -> None:
+        election: Any = node.protocol.election
+        self.report("reign", f"process {node.pid} in {tuple(election.promised)} {text}")
+
+
+class ReplicatedReigns(Reigns):
+    """A leader knows what is in flight in its group."""
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        super().on_handled(node, handler, args, sends)
+        member: Any = node.protocol.member  # type: ignore[attr-defined]
+        if handler != "on_install" or not member.reign.acting:
+            return
+        entry = member.entry_of(args[1].id)
+        proposed = {e.local for e in member.reign.in_flight.values()}
+        if entry is not None and not entry.logged and entry.local not in proposed:
+            self.wrong(node, f"leads on, and its group delivers {entry.local}, which it has not stamped")
+
+
+class PrimCastReigns(Reigns):
+    """Epochs."""
+
+    def __init__(self, topology: Topology):
+        super().__init__(topology)
+        self._accepted: dict[ProcessId, dict[Ballot, set[ProcessId]]] = {}
+        self._judged: dict[ProcessId, Ballot] = {}
+        self._looked: dict[ProcessId, tuple[int, int]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._accepted[node.pid] = {}
+        self._judged.pop(node.pid, None)
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        super().on_handled(node, handler, args, sends)
+        protocol: Any = node.protocol
+        leadership, t = protocol.leadership, protocol.t
+        if handler == "on_message" and type(args[1]).__name__ == "Accept":
+            self._accepted[node.pid].setdefault(args[1].ballot, set()).add(args[0])
+        joined = leadership.joined
+        if leadership.state == "leader" and self._judged.get(node.pid) != joined:
+            self._judged[node.pid] = joined
+            joiners = self._accepted[node.pid].get(joined, set())
+            if joined.number > _FIRST_NUMBER and len(joiners) < leadership.quorum:
+                self.wrong(node, f"leads when {sorted(joiners)} have joined")
+        for stamp in t._expected.values():
+            if not leadership.is_current(stamp.epoch):
+                self.wrong(node, f"is to append what was proposed in {tuple(stamp.epoch)}")
+        looks = (len(protocol.entries), protocol.log.position)
+        if self._looked.get(node.pid) != looks:
+            self._looked[node.pid] = looks
+            for entry in protocol.entries.values():
+                if entry.epoch is not None and not entry.position and protocol._is_past(entry.id, entry.ts):
+                    self.wrong(node, f"has {entry.id.hex()} in T again, which it has delivered")
+
+
+class BarrierReigns(Reigns):
+    """What the leader of a quasi-genuine group begins with."""
+
+    def __init__(self, topology: Topology):
+        super().__init__(topology)
+        self._judged: dict[ProcessId, Ballot] = {}
+        self._proposed: dict[ProcessId, dict[int, tuple[Ballot, list[bytes]]]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._proposed[node.pid] = {}
+        self._judged.pop(node.pid, None)
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        super().on_handled(node, handler, args, sends)
+        protocol: Any = node.protocol
+        proposed = self._proposed[node.pid]
+        for _, message, _ in sends:
+            if type(message).__name__ == "Accept":
+                proposed[message.instance] = (message.ballot, message.values)
+        leader, paxos = protocol._leading(), protocol.paxos
+        if leader is None or self._judged.get(node.pid) == paxos.promised:
+            return
+        self._judged[node.pid] = paxos.promised
+        for instance in [k for k, (of, _) in proposed.items() if of != paxos.promised]:
+            del proposed[instance]
+        self._judge(node, leader, protocol.stream.base, list(self._under_way(leader, paxos, proposed)))
+        for instance, values in leader._announced:
+            if proposed.get(instance) != (paxos.promised, values):
+                self.wrong(node, f"counts on instance {instance}, which it has not proposed")
+        if leader._ahead is not None and leader._ahead.instance > max(protocol.stream.base.instance, *proposed, 0):
+            self.wrong(node, f"announces from instance {leader._ahead.instance} on")
+
+    @staticmethod
+    def _under_way(leader: Any, paxos: Any, proposed: dict[int, tuple[Ballot, list[bytes]]]) -> Iterator[Cast | Null]:
+        """What is proposed and not decided, or about to be proposed."""
+        for instance, (_, values) in proposed.items():
+            if instance > paxos.decided:
+                yield from map(_decode_value, values)
+        yield from map(_decode_value, paxos._queue)
+        for *_, value in leader._due:
+            yield _decode_value(value)
+
+    def _judge(self, node: Node, leader: Any, base: Any, under_way: list[Cast | Null]) -> None:
+        nulls = [base.last, *(value.stamp for value in under_way if isinstance(value, Null))]
+        casts = {(c.sender, c.epoch, c.number) for c in under_way if isinstance(c, Cast)}
+        if leader._null > max(nulls):
+            self.wrong(node, f"counts on a null at {leader._null}, which is not under way")
+        for stamp in leader._due_nulls - set(nulls):
+            self.wrong(node, f"counts on a null at {stamp}, which is not due")
+        for group, stamps in leader.wanted._stamps.items():
+            if stamps[-1] > max(nulls):
+                self.wrong(node, f"lets group {group} wait for {stamps[-1]}, and no null is under way")
+        for sender, (epoch, number) in leader._expected.items():
+            if base.casts.get(sender) != (epoch, number) and (sender, epoch, number) not in casts:
+                self.wrong(node, f"expects what follows cast {epoch}/{number} of {sender}, which is not under way")
