@@ -223,7 +223,6 @@ class Election(Generic[V]):
         self.promised = ballot
         self.highest = max(self.highest, ballot)
         self._votes = {}
-        self._assembly.clear()
         self.wait(now)
         self._voter.ended(now, out)
         self._voter.keep(out)

@@ -352,7 +352,6 @@ class GroupMember:
 
     def _begin_reign(self, now: int, out: Outbox) -> None:
         held = self.reign.reign(self.log.clock)
-        self.log.rebuild_queue()
         for entry in self.log.undelivered():
             entry.raised = entry.concluded = False
         self._owner.on_reign(held, now, out)

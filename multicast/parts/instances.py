@@ -78,7 +78,7 @@ class Instances:
         voters.add(sender)
         chosen = len(voters) >= self._quorum
         if chosen:
-            self._chosen[instance] = max(ballot, self._chosen.get(instance, ballot))
+            self._chosen.setdefault(instance, ballot)
         return chosen
 
     def voters(self, instance: int, ballot: Ballot) -> set[ProcessId]:

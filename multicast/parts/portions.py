@@ -63,6 +63,3 @@ class Assembly(Generic[T]):
     def forget(self, sender: ProcessId) -> None:
         """What this sender has begun will not go on."""
         self._lists.pop(sender, None)
-
-    def clear(self) -> None:
-        self._lists.clear()

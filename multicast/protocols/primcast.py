@@ -574,7 +574,6 @@ class PrimCast(MulticastProtocol):
 
     def ended(self, now: int, out: Outbox) -> None:
         """Line 62: nothing is proposed or appended in the epoch before any more."""
-        self._proposable.clear()
         self.t.forget_proposals()
         self._save_state(out)
 

@@ -552,7 +552,7 @@ class Toto(MulticastProtocol):
         """A decision. The first one for a number counts."""
         if new.number <= self.record.number:
             return
-        finished = new.number == self.record.number + 1 and self._finish(new, out)
+        finished = self._finish(new, out)
         self._enter(ViewRecord(new.number, new.members, instance, False, finished, self.time), now, out)
 
     def _finish(self, new: NewView, out: Outbox) -> bool:
@@ -576,7 +576,6 @@ class Toto(MulticastProtocol):
         out.delete(_ORDER_KEY)
         self.coordinator.enter(self.record.members, record.members, now)
         self.record = record
-        self.time = record.time
         self._begin_view()
         self._save_view(out)
         self._target = None

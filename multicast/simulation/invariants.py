@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
-from multicast.simulation.logs import Decisions, ReplicatedLogs, Streams
-from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns
+from multicast.simulation.logs import ReplicatedLogs, Streams
+from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns, WhiteBoxReigns
+from multicast.simulation.views import Views
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "white_box": (WhiteBoxInvariants, Reigns), "primcast": (PrimCastReigns,), "toto": (Decisions, Reigns),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns), "primcast": (PrimCastReigns,), "toto": (Views, Reigns),
     "ft_skeen": (ReplicatedLogs, ReplicatedReigns), "fastcast": (ReplicatedLogs, ReplicatedReigns),
     "quasi_genuine": (Streams, BarrierReigns),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.parts.stream import Cast, Null, _decode_value
 from multicast.simulation.checkers import Checker
-from multicast.types import Ballot, ProcessId, Topology
+from multicast.types import Ballot, ProcessId, Timestamp, Topology
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -47,17 +47,54 @@ class Reigns(Checker):
 
 
 class ReplicatedReigns(Reigns):
-    """A leader knows what is in flight in its group."""
+    """A leader knows what waits, and what is in flight, in its group."""
+
+    def __init__(self, topology: Topology):
+        super().__init__(topology)
+        self._judged: dict[ProcessId, Ballot] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._judged.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         super().on_handled(node, handler, args, sends)
         member: Any = node.protocol.member  # type: ignore[attr-defined]
-        if handler != "on_install" or not member.reign.acting:
+        if not member.reign.acting:
+            return
+        if self._judged.get(node.pid) != member.reign.ballot:
+            self._judged[node.pid] = member.reign.ballot
+            waiting = {e.local.encode() for e in (*member.log.undelivered(), *member.reign.in_flight.values())}
+            if waiting != member.log._queue._proposed.keys() | member.log._queue._committed.keys():
+                self.wrong(node, f"begins with another queue than {len(waiting)} messages that wait")
+        if handler != "on_install":
             return
         entry = member.entry_of(args[1].id)
         proposed = {e.local for e in member.reign.in_flight.values()}
         if entry is not None and not entry.logged and entry.local not in proposed:
             self.wrong(node, f"leads on, and its group delivers {entry.local}, which it has not stamped")
+
+
+class WhiteBoxReigns(Reigns):
+    """A leader whose group delivers a message under another stamp than its own leads no more."""
+
+    def __init__(self, topology: Topology):
+        super().__init__(topology)
+        self._stamped: dict[ProcessId, dict[bytes, tuple[Ballot, Timestamp]]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._stamped[node.pid] = {}
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        super().on_handled(node, handler, args, sends)
+        leadership: Any = node.protocol.leadership  # type: ignore[attr-defined]
+        stamped = self._stamped[node.pid]
+        for _, message, _ in sends:
+            if type(message).__name__ == "Accept" and message.ballot == leadership.joined:
+                stamped[message.id] = (message.ballot, message.local)
+        if handler == "on_install" and leadership.state == "leader" and args[1].id in stamped:
+            ballot, local = stamped[args[1].id]
+            if ballot == leadership.joined and local != Timestamp.decode(args[3]):
+                self.wrong(node, f"leads on, and its group delivers {args[1].id.hex()}, which it has stamped {local}")
 
 
 class PrimCastReigns(Reigns):

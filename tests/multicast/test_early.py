@@ -109,6 +109,19 @@ def test_votes_of_different_ballots_do_not_count_together() -> None:
     assert learner.accepted(2, higher, [1]) == ["b"]
 
 
+def test_what_was_chosen_in_one_ballot_is_proposed_anew_in_the_next() -> None:
+    learner: RemoteLearner[str] = RemoteLearner(2)
+    higher = Ballot(2, 1)
+    learner.tell(BALLOT, 1, 0, "a")
+    for voter in (0, 1):
+        learner.accepted(voter, BALLOT, [1, 3])
+    assert learner.tell(higher, 1, 0, "a") == []
+    learner.tell(higher, 2, 0, "b")
+    learner.tell(higher, 3, 0, "c")
+    learner.accepted(0, higher, [1, 2])
+    assert learner.accepted(1, higher, [1, 2]) == ["a", "b"]
+
+
 def test_votes_that_nobody_explains_are_not_kept_for_ever() -> None:
     learner: RemoteLearner[str] = RemoteLearner(2)
     for instance in range(2, 10_000):

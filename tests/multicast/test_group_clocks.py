@@ -55,3 +55,13 @@ def test_what_a_member_told_before_it_lost_its_disk_does_not_count_with_what_oth
     assert known.quorum_clock == 5
     known.report(2, SECOND, 60, 0)
     assert known.quorum_clock == 60
+
+
+def test_the_clock_of_an_earlier_leader_is_not_that_of_the_present_one() -> None:
+    known = clocks()
+    known.report(0, FIRST, 9, 0)
+    known.begin(SECOND, 0, 3)
+    assert known.leader_clock == 3
+    known.report(0, FIRST, 20, 0)
+    known.report(0, SECOND, 20, 0)
+    assert known.leader_clock == 3

@@ -310,6 +310,18 @@ def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
     assert group[0].joined == group[1].joined == Ballot(5, 0) and group[0].state == LEADER
 
 
+def test_a_heartbeat_of_a_lower_ballot_is_refused_and_reassures_nobody() -> None:
+    group = Group()
+    group.cut = {(2, 0), (0, 2), (1, 2)}
+    group.campaign(2)
+    assert group[1].promised == Ballot(2, 2) and group[1].joined == Ballot(1, 0)
+    waits, out = group[1]._timer.deadline, group.members[1].out
+    group.now = OPTIONS.heartbeat_us
+    group.members[1].handlers[Heartbeat].call(0, Heartbeat(Ballot(1, 0), 0, False), group.now, out)
+    assert ((0,), Nack(Ballot(2, 2)), False) in out.sends
+    assert group[1]._timer.deadline == waits
+
+
 def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> None:
     group = Group()
     group.cut = {(p, 2) for p in range(2)} | {(2, p) for p in range(2)}

@@ -10,7 +10,8 @@ import pytest
 from multicast.parts import paxos
 from multicast.parts.ballots import Agreed, Doubt, Heartbeat
 from multicast.parts.options import GroupOptions
-from multicast.parts.paxos import Accept, Chosen, Paxos
+from multicast.parts.paxos import Accept, Begun, Chosen, Paxos
+from multicast.parts.rejoin import Highest, Returned
 from multicast.protocol import Application, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.simulation.network import Conditions
 from multicast.simulation.scene import EPOCH_US
@@ -340,6 +341,30 @@ def test_a_restarted_member_keeps_promise_batches_and_decisions() -> None:
     assert (again.promised, again.decided, again.leading) == (Ballot(7, 0), 1, False)
     assert again.instances.take() == [(1, [b"a"])]
     assert again.inspect() == part.inspect() == {"accepted": {"1": [7, 0], "2": [7, 0]}}
+
+
+def test_who_lost_its_disk_returns_with_all_that_a_ballot_above_its_bound_began_with_and_stays_in_it() -> None:
+    saved: dict[bytes, bytes] = {}
+    out = Outbox()
+    part = Paxos(2, (0, 1, 2), GroupOptions(), random.Random(1))
+    part.on_start(saved, 0, out, lost=True)
+    part.tick(0, out)
+    [question] = [message.question for _, message, _ in out.sends if isinstance(message, Returned)]
+    for other in (0, 1):
+        part.on_message(other, Highest(question, Ballot(3, 1), 0, 0), 1, out)
+    part.on_message(0, Begun(Ballot(4, 0), 1), 2, out)
+    part.tick(SECOND, out)
+    assert part.amnesiac
+    part.on_message(0, Chosen(1, [[b"a"]], 1, 1), 2 * SECOND, out)
+    part.tick(3 * SECOND, out)
+    assert (part.amnesiac, part.promised, part.role()) == (False, Ballot(4, 0), paxos.FOLLOWER)
+    for key, value, _ in out.changes:
+        saved[key] = value or b""
+        if value is None:
+            del saved[key]
+    again = Paxos(2, (0, 1, 2), GroupOptions(), random.Random(2))
+    again.on_start(saved, 9, Outbox())
+    assert (again.amnesiac, again.promised) == (False, Ballot(4, 0))
 
 
 def test_a_restarted_leader_leads_only_in_a_new_ballot() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multicast.parts.delivered import Stable
-from multicast.parts.group_log import Advance, Assign, Begin, Deliver, encode_command
+from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, State, encode_command
 from multicast.parts.paxos import Fetch
 from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
 from multicast.parts.replicated import Stamp
@@ -17,7 +17,7 @@ from multicast.parts.truncation import Applied
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
 from multicast.protocols.fastcast import FastCast, Soft
 from multicast.protocols.ft_skeen import FtSkeen
-from multicast.types import Ballot, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology
 from tests.multicast.lockstep import Lockstep
 from tests.planted import fastcast, ft_skeen
 
@@ -183,6 +183,45 @@ def test_a_leader_whose_group_delivers_what_it_has_not_stamped_stops(protocol: t
 
 
 @PROTOCOLS
+@pytest.mark.parametrize("begins", [True, False], ids=["begin", "assign"])
+def test_a_leader_that_finds_a_later_leaders_command_in_the_log_stops(
+    protocol: type[MulticastProtocol], begins: bool
+) -> None:
+    """It has heard nothing else of that one, nor perhaps of its Begin, which was in a state that it took over."""
+    world = cluster(protocol)
+    member = world.protocol(0).member
+    later = Ballot(2, 2)
+    command = Begin(later) if begins else Assign(later, Timestamp(9, 0), world.message(0))
+    assert member.acting
+    member._apply(member.log.instance + 1, [encode_command(command)], world.now, Outbox())
+    assert not member.acting
+
+
+@PROTOCOLS
+def test_what_a_states_log_does_not_have_yet_is_not_taken_for_logged(protocol: type[MulticastProtocol]) -> None:
+    """Both members have installed it before its Assign is applied."""
+    world = cluster(protocol)
+    log, local = world.protocol(2).member.log, Timestamp(7, 0)
+    world.protocol(2).on_install(1, world.message(0), local, local.encode(), world.now, Outbox())
+    log.adopt(State(1, log.instance + 5, 9, Ballot(1, 0), [local], [], 0, 1), Outbox())
+    assert not log.entries[local].logged
+    log.adopt(State(1, log.instance + 9, 9, Ballot(1, 0), [], [], 0, 1), Outbox())
+    assert log.entries[local].logged
+
+
+def test_a_message_is_due_when_the_logs_clock_has_reached_it() -> None:
+    log = cluster(FastCast).protocol(0).member.log
+    entry = Entry(AppMessage(bytes(16), (0,), b"", 0), Timestamp(3, 0), True)
+    log.block(entry)
+    log.entries[entry.local] = entry
+    log.raise_clock(5)
+    log.set_final(entry, Timestamp(6, 1))
+    assert log.pop_due() is None
+    log.raise_clock(6)
+    assert log.pop_due() is entry
+
+
+@PROTOCOLS
 def test_a_new_leader_first_delivers_what_its_group_has_delivered(protocol: type[MulticastProtocol]) -> None:
     world = cluster(protocol)
     world.cut = {(0, 1)}
@@ -337,8 +376,12 @@ def test_a_reign_has_its_states_and_nothing_else_leads_from_one_to_another() -> 
     reign.end()
     with pytest.raises(AssertionError, match="cannot reign"):
         reign.reign(9)
+    reign.raised_to = 50
     reign.promise(Ballot(3, 1))
     assert set(TRANSITIONS["promise"].values()) == {reign.state}
+    reign.lead()
+    reign.reign(9)
+    assert reign.raised_to == 9, "an Advance of an earlier reign may be lost"
 
 
 def test_how_far_a_group_has_delivered_is_what_a_quorum_has_told_lately_in_this_ballot() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from multicast.parts.delivered import Known
 from multicast.protocol import Application, MulticastProtocol, Outbox
 from multicast.protocols.skeen import Final, Skeen, SkeenOptions
 from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions
 from multicast.simulation.world import World
-from multicast.types import AppMessage, ProcessId, Topology, new_message_id
+from multicast.types import AppMessage, ProcessId, Timestamp, Topology, new_message_id
 from tests.multicast.lockstep import Lockstep
 
 
@@ -39,6 +40,17 @@ def test_the_convoy_effect_a_committed_message_waits_for_a_lower_stamp() -> None
     world.cut = set()
     world.settle()
     assert set(world.delivered(0)) == {blocked, local}
+
+
+def test_what_another_process_has_delivered_is_not_dropped_before_it_is_delivered_here() -> None:
+    world = Lockstep(Topology.grid(2, 1), "skeen")
+    world.cut = {(1, 0)}
+    waiting = world.submit(0, 0, 1)
+    world.settle()
+    world.protocol(0).on_message(1, Known(waiting, Timestamp(1, 1)), world.now, Outbox())
+    world.cut = set()
+    world.settle()
+    assert world.delivered(0) == world.delivered(1) == [waiting]
 
 
 def test_entries_go_once_every_destination_has_delivered() -> None:

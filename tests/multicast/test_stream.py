@@ -62,6 +62,11 @@ def test_a_batch_means_the_same_in_whatever_order_it_was_proposed():
     assert one.base == other.base
 
 
+def test_casts_of_one_stamp_get_different_ones():
+    sent, _ = stream().decide(1, [value(0, 1, 1, 7, 1), value(1, 1, 1, 7, 1)])
+    assert [item.stamp for item in sent[1]] == [(7, 0), (7, 1)]
+
+
 def test_what_a_quorum_lacks_is_kept_and_repeated_with_its_numbers():
     one = stream()
     for k in range(1, 4):
@@ -75,6 +80,7 @@ def test_what_a_quorum_lacks_is_kept_and_repeated_with_its_numbers():
     repair = one.repair(1, 0, 1_000)
     assert (repair.first, len(repair.items), repair.low, repair.upto, repair.more) == (3, 1, 3, 3, False)
     assert one.vouched_by(5) == 2, "what is dropped was acknowledged by a quorum"
+    assert one.vouched_by(3) == 3, "it has said so"
     assert one.behind(1) == (4, 5)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from multicast.parts.ballots import Heartbeat
 from multicast.protocol import Outbox, Overloaded
-from multicast.protocols.white_box import ACCEPTED, Deliver, Multicast, NewLeaderAck, WhiteBox
+from multicast.protocols.white_box import ACCEPTED, Accept, Deliver, Multicast, NewLeaderAck, WhiteBox
 from multicast.records import Delivered
 from multicast.types import FINAL, Ballot, Timestamp, Topology
 from tests.conformance.journals import History, Submission, check
@@ -62,6 +62,14 @@ def test_a_sender_outside_the_destinations_learns_that_its_message_was_delivered
     world.settle()
     assert world.delivered(0) == world.delivered(5) == [m]
     assert world.protocol(8).describe()["submitted"] == 0
+
+
+def test_the_stamp_of_a_groups_latest_ballot_counts_in_whatever_order_they_come() -> None:
+    world = cluster()
+    message, process = world.message(0, 1), world.protocol(0)
+    for ballot, local in ((Ballot(2, 4), Timestamp(9, 1)), (Ballot(1, 3), Timestamp(5, 1))):
+        process.on_message(ballot.leader, Accept(message.id, 1, ballot, local, None), world.now, Outbox())
+    assert process.entries[message.id].accepts[1] == (Ballot(2, 4), Timestamp(9, 1))
 
 
 def test_groups_deliver_common_messages_in_one_order() -> None:

@@ -75,11 +75,6 @@ class StampingFromBefore(FtSkeen):
     """A new leader stamps from its own clock, not the log's."""
 
 
-@rewrite("_begin_reign", "self.log.rebuild_queue()", "pass", part=GroupMember)
-class QueueNotRebuilt(FtSkeen):
-    """A new leader's queue is what it was."""
-
-
 @rewrite("_begin_reign", "entry.raised = entry.concluded = False", "pass", part=GroupMember)
 class ConcludedBefore(FtSkeen):
     """A leader proposes no Advance again that it proposed in an earlier reign."""
@@ -133,7 +128,8 @@ class UndecidedTold(FtSkeen):
 
 @rewrite("_on_stamps", "elif entry is None and known is not None:", "elif False:")
 class DeliveredNotTold(FtSkeen):
-    """Who asks for the stamp of a message that is settled hears nothing."""
+    """Who asks for the stamp of a message that is settled hears that it is lacked. (It sends the message itself, and
+    hears then when it was delivered: what is saved is the payload.)"""
 
 
 @rewrite(
@@ -144,7 +140,7 @@ class OneStampLess(FtSkeen):
 
 
 @rewrite("covers", "final.time <= self.clock", "final.time <= self.clock + 1", part=GroupLog)
-class CoveredOneEarly(FtSkeen):
+class CoveredOneEarly(FastCast):
     """A message is delivered when the log's clock is one below its global timestamp."""
 
 
@@ -254,11 +250,6 @@ class VotesKept(FtSkeen):
     """Promises for a candidate's earlier ballot count in the next."""
 
 
-@rewrite("promise", "self._assembly.clear()", "pass", part=Election)
-class PortionsMixed(FtSkeen):
-    """Portions of promises for two ballots make one."""
-
-
 @rewrite("ended", "self._queue.clear()", "pass", part=Paxos)
 class QueueKept(FtSkeen):
     """What a deposed leader had not proposed yet it proposes when it leads again."""
@@ -276,7 +267,9 @@ class PromiseBeforeSync(FtSkeen):
 
 @rewrite("choose", "or self._self_id not in votes", "", part=Election)
 class OwnPromiseNotNeeded(FtSkeen):
-    """A candidate leads with a quorum of promises, its own not on disk."""
+    """A candidate leads with a quorum of promises, its own not among them. (It asks for them when its own is on disk,
+    and has heard itself before anybody can have answered; and a quorum of others is a quorum. The rule is that of
+    parts.rejoin, which counts on the disk, and of its users.)"""
 
 
 @rewrite("choose", "else self.quorum", "else self.quorum - 1", part=Election)
@@ -302,16 +295,6 @@ class BegunAtDecided(FtSkeen):
 @rewrite("decide_next", "if entry is None or entry[0] < ballot:", "if entry is None:", part=Instances)
 class AnyBatchDecided(FtSkeen):
     """What was accepted in a lower ballot is taken for what is chosen."""
-
-
-@rewrite(
-    "count",
-    "max(ballot, self._chosen.get(instance, ballot))",
-    "min(ballot, self._chosen.get(instance, ballot))",
-    part=Instances,
-)
-class LowestChosen(FtSkeen):
-    """An instance is chosen in the lowest ballot that a quorum accepted."""
 
 
 @rewrite("learn", "self._keep(k,", "self.accepted[k] =(lambda k, b, v, o: (b, v))(k,", part=Instances)
@@ -373,5 +356,10 @@ class StaleAnswers(FtSkeen):
     """Who lost its disk takes answers to the questions of an earlier life."""
 
 
-HARMLESS = tuple(map(Planted, (OldWordsKept, TakenAfterJump, SettledForgotten, FirstSoftCounts)))
+HARMLESS = tuple(
+    map(
+        Planted,
+        (OldWordsKept, TakenAfterJump, SettledForgotten, FirstSoftCounts, DeliveredNotTold, OwnPromiseNotNeeded),
+    )
+)
 PLANTED = planted_in(__name__, HARMLESS)

@@ -157,7 +157,8 @@ class GapsTaken(QuasiGenuine):
 
 @rewrite("take", "upto = message.first + len(message.items) - 1 if", "upto = message.first - 1 if", part="channels")
 class OrderedCoversLess(QuasiGenuine):
-    """What comes with a barrier need not have been taken for it to count."""
+    """What comes with a barrier need not have been taken for it to count. (If what precedes it is here, it has just
+    been taken.)"""
 
 
 @rewrite("take", "if channel.received >= upto:", "if channel.received >= upto - 1:", part="channels")
@@ -174,7 +175,8 @@ class BarrierOneShort(QuasiGenuine):
 
 @rewrite("receive", "if timestamp <= self._log.timestamp:", "if timestamp < self._log.timestamp:", part="channels")
 class LastDeliveryReceived(QuasiGenuine):
-    """The last delivery is received again."""
+    """The last delivery is received again. (It is the first that waits, and dropped: what is delivered beyond is never
+    delivered.)"""
 
 
 @rewrite("apply", "restamped = stamp <= base.last", "restamped = stamp < base.last", part="stream")
@@ -263,7 +265,8 @@ class WantsKept(QuasiGenuine):
 
 @rewrite("_after_paxos", "self._held.clear()", "pass")
 class HeldKept(QuasiGenuine):
-    """Casts that a candidate held are kept over its defeat."""
+    """Casts that a candidate held are kept over its defeat. (They only take room: a cast counts if it is its sender's
+    next one, whenever it is taken.)"""
 
 
 @kept("_due_nulls")
@@ -383,10 +386,12 @@ class OneGapLearned(QuasiGenuine):
     after="_new_leader",
 )
 class AnythingAnnounced(QuasiGenuine):
-    """A leader takes whatever is decided for what it announced."""
+    """A leader takes whatever is decided for what it announced. (If that is something else, a higher ballot has decided
+    it, and whoever leads that one forwards it. What this leader announces still, in its lower ballot, no quorum
+    accepts.)"""
 
 
-LEARNING = (OneVoteLess, KnownKept, ChosenKept, OneGapLearned, AnythingAnnounced, AnnouncesOn)
+LEARNING = (OneVoteLess, KnownKept, ChosenKept, OneGapLearned, AnnouncesOn)
 PLANTED = (
     *map(
         Planted,
@@ -395,12 +400,15 @@ PLANTED = (
             ManyNotSaved, AdoptedBaseNotSaved, RecordsKept, OutgoingKept, AdoptedBehind, AdoptedWithGaps,
             StateOfSavedOnly, StateOfPresentBase, ReceiptOneAhead, OneReceiptLess, OwnGroupNotAsked,
             OwnMessagesDropped, OthersNotAsked, OneDroppedTooMany, RepairOneOff, PartialRepairsBarrier,
-            GapsTaken, OrderedCoversLess, OneMissing, BarrierOneShort, LastDeliveryReceived,
+            GapsTaken, OneMissing, BarrierOneShort,
             EqualStamps, RestampedNotLast, NullsLowerLast, CastsNotCounted, AnyFirstCast, OldLivesCasts,
-            CastsOfOldEpochsForgotten, NeverReconsidered, ExpectedKept, NullKept, WantsKept, HeldKept, DueNullsKept,
+            CastsOfOldEpochsForgotten, NeverReconsidered, ExpectedKept, NullKept, WantsKept, DueNullsKept,
             WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked, ReturnsLacking,
             ReturnsUnreminded, SameEpoch, CastsOfNoEpoch, DroppedNotReminded, ReceiptsNotReminded,
         ),
     ),
     *(Planted(kind, PARALLEL) for kind in LEARNING),
+)  # fmt: skip
+HARMLESS = (
+    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept)), Planted(AnythingAnnounced, PARALLEL),
 )  # fmt: skip

@@ -126,11 +126,6 @@ class CutNotRevealed(Toto):
     """The rest of a view is ordered without what became stable last."""
 
 
-@rewrite("_enter", "self.time = record.time", "pass")
-class TimeOfEarlierView(Toto):
-    """Who cannot finish a view goes on with the time that it had."""
-
-
 @rewrite("_enter", "self._queue = deque(self._mine.values())", "pass")
 class MineForgotten(Toto):
     """What was cast in a view and is not in its cut is not cast again."""
@@ -138,7 +133,8 @@ class MineForgotten(Toto):
 
 @rewrite("_enter", "early, self._early = self._early, []", "early, self._early = [], []")
 class EarlyForgotten(Toto):
-    """What came for a view before it was entered is forgotten."""
+    """What came for a view before it was entered is forgotten. (As if it was lost on the way: it is asked for, or
+    repeated.)"""
 
 
 class TimeOfOwnGroup(Toto):
@@ -153,7 +149,7 @@ class TimeOfOwnGroup(Toto):
 
 @rewrite("_deliver", "timestamp <= self.log.timestamp", "timestamp < self.log.timestamp")
 class LastDeliveryAgain(Toto):
-    """Who comes back delivers what it installed last once more."""
+    """Who comes back comes to what it installed last once more. (It knows that as delivered.)"""
 
 
 # -- changes of views -------------------------------------------------------------------------------------------------
@@ -192,15 +188,6 @@ class SaysComplete(Toto):
 @rewrite("_on_new_view", "if new.number <= self.record.number:", "if new.number < self.record.number:")
 class SecondDecisionCounts(Toto):
     """Of two decisions for one view the later counts."""
-
-
-@rewrite(
-    "_on_new_view",
-    "finished = new.number == self.record.number + 1 and self._finish(new, out)",
-    "finished = self._finish(new, out)",
-)
-class FinishesAnyView(Toto):
-    """A process finishes its view with the cut of a later one."""
 
 
 @rewrite(
@@ -283,5 +270,5 @@ class LastMissingNotAsked(Toto):
     """The last of the casts that some lack is not collected."""
 
 
-HARMLESS = (Planted(StableOneHolderEarly),)
+HARMLESS = tuple(map(Planted, (StableOneHolderEarly, LastDeliveryAgain, EarlyForgotten)))
 PLANTED = planted_in(__name__, HARMLESS)

@@ -164,12 +164,6 @@ class StateAcksKept(WhiteBox):
     """Who has joined an earlier ballot of this leader is counted in the next one. (As `JoinedBeforeSync`.)"""
 
 
-@rewrite("promise", "self._assembly.clear()", "pass", part="leadership")
-class PortionsMixed(WhiteBox):
-    """Portions of votes for two ballots make one state. (They do not: the first portion of the next vote clears what is
-    there, and nothing of a link comes after a loss before the loss is told.)"""
-
-
 @rewrite("forget", "self._lists.pop(sender, None)", "pass", part="leadership._assembly")
 class LostPortionForgotten(WhiteBox):
     """A state is complete though a portion of it was lost with the link."""
@@ -245,7 +239,8 @@ class AcceptsAfterPromise(WhiteBox):
     "_accept_if_complete", "elif entry.phase != ACCEPTED or entry.local != local:", "elif entry.phase != ACCEPTED:"
 )
 class NewStampNotSaved(WhiteBox):
-    """A message that was accepted before keeps its stamp in a later ballot."""
+    """A message that was accepted before keeps its stamp in a later ballot. (The state of that ballot has brought its
+    own stamp, or left the message out: in one ballot it has one.)"""
 
 
 @rewrite(
@@ -297,7 +292,7 @@ class DeliversAfterPromise(WhiteBox):
     "if not self.leadership.takes_part or self.leadership.joined > deliver.ballot or deliver.ballot.leader != sender:",
 )
 class DeliversBeforeJoining(WhiteBox):
-    """A DELIVER of a ballot that this process has not joined yet is carried out."""
+    """A DELIVER of a ballot that this process has not joined yet is carried out. (As `EarlyKept`.)"""
 
 
 @rewrite("_deliver_next", "note=deliver.local.encode()", "note=deliver.final.encode()")
@@ -472,6 +467,6 @@ HARMLESS = (
     Planted(JoinedBeforeSync), Planted(LeadsBeforeSync), Planted(LeadsAlone), 
     Planted(StaleStateAcks), Planted(StateAcksKept), Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted),
     Planted(EarlyKept), Planted(DeliversAfterPromise), Planted(AcceptsKept),
-    Planted(PortionsMixed), Planted(OwnStateNotCounted),
+    Planted(OwnStateNotCounted), Planted(DeliversBeforeJoining), Planted(NewStampNotSaved),
 )  # fmt: skip
 PLANTED = planted_in(__name__, HARMLESS)
