@@ -31,7 +31,10 @@ Checks
     true_time     whether stamps keep to the time
     recovery      would every process come back if the power failed now?
     memory        what it must know then
-    elections     has who leads the votes of a quorum?
+    elections     has who leads the votes of a quorum, and may who lost its disk come back?
+    reigns        does what was known in one ballot go with it?
+    logs          does a group's log amount to the same at all of its members?
+    views         does who has stopped, or is incomplete, in a ToTo view keep to it?
     vouching      is on disk what a process vouches for, and does no message overtake another?
 
 Other ways to look

@@ -38,7 +38,7 @@ class StandsBeforeSync(PrimCast):
     """A candidate asks for promises before its own is on disk."""
 
 
-@rewrite("_save_state", "out.put(_STATE_KEY, _encode(state))", "pass")
+@rewrite("_save_state", "out.put(STATE_KEY, _encode(state))", "pass")
 class ClockNotSaved(PrimCast):
     """Clock, length of T and reach are only in memory."""
 
