@@ -15,8 +15,9 @@ Needs msgspec and tenacity, and nothing of the server. Keys and values are bytes
 what is read is bytes. An argument of a wrong type is a TypeError that names it, before anything is sent.
 
 Retries. A write carries an id (a UUIDv7) made before its first attempt; the cluster applies an id once and answers a
-repetition with the first result. The client repeats a request when the connection failed or the server says that it
-may, elsewhere and with growing pauses, until `timeout`.
+repetition with the first result. A program that must repeat a write after its own restart makes the id itself
+(`new_id`), and gives it as `message_id`. The client repeats a request when the connection failed or the server says
+that it may, elsewhere and with growing pauses, until `timeout`.
 
 Timeouts, in seconds: `timeout` (10) bounds a request with all its retries; `attempt_timeout` (2) is when an unanswered
 attempt is repeated elsewhere; connecting takes at most 1. They are arguments of the clients; each method takes its own

@@ -22,7 +22,7 @@ from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
 from client_sdk.routing import find_urls
 from kvstore.api.codec import entry_json, id_text, parse_transaction, result_json, text_or_b64
-from kvstore.api.model import InvalidTransaction
+from kvstore.api.model import SCAN_LIMIT_MAX, InvalidTransaction
 from kvstore.api.problem import UNKNOWN
 from kvstore.console import (
     FAILED,
@@ -124,9 +124,11 @@ def scan_command(
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Print keys and values in key order, tab between them."""
+    """Print keys and values in key order, tab between them.
+
+    The first thousand are read at one point in time, unless they are large; the next thousand at a later one."""
     with _client(cluster, timeout) as client:
-        for count, found in enumerate(client.scan(os.fsencode(prefix), page_size=min(limit, 100)), 1):
+        for count, found in enumerate(client.scan(os.fsencode(prefix), page_size=min(limit, SCAN_LIMIT_MAX)), 1):
             if output is Output.json:
                 say(json_line(entry_json(found)))
             else:

@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 
 import kvstore
+from client_sdk import requests
 from kvstore import config
 from tests.house import ROOT
 from tests.kvstore.live import running_cluster
@@ -90,6 +91,14 @@ def test_put_get_scan_delete(shell: Shell) -> None:
     assert shell.data("delete", "a/b").out == "no such key\n"
     gone = shell.data("get", "a/b", "-o", "json")
     assert json.loads(gone.out) == {"key": "a/b", "value": None} and "no such key" in error_of(gone, status=3)
+
+
+def test_a_scan_of_up_to_a_thousand_keys_is_one_point_in_time(shell: Shell) -> None:
+    puts = [{"op": "put", "key": f"many/{i:03}", "value": ""} for i in range(150)]
+    assert shell.data("txn", json.dumps({"success": puts})).status == 0
+    with patch.object(requests, "page", wraps=requests.page) as page:
+        assert len(shell.data("scan", "many/").out.splitlines()) == 150
+    assert page.call_count == 1
 
 
 def test_conditions(shell: Shell) -> None:
