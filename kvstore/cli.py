@@ -91,6 +91,7 @@ def cluster_init(
         str, typer.Option(help="Address or name by which others reach them; by default that of --host.")
     ] = "",
     durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
+    archive: Annotated[str, typer.Option(help="Where old journals go, which the audit reads; or none.")] = "archive",
     given: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A cluster.json to take instead of these options.")
     ] = None,
@@ -113,6 +114,7 @@ def cluster_init(
         host=host,
         advertise=advertise,
         durability=durability,
+        archive=archive,
     )
     path = config.create(directory, made)
     say(f"{path}: {shards} shard(s) of {replicas} replica(s), protocol {protocol}, durability {durability}")

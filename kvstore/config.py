@@ -29,6 +29,7 @@ HTTP_PORT_OFFSET = 100
 BASE_PORT = 7400
 DURABILITIES = ("fsync", "os")
 ALL_ADDRESSES = ("0.0.0.0", "::")
+NO_ARCHIVE = "none"
 
 MIB = 1024 * 1024
 
@@ -45,6 +46,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
     buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
+    journal_keep_bytes: so much of its journal a replica keeps for others that lag (see `archive`).
     stop_deadline_ms: how long a stopping replica waits for open requests.
     disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
     on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
@@ -59,6 +61,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     commit_bytes: int = 8 * MIB
     buffer_bytes_max: int = 128 * MIB
     segment_bytes_max: int = 64 * MIB
+    journal_keep_bytes: int = 256 * MIB
     stop_deadline_ms: int = 5_000
     disk_full_bytes: int = 64 * MIB
     disk_stop_bytes: int = 16 * MIB
@@ -74,6 +77,7 @@ LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
     "commit_bytes": (64 * 1024, 1024 * MIB),
     "buffer_bytes_max": (MIB, 16 * 1024 * MIB),
     "segment_bytes_max": (MIB, 1024 * MIB),
+    "journal_keep_bytes": (0, MIB * MIB),
     "stop_deadline_ms": (100, 600_000),
     "disk_full_bytes": (0, MIB * MIB),
     "disk_stop_bytes": (0, MIB * MIB),
@@ -107,6 +111,9 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
     dedup_window_ms: how long after its creation a transaction's id may still take effect.
+    archive: where journals go, file by file, when a replica no longer needs them: a directory (a relative one begins at
+    that of `cluster.json`), which the audit reads; or "none": they are deleted, and no audit can tell what was before.
+    Empty, as in clusters of older releases: they stay where they are, and grow.
     """
 
     format: int
@@ -115,6 +122,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     protocol_options: dict[str, Any] = {}
     durability: str = "fsync"
     dedup_window_ms: int = 120_000
+    archive: str = ""
     shard_map: dict[str, Any]
     replicas: tuple[ReplicaConfig, ...]
     limits: Limits = Limits()
@@ -183,6 +191,7 @@ def new_cluster(
     host: str = "127.0.0.1",
     advertise: str = "",
     durability: str = "fsync",
+    archive: str = "archive",
 ) -> ClusterConfig:
     """A cluster of `shards` x `replicas` on one machine. Replica i: peer port base + i, HTTP port base + 100 + i."""
     count = shards * replicas
@@ -195,6 +204,7 @@ def new_cluster(
         cluster_id=cluster_id,
         protocol=protocol,
         durability=durability,
+        archive=archive,
         shard_map=ShardMap.even(tuple(range(shards))).to_json(),
         replicas=tuple(
             ReplicaConfig(
@@ -391,6 +401,12 @@ def write_atomically(path: Path, data: bytes) -> None:
 def replica_directory(directory: Path, replica_id: ProcessId) -> Path:
     """Everything that one replica keeps."""
     return directory / "replicas" / str(replica_id)
+
+
+def archive_directory(directory: Path, config: ClusterConfig, replica_id: ProcessId, life: int) -> Path:
+    """Where closed segments of this replica's journal go, whose first process had the incarnation `life`: a replica
+    that has lost its disk begins another journal."""
+    return directory / config.archive / "replicas" / str(replica_id) / f"journal-{life}"
 
 
 def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_disk: bool = False) -> Path:

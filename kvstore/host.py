@@ -22,7 +22,7 @@ import structlog
 
 from kvstore.api.cluster import ClusterJson, LimitsJson, ReplicaJson, ShardJson
 from kvstore.api.model import Transaction
-from kvstore.config import ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
+from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
@@ -35,6 +35,8 @@ from multicast import registry
 from multicast.batch import Batch
 from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol, Overloaded
+from multicast.retention import Retention
+from multicast.runtime.aside import pause
 from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
 from multicast.runtime.failpoints import SENT, FailingDisk, Failpoints
@@ -171,7 +173,9 @@ class LiveReplica:
             keeper=self._snapshots if self._protocol.history is not None else None,
             on_snapshot=self._on_snapshot,
             wall=self._failpoints.wall if self._failpoints else wall_us,
+            retention=self._retention(),
         )
+        self._host.release(self._committed)
         await self._host.start()
         self._host.failed.add_done_callback(self._on_ended)
         self._wait_for_next_commit()
@@ -199,6 +203,19 @@ class LiveReplica:
     def _cancel_timers(self) -> None:
         for timer in filter(None, (self._timer, self._looking, self._sweeping)):
             timer.cancel()
+
+    def _retention(self) -> Retention | None:
+        """How much of the journal stays: all of it where nobody can be brought up to date without."""
+        if not self.config.archive or self._protocol.history is None:
+            return None
+        archives = self.config.archive != NO_ARCHIVE
+        keep_bytes = self.config.limits.journal_keep_bytes
+        return Retention(self._journal, keep_bytes, self._open_archive if archives else None, pause)
+
+    def _open_archive(self) -> FileDisk:
+        assert self._host is not None
+        life = self._journal.life() or self._host.engine.incarnation  # a replica whose disk was lost begins another
+        return FileDisk(self._directory / self.config.archive / "replicas" / str(self.me.id) / f"journal-{life}")
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -398,6 +415,8 @@ class LiveReplica:
                 _log.warning("no room for a commit; waiting", error=str(error))
                 await asyncio.sleep(NO_SPACE_SECONDS)
         self._store.thawed()
+        if self._host is not None:
+            self._host.release(self._committed)
         self._frozen, self._commit = False, None
         if self._held:
             self._freeze()

@@ -38,6 +38,7 @@ More processes are more such programs with other numbers and directories. `GLOSS
     journal      the journal of one process: segments of records on a disk
     reader       reading its records, each with the payloads that it refers to
     checkpoint   what a protocol has saved up to an offset of its journal
+    retention    how much of a journal stays: the archive, and what nobody needs any longer
     install      what a snapshot puts into the journal, between two lives
     runtime      the live host, over TCP (a package)
     simulation   the simulated host (a package)

@@ -66,6 +66,8 @@ class Checkpoint(NamedTuple):
         for end, kind, body in journal.walk(min(self.offset, journal.offset_before(position))):
             if kind in records.DELIVERIES:
                 last = max(last, position_of(body))
+                if position_of(body) <= position:
+                    continue  # what it refers to may have gone
             if end > self.offset or kind in (*records.DELIVERIES, records.COMPLETED):
                 yield end, reader.decode(end, kind, body)
         if last < position:

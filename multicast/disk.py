@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -29,7 +30,7 @@ class Disk(Protocol):
     def write_small(self, name: str, data: bytes) -> None:
         """Make at most 16 bytes the whole content of a file, at once and not durably; its length never changes."""
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, pieces: Iterable[bytes]) -> None:
         """Make this the whole content of a file, new or not: all of it or, after an error or a crash, nothing. Durable
         on return."""
 

@@ -28,16 +28,18 @@ from typing import Any
 from multicast import records, segments
 from multicast.disk import Disk, DiskFull
 from multicast.reader import Reader
-from multicast.records import (
-    FRAME_BYTES,
-    HEADER_BYTES,
-    REMEDY,
-    SEGMENT_BYTES_MAX,
-    Delivered,
-    JournalError,
-    SegmentHeader,
+from multicast.records import FRAME_BYTES, HEADER_BYTES, REMEDY, Delivered, JournalError, SegmentHeader
+from multicast.segments import (
+    SEGMENT_NAME,
+    Floor,
+    Segment,
+    Summary,
+    Survey,
+    droppable,
+    position_of,
+    segment_name,
+    summary_name,
 )
-from multicast.segments import SEGMENT_NAME, Floor, Segment, Summary, Survey, position_of, segment_name, summary_name
 from multicast.types import GroupId, ProcessId
 
 READ_BYTES = 1024 * 1024
@@ -75,7 +77,7 @@ class Journal:
         cluster: bytes,
         group: GroupId,
         process: ProcessId,
-        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        segment_bytes_max: int = records.SEGMENT_BYTES_MAX,
     ):
         self.disk = disk
         self.cluster = cluster
@@ -143,7 +145,7 @@ class Journal:
                 damage = found
                 break
             at, kind, body = found
-            survey.see(kind, body)
+            survey.see(base + at + FRAME_BYTES + 1 + len(body) - HEADER_BYTES, kind, body)
             if kind in records.DELIVERIES:
                 deliveries.append((position_of(body), at))
             elif kind == records.BATCH_END:
@@ -222,7 +224,7 @@ class Journal:
 
     @property
     def floor(self) -> int:
-        """The highest final delivery that is no longer here: those after it are. 0 at first."""
+        """The highest final delivery that is no longer wholly here: those after it are. 0 at first."""
         return self._floor.position
 
     def life(self) -> int | None:
@@ -410,6 +412,11 @@ class Journal:
 
     # -- letting go ---------------------------------------------------------------------------------------------------
 
+    def closed(self) -> list[tuple[str, int]]:
+        """(file, journal offset at its end) of every segment but the last."""
+        with self._lock:
+            return [(segment_name(segment.number), after.base) for segment, after in pairwise(self._segments)]
+
     def seal(self, pause: Callable[[], object] = lambda: None) -> None:
         """Write the summaries of closed segments that have none; in any thread, but in one at a time, as `drop`.
         pause: see `Checkpoints`. JournalError if one is damaged; OSError: nothing is lost."""
@@ -418,8 +425,8 @@ class Journal:
         for segment, after in found:
             if segment.summary is None:
                 survey = Survey(segment.base)
-                for number, (_, kind, body) in enumerate(self.walk(segment.base, after.base)):
-                    survey.see(kind, body)
+                for number, (end, kind, body) in enumerate(self.walk(segment.base, after.base)):
+                    survey.see(end, kind, body)
                     if number % PAUSE_RECORDS == 0:
                         pause()
                 self._summarize(segment, after.base, survey)
@@ -428,45 +435,38 @@ class Journal:
         with self._lock:
             first, last = bisect_left(self._offsets, segment.base), bisect_left(self._offsets, end)
             index = self._positions[first:last], self._offsets[first:last]
-        summary = Summary(segment.base, end, survey.last, survey.refers, *index)
-        self.disk.replace(summary_name(segment.number), segments.encode(summary))
+        summary = survey.summary(end, *index)
+        self.disk.replace(summary_name(segment.number), (segments.encode(summary),))
         known = Segment(segment.number, segment.base, segment.version, survey.refers, summary)
         with self._lock:
             self._segments[segment.number - self._floor.segment] = known
 
     def drop(self, position: int, offset: int) -> int:
-        """Remove the oldest segments, as far as they have a summary (`seal`), end by journal offset `offset`, hold no
-        delivery after `position`, and nothing that stays refers to them. Returns how many have gone."""
+        """Remove the oldest segments that have a summary (`seal`), as far as they end by journal offset `offset` and
+        hold nothing of a delivery after `position`, nor of a put that is written after `offset`. Returns how many have
+        gone. `position` is not below the floor then."""
         life = self.life()
         with self._lock:
             found = list(self._segments)
-        count = 0
-        for segment, after in pairwise(found):
-            if segment.summary is None or after.base > offset or segment.summary.last > position:
-                break
-            count += 1
-        referred = min((segment.refers for segment in found[count:]), default=0)
-        while count and referred < found[count].base:
-            count -= 1
-            referred = min(referred, found[count].refers)
+        count, last = droppable(found, self.floor, position, offset)
         if not count or life is None:
             return 0
-        last = max(segment.summary.last for segment in found[:count] if segment.summary)
         oldest = found[count]
-        floor = Floor(oldest.number, oldest.base, max(self.floor, last), life)
-        self.disk.replace(segments.FLOOR, segments.encode(floor))
-        with self._lock:
-            gone = bisect_left(self._offsets, floor.base)
-            del self._segments[:count], self._positions[:gone], self._offsets[:gone]
-            self._floor = floor
+        self._raise_floor(Floor(oldest.number, oldest.base, last, life))
         self._remove([segment.number for segment in found[:count]])
         return count
 
     def skip_to(self, position: int) -> None:
         """Deliveries up to number `position` count as dropped, be they here or not: a snapshot stands for them."""
-        floor = Floor(self._floor.segment, self._floor.base, max(self.floor, position), self.life() or 0)
-        self.disk.replace(segments.FLOOR, segments.encode(floor))
-        self._floor = floor
+        self._raise_floor(Floor(self._floor.segment, self.begin, max(self.floor, position), self.life() or 0))
+
+    def _raise_floor(self, floor: Floor) -> None:
+        self.disk.replace(segments.FLOOR, (segments.encode(floor),))
+        with self._lock:
+            gone = bisect_left(self._offsets, floor.base)
+            count = floor.segment - self._floor.segment
+            del self._segments[:count], self._positions[:gone], self._offsets[:gone]
+            self._floor = floor
 
     def _remove(self, numbers: list[int]) -> None:
         """The files of these segments; the floor is above them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
@@ -38,8 +39,8 @@ def summary_name(number: int) -> str:
 class Floor(msgspec.Struct, array_like=True, frozen=True):
     """Where a journal begins: with segment number `segment`, at journal offset `base`.
 
-    position: the highest final delivery in what was dropped, or that of a snapshot. life: the incarnation of the
-    process that began the journal, 0 if there was neither."""
+    position: the highest final delivery of which something was in what was dropped, or that of a snapshot. life: the
+    incarnation of the process that began the journal, 0 if there was neither."""
 
     segment: int = 0
     base: int = 0
@@ -51,12 +52,16 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     """Of a closed segment, from journal offset `base` to `end`.
 
     last: the highest final delivery in it, 0 if it has none. refers: the lowest journal offset that a reference in it
-    leads to; `base` if none leads out of it. positions, offsets: where some of its deliveries begin (`Journal`)."""
+    leads to; `base` if none leads out of it. delivered: the highest final delivery, and put: the journal offset at the
+    end of the last put, that is such a reference; 0 if there is none. positions, offsets: where some of its deliveries
+    begin (`Journal`)."""
 
     base: int
     end: int
     last: int
     refers: int
+    delivered: int
+    put: int
     positions: list[int]
     offsets: list[int]
 
@@ -86,18 +91,51 @@ def position_of(body: memoryview) -> int:
 
 
 class Survey:
-    """Gathers, over all records of a segment from `base` on, the `last` and `refers` of its summary."""
+    """Gathers, over all records of a segment from journal offset `base` on, what its summary says."""
 
     def __init__(self, base: int):
-        self.last = 0
-        self.refers = base
+        self._base = self.refers = base
+        self.last = self.delivered = self.put = 0
 
-    def see(self, kind: int, body: memoryview) -> None:
-        """The next record."""
+    def see(self, end: int, kind: int, body: memoryview) -> None:
+        """The next record, which ends at journal offset `end`."""
         if kind in records.DELIVERIES:
             self.last = max(self.last, position_of(body))
-        if kind in records.REFERENCES:
-            self.refers = min(self.refers, *(place.offset for place in records.decode_body(kind, body).places))
+        if kind not in records.REFERENCES:
+            return
+        lowest = min(place.offset for place in records.decode_body(kind, body).places)
+        if lowest < self._base:
+            self.refers = min(self.refers, lowest)
+            if kind == records.PUT_REFERENCE:
+                self.put = end
+            else:
+                self.delivered = max(self.delivered, position_of(body))
+
+    def summary(self, end: int, positions: list[int], offsets: list[int]) -> Summary:
+        """Of the segment, which ends at journal offset `end`."""
+        return Summary(
+            self._base, end, self.last, self.refers, self.delivered, self.put, positions, offsets
+        )
+
+
+def droppable(found: list[Segment], floor: int, position: int, offset: int) -> tuple[int, int]:
+    """How many of these segments, oldest first, may go (`Journal.drop`), and the floor then; `floor`: as it is. A
+    delivery that refers to what goes is as good as gone, too."""
+    count = 0
+    for segment, after in pairwise(found):
+        if segment.summary is None or after.base > offset or segment.summary.last > position:
+            break
+        count += 1
+    while count:
+        last = max(floor, *(segment.summary.last for segment in found[:count] if segment.summary))
+        refer = [segment for segment in found[count:] if segment.refers < found[count].base]
+        known = [segment.summary for segment in refer if segment.summary]
+        if len(known) == len(refer) and all(summary.put <= offset for summary in known):
+            last = max([last, *(summary.delivered for summary in known)])
+            if last <= position:
+                return count, last
+        count -= 1
+    return 0, floor
 
 
 def encode(content: Floor | Summary) -> bytes:

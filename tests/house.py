@@ -25,7 +25,9 @@ LIBRARY_PURE = (
     "types", "protocol", "wire", "session", "discipline", "catch_up", "batch", "engine", "lanes", "recorder", "records",
     "snapshot",
 )  # fmt: skip
-LIBRARY_DISK = tuple(f"multicast.{m}" for m in ("checkpoint", "disk", "install", "journal", "reader", "segments"))
+LIBRARY_DISK = tuple(
+    f"multicast.{m}" for m in ("checkpoint", "disk", "install", "journal", "reader", "retention", "segments")
+)
 ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
     ("multicast.types", ()),
@@ -50,6 +52,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "multicast.journal",
         ("multicast.disk", "multicast.reader", "multicast.records", "multicast.segments", "multicast.types"),
     ),
+    ("multicast.retention", ("multicast.disk", "multicast.journal")),
     ("multicast.checkpoint", ("multicast.journal", "multicast.reader", "multicast.records", "multicast.segments")),
     (
         "multicast.install",

@@ -25,9 +25,10 @@ from multicast.batch import Batch
 from multicast.checkpoint import Checkpoints
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol
-from multicast.records import Completed, Delivered, Installed
+from multicast.records import SEGMENT_BYTES_MAX, Completed, Delivered, Installed
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
+from multicast.simulation.dropping import Dropping
 from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import Node
@@ -46,6 +47,8 @@ LAGS_MAX = (3, 10, 30)
 """A member that is up and lacks no more deliveries than this will still find them."""
 DROP_CHANCES = (0.0, 0.0, 0.1, 0.5, 1.0)
 """After a commit what it covers is gone from the journal, for whoever asks, with one of these chances."""
+SEGMENT_BYTES = (SEGMENT_BYTES_MAX, 16_384, 4_096, 1_024)
+"""Of journals."""
 CHECKPOINT_CHANCE = 0.02
 """A batch is followed by a checkpoint of the protocol's state with this chance."""
 
@@ -129,9 +132,11 @@ class SimulatedCluster:
             on_flushed=self._on_flushed,
             on_lost_disk=self._on_lost_disk,
             installer=self,
+            segment_bytes_max=random.Random(f"{seed}/segments").choice(SEGMENT_BYTES),
             name=name,
         )
         self.world.recovery = RecoveryCheck(self._spare, seed)
+        self.dropping = Dropping(seed, lambda pid: self.stores[pid].position, archives=True)
 
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
@@ -165,7 +170,8 @@ class SimulatedCluster:
         return self.protocol(pid, self.topology, self.options, rng), application
 
     def _on_lost_disk(self, node: Node) -> None:
-        self.backends[node.pid] = MemoryBackend()
+        backend = self.backends[node.pid] = MemoryBackend()
+        self.stores[node.pid] = self._store_class.open(backend, self.world.cluster, node.pid)
 
     def before_life(self, node: Node) -> None:
         """See `multicast.simulation.catching_up.Installer`."""
@@ -192,6 +198,7 @@ class SimulatedCluster:
                 Checkpoints(node.journal).advance()
 
     def _on_flushed(self, node: Node, number: int) -> None:
+        self.dropping.at_flush(node)
         frozen_at = self._frozen_at.get(node.pid)
         if frozen_at is not None and frozen_at <= number:
             del self._frozen_at[node.pid]
@@ -210,16 +217,18 @@ class SimulatedCluster:
 
     def log(self, pid: ProcessId) -> list[Logged]:
         """What a replica's journal says, in order; what a snapshot stood for is not in it."""
-        return self._read_log(self.world.node(pid).journal)
+        node = self.world.node(pid)
+        return self._read_log(self.dropping.whole(node, node.disk))
 
     def lost_logs(self, pid: ProcessId) -> list[list[Logged]]:
         """What those of its disks that were lost had said."""
         node = self.world.node(pid)
-        return [self._read_log(node.open_journal(disk)) for disk in node.lost_disks]
+        return [self._read_log(self.dropping.whole(node, disk)) for disk in node.lost_disks]
 
     def installed(self, pid: ProcessId) -> dict[int, bytes]:
         """The positions of the snapshots that a replica has installed, by its journal, with the state's digests."""
-        journal = self.world.node(pid).journal
+        node = self.world.node(pid)
+        journal = self.dropping.whole(node, node.disk)
         found = (record for _, record in journal.tail(journal.begin) if type(record) is Installed)
         return {record.position: record.digest for record in found}
 

@@ -1,7 +1,7 @@
 """The live host: asyncio, TCP links, a journal on real files. `Host` is its face; `local_host` the short way in.
 
     host        one process: the engine on the loop, its inputs, and where its effects go
-    aside       what it reads and writes in other threads: for peers, snapshots, checkpoints
+    aside       what it reads and writes in other threads: for peers, snapshots, checkpoints, what may go
     writer      appends to the journal and syncs, on the loop or in a thread: group commit
     disk        real files under the journal
     failpoints  faults on demand: disk, clock, death at a named point
@@ -26,6 +26,8 @@ from multicast import registry
 from multicast.journal import Journal
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
+from multicast.retention import Retention
+from multicast.runtime.aside import pause
 from multicast.runtime.disk import DirectoryInUse, FileDisk
 from multicast.runtime.host import Host, HostStopped
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, Topology
@@ -55,6 +57,7 @@ async def local_host(
     *,
     on_deliver: Callable[[int, AppMessage, Timestamp], object],
     position: int = 0,
+    keep_bytes: int | None = None,
     cluster: bytes = bytes(16),
     durability: str = "fsync",
     **options: Any,
@@ -63,8 +66,10 @@ async def local_host(
 
     on_deliver(position, message, timestamp): every final delivery after number `position`, on the loop. position: of so
     many the caller durably keeps what came of them. By default none: then a restart tells all of them again, and takes
-    the longer the more there are. options: the protocol's. Raises what `registry.load`, the protocol's options,
-    `Journal`, `FileDisk` and `Host.start` raise.
+    the longer the more there are. keep_bytes: so much of the end of the journal stays; what is before goes, once
+    `Host.release` was told that the caller holds what came of it, and whoever lacks it cannot be helped. None: all
+    stays. options: the protocol's. Raises what `registry.load`, the protocol's options, `Journal`, `FileDisk` and
+    `Host.start` raise.
     """
     cls = registry.load(protocol)
     instance = cls(process, topology, cls.specification.options(**options), random.Random())
@@ -81,6 +86,7 @@ async def local_host(
         addresses=addresses,
         cluster=cluster,
         durability=durability,
+        retention=None if keep_bytes is None else Retention(journal, keep_bytes, pause=pause),
     )
     await host.start()
     try:

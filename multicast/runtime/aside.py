@@ -1,4 +1,5 @@
-"""What a host reads and writes beside its loop, in other threads: what peers ask for, snapshots, checkpoints."""
+"""What a host reads and writes beside its loop, in other threads: what peers ask for, snapshots, checkpoints; and old
+segments of the journal, which go."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import errno
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import structlog
 
 from multicast import wire
 from multicast.batch import Batch
@@ -15,20 +18,30 @@ from multicast.checkpoint import Checkpoint, Checkpoints
 from multicast.engine import Engine
 from multicast.journal import Gone, Journal
 from multicast.records import Delivered
+from multicast.retention import Retention
 from multicast.snapshot import Keeper
 from multicast.types import ProcessId
 
 _T = TypeVar("_T")
 
-CHECKPOINT_PAUSE_SECONDS = 0.0005
-"""A checkpoint is made in another thread, which lets the loop go on every few hundred records."""
+PAUSE_SECONDS = 0.0005
+"""A thread that goes through much of the journal lets the loop go on for so long every few hundred records."""
 CHECKPOINT_AGAIN_BYTES = 1024 * 1024
 """So much later in the journal one is tried again for which there was no room."""
+RETAIN_BYTES = 1024 * 1024
+"""Each time the journal has grown by so much, what may go is looked for."""
+
+log = structlog.get_logger("multicast.runtime")
+
+
+def pause() -> None:
+    """For `Checkpoints` and `Retention`."""
+    time.sleep(PAUSE_SECONDS)
 
 
 class Aside:
-    """Of the host of `engine`. keeper, on_snapshot: see `Host`. schedule(): something waits in the engine. running():
-    whether the host is. fail(error): the journal or the application's storage cannot be used."""
+    """Of the host of `engine`. keeper, on_snapshot, retention: see `Host`. schedule(): something waits in the engine.
+    running(): whether the host is. fail(error): the journal or the application's storage cannot be used."""
 
     def __init__(
         self,
@@ -36,6 +49,7 @@ class Aside:
         journal: Journal,
         keeper: Keeper | None,
         on_snapshot: Callable[[wire.SnapshotChunk], None] | None,
+        retention: Retention | None,
         schedule: Callable[[], None],
         running: Callable[[], bool],
         fail: Callable[[BaseException], None],
@@ -46,7 +60,10 @@ class Aside:
         self._on_snapshot = on_snapshot
         self._schedule, self._running, self._fail = schedule, running, fail
         self._working: dict[object, asyncio.Future[None]] = {}
-        self._checkpoint_at = 0
+        self._retention = retention
+        self._held = self._covered = 0
+        self._checkpoint_at = self._retain_at = 0
+        self._trouble = ""
 
     def carry_out(self, batch: Batch) -> None:
         """What this batch asks for. Who asks again before he has his answer is not answered twice."""
@@ -60,6 +77,8 @@ class Aside:
     async def finish(self) -> None:
         """Wait for what is under way; nothing comes of it."""
         await asyncio.gather(*self._working.values(), return_exceptions=True)
+        if self._retention is not None:
+            self._retention.close()
 
     def _read(self, peer: ProcessId, position: int) -> None:
         """Deliveries for a peer that is behind; it asks again."""
@@ -104,32 +123,52 @@ class Aside:
 
         self._work("stage", partial(self._keeper.stage, chunk), staged)
 
-    # -- checkpoints --------------------------------------------------------------------------------------------------
+    # -- checkpoints, and what may go ---------------------------------------------------------------------------------
 
     def latest_checkpoint(self) -> Checkpoint:
         """From which this life begins."""
         checkpoint = Checkpoints(self._journal).latest()
-        self._checkpoint_at = checkpoint.next_offset
+        self._made(checkpoint)
         return checkpoint
 
-    def checkpoint_if_due(self) -> None:
-        """Make one if the journal has grown enough since the last one."""
-        if self._journal.synced < self._checkpoint_at:
-            return
-        checkpoints = Checkpoints(self._journal, partial(time.sleep, CHECKPOINT_PAUSE_SECONDS))
+    def release(self, position: int) -> None:
+        """See `Host`."""
+        self._held = position
 
-        def advance() -> Checkpoint | None:
-            try:
-                return checkpoints.advance()
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                return None  # the one before still counts
+    def flushed(self) -> None:
+        """The journal has grown; perhaps enough since the last checkpoint, or since something was let go."""
+        if self._journal.synced >= self._checkpoint_at:
+            checkpoints = Checkpoints(self._journal, pause)
+            self._work("checkpoint", partial(_unless_full, checkpoints.advance), self._made)
+        if self._retention is not None and self._journal.synced >= self._retain_at:
+            advance = partial(self._retention.advance, self._held, self._covered)
+            self._work("retention", partial(_unless_full, advance), self._retained)
 
-        def made(checkpoint: Checkpoint | None) -> None:
-            self._checkpoint_at = checkpoint.next_offset if checkpoint else self._journal.end + CHECKPOINT_AGAIN_BYTES
+    def _made(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
+            self._checkpoint_at = self._journal.end + CHECKPOINT_AGAIN_BYTES
+        else:
+            self._checkpoint_at, self._covered = checkpoint.next_offset, checkpoint.offset
 
-        self._work("checkpoint", advance, made)
+    def _retained(self, _: None) -> None:
+        assert self._retention is not None
+        self._retain_at = self._journal.synced + RETAIN_BYTES
+        if self._retention.trouble != self._trouble:
+            self._trouble = self._retention.trouble
+            if self._trouble:
+                log.warning("the archive cannot be written: the journal is kept until it can", error=self._trouble)
+            else:
+                log.info("the archive can be written again")
+
+    def status(self) -> dict[str, Any]:
+        """How much of the journal is where. Bytes; floor: a position."""
+        journal, retention = self._journal, self._retention
+        status: dict[str, Any] = {"journal_held_bytes": journal.end - journal.begin, "journal_floor": journal.floor}
+        if retention is not None and retention.archives:
+            status |= {"archived_bytes": retention.archived, "archive_trouble": retention.trouble}
+        return status
+
+    # -- threads ------------------------------------------------------------------------------------------------------
 
     def _work(self, key: object, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
         """Do this in another thread and then that on the loop, unless something under the same key is under way."""
@@ -148,3 +187,13 @@ class Aside:
                 self._fail(error)
 
         working.add_done_callback(done)
+
+
+def _unless_full(work: Callable[[], _T]) -> _T | None:
+    """None if there was no room on the disk for it: then nothing has changed."""
+    try:
+        return work()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
 
 SMALL_BYTES_MAX = 16
 
@@ -106,15 +107,16 @@ class FileDisk:
             raise ValueError(f"{name}: at most {SMALL_BYTES_MAX} bytes, not {len(data)}")
         os.pwrite(self._descriptor(name), data, 0)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, pieces: Iterable[bytes]) -> None:
         beside = f"{name}.new"
         descriptor = os.open(
             beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self._directory
         )
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(descriptor, view) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -140,11 +141,12 @@ class FailingDisk:
         self._disk.sync(name)
         self._failpoints.reached(SYNCED)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, pieces: Iterable[bytes]) -> None:
         faults = self._failpoints.faults
+        data = b"".join(pieces)
         self._failpoints.write(len(data))
         self._failpoints.wait(faults.sync_ms, faults.sync_fails)
-        self._disk.replace(name, data)
+        self._disk.replace(name, (data,))
 
     def write_small(self, name: str, data: bytes) -> None:
         self._disk.write_small(name, data)

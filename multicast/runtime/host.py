@@ -24,6 +24,7 @@ from multicast.batch import Batch
 from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol, Overloaded
+from multicast.retention import Retention
 from multicast.runtime.aside import Aside
 from multicast.runtime.clock import Clock, wall_us
 from multicast.runtime.fence import Fence
@@ -56,7 +57,7 @@ class Host:
     on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
     lost: the disk that this process had before is gone (`Saved.lost`). keeper: gives and takes snapshots, if anything
     does; on_snapshot(its last chunk): all of one is staged, and is further than this process: seal it and begin a new
-    life. wall(): the wall clock, microseconds since 1970.
+    life. wall(): the wall clock, microseconds since 1970. retention: of the journal; None: all of it stays.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Host:
         keeper: Keeper | None = None,
         on_snapshot: Callable[[SnapshotChunk], None] | None = None,
         wall: Callable[[], int] = wall_us,
+        retention: Retention | None = None,
     ):
         if durability not in ("fsync", "os"):
             raise ValueError(f"durability is 'fsync' or 'os', not {durability!r}")
@@ -94,8 +96,9 @@ class Host:
         self._lost = lost
         self.engine.snapshots.enabled = keeper is not None
         self._aside = Aside(
-            self.engine, journal, keeper, on_snapshot, self._schedule, lambda: self._state == "running", self._fail
-        )
+            self.engine, journal, keeper, on_snapshot, retention, self._schedule, lambda: self._state == "running",
+            self._fail,
+        )  # fmt: skip
         self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail)
         self._links = Links(
             self_id=protocol.self_id,
@@ -254,6 +257,10 @@ class Host:
         self._pause()
         self._schedule()
 
+    def release(self, position: int) -> None:
+        """The application durably holds what the first `position` deliveries have led to: the journal need not."""
+        self._aside.release(position)
+
     @property
     def disk_is_full(self) -> bool:
         """Whether something waits to be written for which there is no room."""
@@ -367,7 +374,7 @@ class Host:
             self._links.flush()
             self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
             self._pause()
-            self._aside.checkpoint_if_due()
+            self._aside.flushed()
             if self._on_flushed is not None:
                 self._on_flushed(number)
         except Exception as error:
@@ -430,6 +437,7 @@ class Host:
             "batches": self._batches,
             "syncs": self._writer.syncs,
             "journal_bytes": engine.recorder.offset,
+            **self._aside.status(),
             "unwritten_bytes": self._writer.pending_bytes,
             "requests": len(self._answers),
             "clock": engine.discipline.status() if engine.discipline else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from multicast.simulation.fault import Fault
 from multicast.simulation.world import World
@@ -59,9 +59,16 @@ class Casualties:
         return len(members) == 1 or len(members) - missing >= topology.quorum(group)
 
     def may_lose_disk(self, pid: ProcessId) -> bool:
-        """Whether all its group remembers, and a minority is down with it."""
+        """Whether all its group remembers, a minority is down with it, and what it would have to fetch can be had."""
         members = self.world.topology.groups[self.world.topology.group_of[pid]]
+        if self.has_dropped(members):
+            return False
         return len(members) > 1 and self.may_die(pid) and not any(self.is_forgetful(p) for p in members)
+
+    def has_dropped(self, members: Iterable[ProcessId]) -> bool:
+        """Whether deliveries are in no journal of these any more, and nobody gives snapshots instead."""
+        nodes = [self.world.nodes[pid] for pid in members]
+        return any(node.journal.floor and node.keeper is None for node in nodes)
 
     def is_forgetful(self, pid: ProcessId) -> bool:
         """Whether its disk was lost, and what it has learned since may not be on the new one."""

@@ -73,7 +73,7 @@ class Properties(Checker):
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     def on_life(self, node: Node) -> None:
-        self._position[node.pid] = None
+        self._position[node.pid] = node.application.position or None
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
         if message.id not in self.messages:

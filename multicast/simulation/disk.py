@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Iterable
 
 
 class _File:
@@ -71,13 +72,13 @@ class SimulatedDisk:
         file.older = bytes(file.data)
         file.data = bytearray(data)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, pieces: Iterable[bytes]) -> None:
         if self.failing:
             raise OSError(errno.EIO, "the disk fails", name)
         self._removed.clear()  # the directory is synced
         file = self._files[name] = _File()
-        file.data += data
-        file.synced = len(data)
+        file.data += b"".join(pieces)
+        file.synced = len(file.data)
 
     def remove(self, name: str) -> None:
         self._removed[name] = self._file(name)

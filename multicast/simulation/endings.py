@@ -196,6 +196,7 @@ class Endings:
             chosen += rng.sample([p for p in members if p not in chosen], max(0, many - len(chosen)))
             chosen = chosen[:many]
             loses = self._specification.survives_lost_disk and not forgetful and rng.random() < 0.3
+            loses = loses and not injector.casualties.has_dropped(members)
             for place, pid in enumerate(chosen):
                 at = world.now + (0 if pid in forgetful else rng.randint(0, late_us))
                 self._last_death = max(self._last_death, at)

@@ -19,6 +19,7 @@ from multicast.protocol import Application, MulticastProtocol, Options
 from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.dropping import Dropping
 from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import Endings, liveness_limit_us
 from multicast.simulation.fault import Fault
@@ -119,13 +120,13 @@ class Run:
             seed,
             drawing.conditions(rng, self.size, self.options),
             segment_bytes_max=rng.choice(self.size.segment_bytes),
+            on_flushed=lambda node, _: self.dropping.at_flush(node),
+            on_lost_disk=lambda node: self.dropping.lost_disk(node),
             name=settings.replay(name, seed),
         )
         self.world.network.frames_max = self.size.frames_max * max(1, self.messages // self.size.messages[-1])
-        self.world.recovery = RecoveryCheck(
-            lambda pid, rng: (self.protocol(pid, self.topology, self.options, rng), Application()),
-            f"{protocol.__name__}/{seed}",
-        )
+        self.world.recovery = RecoveryCheck(self._spare, f"{protocol.__name__}/{seed}")
+        self.dropping = Dropping(f"{name}/{seed}")
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)
         attach(
@@ -169,7 +170,15 @@ class Run:
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Application]:
-        return self.protocol(pid, self.topology, self.options, rng), Reader(pid, self.reads)
+        reader = Reader(pid, self.reads)
+        reader.position = self.dropping.held(pid)
+        return self.protocol(pid, self.topology, self.options, rng), reader
+
+    def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
+        """For `RecoveryCheck`."""
+        application = Application()
+        application.position = self.dropping.held(pid)
+        return self.protocol(pid, self.topology, self.options, rng), application
 
     def _plan_reads(self) -> None:
         """In some runs of a protocol that has them."""

@@ -516,23 +516,49 @@ def test_nothing_goes_that_ends_later_than_asked_or_holds_a_later_delivery(direc
     assert journal.begin == begin
 
 
-def test_a_segment_that_something_refers_to_stays(directory: Directory) -> None:
+def test_a_delivery_goes_with_what_it_refers_to(directory: Directory) -> None:
     journal = directory.open(segment_bytes_max=300)
     recorder = Recorder(reach=300)
-    kept = AppMessage((900).to_bytes(16, "big"), (0,), b"kept" * 20, 0)
+    far = AppMessage((900).to_bytes(16, "big"), (0,), b"kept" * 20, 0)
     recorder.record(records.Started(77, 1, 0, {0: (1,)}, "p", "fsync", 0))
     for number in range(1, 20):
         if number == 5:
-            recorder.change([(b"key", kept.payload, (kept,))])
-        recorder.deliver(delivered(number) if number != 7 else msgspec.structs.replace(delivered(7), message=kept))
+            recorder.change([(b"key", far.payload, (far,))])
+        recorder.deliver(delivered(number) if number != 7 else msgspec.structs.replace(delivered(7), message=far))
         journal.append(recorder.take(number))
         journal.sync()
     journal.seal()
-    for position in range(4, 8):
+    begins = set()
+    for position in range(4, 20):
         journal.drop(position, journal.end)
+        assert journal.floor <= position
+        begins.add(journal.begin)
         found = {d.position: d.message.payload for d, _ in journal.read_deliveries(journal.floor + 1)[0]}
-        assert found.get(7, kept.payload) == kept.payload and 8 in found
-    assert journal.begin > 0
+        assert list(found) == list(range(journal.floor + 1, 20))
+        assert found.get(7, far.payload) == far.payload
+    assert len(begins) > 3
+
+
+def test_what_a_put_refers_to_stays_until_a_checkpoint_stands_for_the_put(directory: Directory) -> None:
+    journal = directory.open(segment_bytes_max=300)
+    recorder = Recorder(reach=300)
+    twice = AppMessage((900).to_bytes(16, "big"), (0,), b"kept" * 20, 0)
+    recorder.record(records.Started(77, 1, 0, {0: (1,)}, "p", "fsync", 0))
+    ends = {}
+    for number in range(1, 12):
+        if number in (3, 5):
+            recorder.change([(b"key %d" % number, twice.payload, (twice,))])
+            ends[number] = recorder.offset
+        recorder.deliver(delivered(number))
+        journal.append(recorder.take(number))
+        journal.sync()
+    journal.seal()
+    base = next(end for _, end in journal.closed() if end > ends[3])
+    assert base < ends[5], "the second one stands in another segment"
+    journal.drop(11, ends[5] - 1)
+    assert records.Put(b"key 5", twice.payload) in [record for _, record in journal.tail(journal.begin)]
+    journal.drop(11, journal.end)
+    assert journal.begin >= base
 
 
 def test_a_missing_segment_is_damage_unless_the_floor_says_that_it_was_dropped(directory: Directory) -> None:

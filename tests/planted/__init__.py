@@ -30,6 +30,7 @@ import msgspec
 
 import multicast.engine
 import multicast.journal
+import multicast.simulation.dropping
 from multicast.protocol import MulticastProtocol
 from multicast.simulation import scene, world
 from multicast.simulation.runner import Outcome, Settings
@@ -51,6 +52,7 @@ FIRST_SEEDS: dict[str, int | str | None] = json.loads(SEEDS_FILE.read_text()) if
 _MODULES = {
     "CatchUp": multicast.engine, "Recorder": multicast.engine, "Lanes": multicast.engine, "Engine": world,
     "Journal": scene, "Sender": scene, "Receiver": scene, "Reader": multicast.journal,
+    "Retention": multicast.simulation.dropping,
 }  # fmt: skip
 
 

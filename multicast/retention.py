@@ -1,0 +1,96 @@
+"""How much of a journal stays: closed segments go to the archive, and then away.
+
+Theory of operation. What a segment holds is needed until it stands elsewhere. Its deliveries are: until the application
+durably holds what they have led to. What the protocol has put is: until a checkpoint stands for it. All of it is, for
+an audit: until the archive has it durably, if there is one. And a member that lags asks for deliveries: so the last
+`keep_bytes` stay, and one that lags by more than those gets a snapshot instead. When nobody needs it any longer a
+segment goes, oldest first (`Journal.drop`).
+
+From then on the application's state is no longer something that can be made anew from the journal: a process that loses
+it has lost its disk.
+
+A copy in the archive is written beside, synced and renamed, so there is never half of one; after a crash it begins with
+the first segment that is not there. An archive that cannot be written is a trouble, not a failure: nothing goes until
+it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from multicast.disk import Disk
+from multicast.journal import READ_BYTES, Journal
+
+KEEP_BYTES = 256 * 1024 * 1024
+"""By default a member that lags by so much of a journal finds there what it has missed."""
+
+
+class Retention:
+    """Of `journal`. keep_bytes: so much of its end stays. open_archive(): the directory that closed segments are copied
+    to; None: nobody wants them. pause: see `Checkpoints`.
+
+    archives: whether there is an archive. archived: the journal offset up to which that is known to hold the journal.
+    trouble: why it could not be written the last time, or empty.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        keep_bytes: int = KEEP_BYTES,
+        open_archive: Callable[[], Disk] | None = None,
+        pause: Callable[[], object] = lambda: None,
+    ):
+        self.keep_bytes = keep_bytes
+        self.archives = open_archive is not None
+        self.archived = 0
+        self.trouble = ""
+        self._journal = journal
+        self._open_archive = open_archive
+        self._archive: Disk | None = None
+        self._pause = pause
+
+    def advance(self, position: int, covered: int) -> None:
+        """Archive what is closed, and let go what nobody needs; in any thread, in one at a time. position: so many
+        deliveries the application durably holds. covered: the journal offset of the last checkpoint.
+
+        JournalError: a closed segment is damaged. OSError: of the journal's own disk.
+        """
+        journal = self._journal
+        journal.seal(self._pause)
+        limit = min(covered, journal.end - self.keep_bytes)
+        if self._open_archive is not None:
+            self._copy(self._open_archive)
+            limit = min(limit, self.archived)
+        journal.drop(position, limit)
+
+    def _copy(self, open_archive: Callable[[], Disk]) -> None:
+        """Every closed segment that the archive lacks."""
+        try:
+            if self._archive is None:
+                self._archive = open_archive()
+            for name, end in self._journal.closed():
+                if end > self.archived:
+                    self._copy_one(self._archive, name)
+                    self.archived = end
+        except OSError as error:
+            self.trouble = str(error)
+        else:
+            self.trouble = ""
+
+    def _copy_one(self, archive: Disk, name: str) -> None:
+        if name not in archive.list():
+            archive.replace(name, self._pieces(name))
+        elif archive.size(name) != self._journal.disk.size(name):
+            raise OSError(f"{name} is in the archive, and it is not the same")
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        disk = self._journal.disk
+        for start in range(0, disk.size(name), READ_BYTES):
+            yield disk.read(name, start, READ_BYTES)
+            self._pause()
+
+    def close(self) -> None:
+        """Give the archive back."""
+        if self._archive is not None:
+            self._archive.close()
+            self._archive = None
