@@ -46,8 +46,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
     buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
-    journal_keep_bytes: so much of its journal a replica keeps for others that lag (see `archive`).
-    stop_deadline_ms: how long a stopping replica waits for open requests.
+    journal_keep_bytes: of which stays for others that lag. stop_deadline_ms: for open requests, when it stops.
     disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
     on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
     """
@@ -111,10 +110,8 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
     dedup_window_ms: how long after its creation a transaction's id may still take effect.
-    archive: where journals go, file by file, when a replica no longer needs them: a directory (a relative one begins at
-    that of `cluster.json`), which the audit reads; or "none": they are deleted, and no audit can tell what was before.
-    Empty, as in clusters of older releases: they stay where they are, and grow.
-    """
+    archive: where journals go, file by file, when a replica no longer needs them: a directory (relative to that of
+    `cluster.json`), which the audit reads; or "none": they are deleted. Empty: they stay where they are, and grow."""
 
     format: int
     cluster_id: str
@@ -401,12 +398,6 @@ def write_atomically(path: Path, data: bytes) -> None:
 def replica_directory(directory: Path, replica_id: ProcessId) -> Path:
     """Everything that one replica keeps."""
     return directory / "replicas" / str(replica_id)
-
-
-def archive_directory(directory: Path, config: ClusterConfig, replica_id: ProcessId, life: int) -> Path:
-    """Where closed segments of this replica's journal go, whose first process had the incarnation `life`: a replica
-    that has lost its disk begins another journal."""
-    return directory / config.archive / "replicas" / str(replica_id) / f"journal-{life}"
 
 
 def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_disk: bool = False) -> Path:

@@ -14,6 +14,7 @@ The world
     network       FIFO links with sessions
     catching_up   what a process reads and keeps for whoever is behind
     disk          a disk that tells what was synced from what was written
+    dropping      old segments of journals go, as in the live host
     observe       what can be seen of a process from outside
 
 Faults

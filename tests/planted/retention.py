@@ -19,17 +19,12 @@ class DroppedUncovered(Retention):
     """A segment goes though no checkpoint stands for what was put in it."""
 
 
-@rewrite("drop", "last, life)", "max(s.summary.last for s in found[:count] if s.summary), life)")
-class DroppedOfDelivery(Journal):
-    """What a later delivery refers to goes, and that one is not counted as gone."""
-
-
-@rewrite("drop", "self.disk.replace(segments.FLOOR, (segments.encode(floor),))", "pass")
+@rewrite("_raise_floor", "self.disk.replace(segments.FLOOR, (segments.encode(floor),))", "pass")
 class FloorNotWritten(Journal):
     """Segments go, and no file says so."""
 
 
 PLANTED = tuple(
     Planted(Skeen, host=(kind,))
-    for kind in (DroppedBeforeCommit, DroppedUncovered, DroppedOfDelivery, FloorNotWritten)
+    for kind in (DroppedBeforeCommit, DroppedUncovered, FloorNotWritten)
 )
