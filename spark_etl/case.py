@@ -22,6 +22,9 @@ from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOL
 Progress = Callable[[str], None]
 
 NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is empty"
+PLANNED_ROWS = 1_000_000
+"""An audit of up to so many rows takes most of its time to plan. More of them are kept smaller if they are cached."""
+
 _FOUNDATIONS = (
     "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
     "exactly once", CLIENTS, VALUES,
@@ -294,7 +297,9 @@ class Case:
         return any(problem.startswith("history/") for problem in self.inputs.problems)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Cached until the audit is over."""
+        """Computed once. Of few rows it also forgets how it was made: what is made of it is planned without that."""
+        if sum(self.counts.values()) <= PLANNED_ROWS:
+            return frame.localCheckpoint(eager=False)
         self._cached.append(frame.cache())
         return self._cached[-1]
 
@@ -394,9 +399,12 @@ class Case:
         return min(ends.values(), default=None)
 
     def founded(self, prop: Property) -> None:
-        """Nothing holds that rests on contradictory journals."""
-        if why := self.unfounded():
-            prop.verdict, prop.note = UNDETERMINED, f"nothing is wrong with the order, but {why}"
+        """Nothing holds that rests on contradictory journals; the first property that does says why."""
+        if not (why := self.unfounded()):
+            return
+        note = f"nothing is wrong with the order, but {why}"
+        told = [p.name for p in self.properties if p is not prop and p.note.startswith(note)]
+        prop.verdict, prop.note = UNDETERMINED, f"see {told[0]}" if told else note
 
     def names(self) -> DataFrame:
         """gts, id and f of the transactions that took effect; without those whose version is not theirs alone."""

@@ -8,6 +8,7 @@ that found nothing is as good, for sessions whose operations follow one another 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -86,10 +87,9 @@ class Guarantees:
                 self._note(case.check(name, None, rows, blind=self.blind), self.in_sessions)
             return
         note = f"{inverted:,} operations are ordered before an earlier one of their session"
-        seen = self._seen()
         frames, likely_frames = (
             self._session_frames(case.timeline if sequential is None else sequential, one)
-            for one in (seen, self._likely(seen))
+            for one in (self.seen, self._likely(self.seen))
         )
         for name, frame, likely in zip(SESSIONS, frames, likely_frames, strict=True):
             prop = case.check(name, _given(frame), rows, blind=self.blind)
@@ -116,7 +116,9 @@ class Guarantees:
             self.case.founded(prop)
         prop.note = prop.note or note
 
-    def _seen(self) -> DataFrame:
+    @cached_property
+    def seen(self) -> DataFrame:
+        """`sessions.seen`."""
         case = self.case
         told = case.operations if case.found(CLIENTS) else None
         return case.keep(sessions.seen(case.applied_reads, case.writes, told, case.unsure_shards))
@@ -150,8 +152,7 @@ class Guarantees:
                 prop.note = self.no_cycle
                 case.founded(prop)
             return
-        seen = self._seen()
-        frame, likely = self._key_frame(seen), self._likely(seen)
+        frame, likely = self._key_frame(self.seen), self._likely(self.seen)
         prop = case.check(PER_KEY, lambda: frame, rows, blind=self.blind)
         self._doubt(prop, None if likely is None else self._key_frame(likely))
         if invented := case.invented():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_etl.session import SMALL_INPUT_BYTES, spark_session
+from spark_etl.session import spark_session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,11 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Java that runs this long is worth compiling all the way; the queries of tiny frames are not."""
+    """Fit for tiny frames: nothing of their queries is compiled, and all that is cheap of Java."""
     directory: Path = tmp_path_factory.mktemp("spark")
-    with spark_session(directory, "local[2]", "1g", SMALL_INPUT_BYTES + 1) as session:
+    with spark_session(directory, "local[2]", "1g") as session:
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        session.conf.set("spark.sql.codegen.wholeStage", "false")
-        session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.shuffle.partitions", "1")
         yield session

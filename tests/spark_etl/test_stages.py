@@ -85,6 +85,7 @@ def test_the_stages_one_after_another_and_the_log_lines_that_prove_what_is_found
     assert from_json(printed.stdout_bytes, "-") == report and "verdict: violated" in printed.stderr
     page = (tmp_path / "p.html").read_text()
     assert page.count("<svg") >= 2 and "a&lt;b&gt;" in page and "a<b>" not in page
+    assert sum("nothing is wrong with the order, but" in prop.note for prop in report.properties) == 1
     proved(run, report)
     follows(report)
 
