@@ -18,9 +18,10 @@ from tests.house import ROOT
 FULL_HELP = "also run what is marked `full`: the same kinds of tests, longer and wider"
 SPARK = "spark: Any"
 """A fixture or a test that says so has the session."""
-SECOND_SESSION = ("test_checks.py", "test_damage.py", "test_random_runs.py")
-"""Half of Spark's time: with two workers each has a session."""
-DEAR = ("tests/conformance/", "tests/simulation/test_latency", "tests/simulation/test_mutants")
+DEAR = (
+    "tests/conformance/", "tests/simulation/test_latency", "tests/simulation/test_mutants",
+    "tests/kvstore/test_simulated_strictness",
+)  # fmt: skip
 MARK = "KVSTORE_TEST_RUN"
 INHERITED = ("KVSTORE_", "SPARK_", "PYSPARK_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
@@ -42,9 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: runs with --full only")
+    config.option.loadscopereorder = False  # workers begin units in the order of the tests
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: longest_first(item.nodeid))
     if config.getoption("--full"):
         return
     left_out = [item for item in items if item.get_closest_marker("full")]
@@ -55,12 +59,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @cache
 def unit(test: str) -> str:
-    """Tests of the same unit run in the same worker: half of all that use a Spark session, as it is dear to start and
-    to warm up; otherwise those of a file, which may share a cluster; each one for itself where each is dear."""
+    """Tests of the same unit run in the same worker: all that use a Spark session, as it is dear to start and to warm
+    up; otherwise those of a file, which may share a cluster; each one for itself where each is dear."""
     path = test.partition("::")[0]
     if SPARK in (ROOT / path).read_text():
-        return f"{SPARK}, {'second' if path.endswith(SECOND_SESSION) else 'first'} session"
+        return SPARK
     return test if path.startswith(DEAR) else path
+
+
+def longest_first(test: str) -> int:
+    """So that no worker is left with something long when the others are done: Spark's tests, then those that are dear
+    each for itself, then files."""
+    return 0 if unit(test) == SPARK else 1 if unit(test) == test else 2
 
 
 @pytest.hookimpl(optionalhook=True)
