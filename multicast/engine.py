@@ -74,7 +74,7 @@ class Engine:
         self._ended = True
         self._batch = Batch(1)
         self._lanes = Lanes()
-        self._held_to_self: deque[tuple[int, tuple[int, Any, Any, Any]]] = deque()
+        self._held_to_self: deque[tuple[int, int, Any]] = deque()
         self._last_journaled = 0
         self._flushed = 0
         self._flush_positions: deque[tuple[int, int]] = deque()
@@ -155,9 +155,13 @@ class Engine:
 
     def receive(self, peer: ProcessId, data: bytes) -> bool:
         """An encoded message of a peer, new and in order: whether to `run` for it. PeerError: close the link."""
-        channel, message = self.codec.decode(data)
-        self._inputs.append((_MESSAGE, peer, channel, message))
-        return not self.protocol.can_wait(message)
+        return self._put_in(peer, *self.codec.decode(data))
+
+    def _put_in(self, sender: ProcessId, channel: int, message: Any) -> bool:
+        """Whether to `run` for it: two that can wait may be what something waits for together."""
+        waits = not self._inputs and self.protocol.can_wait(message)
+        self._inputs.append((_MESSAGE, sender, channel, message))
+        return not waits
 
     def submit(self, message: AppMessage) -> None:
         """multicast(m). A refusal reaches `Application.on_refused`."""
@@ -191,16 +195,18 @@ class Engine:
         """One of `Batch.staging` is, or could not be kept."""
         self._inputs.append((_STAGED, chunk, kept, None))
 
-    def flushed(self, number: int) -> None:
+    def flushed(self, number: int) -> bool:
         """Batch `number` and all before it are on disk: what waited for that leaves with the next batch, or with
-        `take_sends`."""
+        `take_sends`. Returns whether to `run` for what this process has told itself."""
         self._flushed = number
         while self._flush_positions and self._flush_positions[0][0] <= number:
             self._stable = self._flush_positions.popleft()[1]
-        own = self._held_to_self
+        own, hurried = self._held_to_self, False
         while own and own[0][0] <= number:
-            self._inputs.append(own.popleft()[1])
+            _, channel, message = own.popleft()
+            hurried = self._put_in(self.self_id, channel, message) or hurried
         self._batch.sends += self._lanes.release(number)
+        return hurried
 
     def take_sends(self) -> list[tuple[tuple[ProcessId, ...], bytes]]:
         """What may leave before the next batch, as in `Batch.sends`."""
@@ -434,11 +440,10 @@ class Engine:
         """Only what waits for the disk waits: the rest is an input of this turn."""
         if self._copy_to_self:
             message = self.codec.decode(self.codec.encode(channel, message))[1]
-        own = (_MESSAGE, self.self_id, channel, message)
         if ticket:
-            self._held_to_self.append((ticket, own))
+            self._held_to_self.append((ticket, channel, message))
         else:
-            self._inputs.append(own)
+            self._inputs.append((_MESSAGE, self.self_id, channel, message))
 
     def _close(self) -> Batch:
         batch = self._batch

@@ -202,8 +202,8 @@ class Outbox:
 
 class Handler(NamedTuple):
     """What is done with messages of one type. call: (sender, message, now, out); may raise PeerError. own_group: only
-    members of the own group may send it. can_wait: whether nothing would come of this message of a peer now, so that it
-    has time until something else happens; without it none has. It changes nothing."""
+    members of the own group may send it. can_wait: whether nothing for which anybody waits would come of this message
+    alone, so that it has time until something else happens; without it none has. It changes nothing."""
 
     call: Callable[[ProcessId, Any, int, Outbox], None]
     own_group: bool = False
@@ -288,7 +288,7 @@ class MulticastProtocol:
         call(sender, message, now, out)
 
     def can_wait(self, message: Any) -> bool:
-        """Whether a host need not run for this message of a peer alone: see `Handler`."""
+        """Whether a host need not run for this message alone: see `Handler`."""
         handler = self.handlers.get(type(message))
         return handler is not None and handler.can_wait is not None and handler.can_wait(message)
 

@@ -131,6 +131,11 @@ class Quorums:
                 return False
         return True
 
+    def lacks_one(self, entry: Entry, vector: Vector) -> bool:
+        """Whether one acknowledgement more may do."""
+        groups = entry.message.destinations if entry.message is not None else ()
+        return len(entry.acks.get(vector, ())) + 1 >= sum([self._topology.quorum(group) for group in groups])
+
     def _has_quorum(self, group: GroupId, acknowledged: set[ProcessId]) -> bool:
         return sum(p in acknowledged for p in self._topology.groups[group]) >= self._topology.quorum(group)
 

@@ -387,9 +387,9 @@ class WhiteBox(MulticastProtocol):
             self._deliver_ready(out)
 
     def _changes_nothing(self, ack: AcceptAck) -> bool:
-        """Whether all that it acknowledges is committed, or waits for this leader's own acknowledgement anyway."""
+        """Whether all that it acknowledges is committed, or waits for others, too."""
         entries = [entry for message_id in ack.ids if (entry := self.entries.get(message_id)) is not None]
-        return not any(e.phase != COMMITTED and self.self_id in e.acks.get(ack.ballots, ()) for e in entries)
+        return not any([e.phase != COMMITTED and self.quorums.lacks_one(e, ack.ballots) for e in entries])
 
     def _deliver_ready(self, out: Outbox) -> None:
         """Lines 21-23."""

@@ -365,11 +365,12 @@ class Host:
         """The writer has written every batch up to this one."""
         if self._state not in ("running", "stopping", "closing"):
             return
+        hurried = False
         try:
             unflushed = self._unflushed
             while unflushed and unflushed[0] <= number:
                 unflushed.popleft()
-            self.engine.flushed(number)
+            hurried = self.engine.flushed(number)
             self._links.send(self.engine.take_sends())
             self._links.flush()
             self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
@@ -380,7 +381,7 @@ class Host:
         except Exception as error:
             self._fail(error)
         self._told_of_progress()
-        if not self.engine.idle:
+        if hurried:
             self._schedule()
         else:
             self._run_soon()  # the protocol has to hear what is stable

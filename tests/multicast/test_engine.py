@@ -327,11 +327,30 @@ def test_a_batch_without_effects_writes_nothing(bench: Bench) -> None:
 
 
 def test_what_can_wait_is_no_reason_to_run_and_comes_in_its_turn(bench: Bench) -> None:
-    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: note.text == "later")
-    encoded = [bench.engine.codec.encode(wire.PROTOCOL, Note(text)) for text in ("now", "later", "last")]
-    assert [bench.engine.receive(1, data) for data in encoded] == [True, False, True]
+    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: note.text.startswith("later"))
+    encoded = [bench.engine.codec.encode(wire.PROTOCOL, Note(text)) for text in ("later", "now", "last")]
+    assert [bench.engine.receive(1, data) for data in encoded] == [False, True, True]
     bench.run()
-    assert bench.protocol.heard == [(1, "now"), (1, "later"), (1, "last")]
+    assert bench.protocol.heard == [(1, "later"), (1, "now"), (1, "last")]
+
+
+def test_what_can_wait_alone_cannot_wait_with_another(bench: Bench) -> None:
+    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: True)
+    data = bench.engine.codec.encode(wire.PROTOCOL, Note("later"))
+    assert [bench.engine.receive(1, data), bench.engine.receive(2, data)] == [False, True]
+
+
+@pytest.mark.parametrize("can_wait", [True, False])
+def test_a_flush_is_a_reason_to_run_unless_what_was_told_oneself_can_wait(bench: Bench, can_wait: bool) -> None:
+    def script(out: Outbox) -> None:
+        out.put(b"a", b"1")
+        out.send_durable((0,), Note("own"))
+
+    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: can_wait)
+    batch = bench.run(script)
+    assert bench.engine.flushed(batch.number) is not can_wait
+    bench.run()
+    assert bench.protocol.heard == [(0, "own")]
 
 
 def test_the_next_wake_up_is_told(bench: Bench) -> None:
