@@ -27,6 +27,10 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:;" + _TOKEN + rb"(?:=(?:" + _T
 _NO_START = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z\r]|\r[^\n]")
 _TAB_IN_CODING = re.compile(rb"(?i)transfer-encoding:[^\r]*\t")
 _LONE_LF = re.compile(rb"(?<!\r)\n")
+_ID = "idempotency-key"
+_ID_BYTES = 36
+_ID_FIELD = re.compile(rb"(?i)(?:^|\n)idempotency-key: ([0-9a-f-]{36})\r\n")
+_ID_VALUE = re.compile(rb"[0-9A-Fa-f-]{36}")
 
 
 class Malformed(Exception):
@@ -68,6 +72,14 @@ class Fields:
         options = {option.strip() for option in values.get("connection", "").lower().split(",")}
         self.keep_alive = ("keep-alive" in options and "close" not in options, "close" not in options)
         self.expects_continue = values.get("expect", "").lower() == "100-continue"
+
+    def with_id(self, text: str) -> Fields:
+        """The same with another `Idempotency-Key`."""
+        other = object.__new__(Fields)
+        other.values = {**self.values, _ID: text}
+        other.one_host, other.length, other.keep_alive = self.one_host, self.length, self.keep_alive
+        other.expects_continue = self.expects_continue
+        return other
 
 
 def _body_length(values: dict[str, str]) -> int | None:
@@ -118,7 +130,9 @@ class _Reader:
         self._data = b""
         self._at = 0
         self._block = b""
-        self._fields: Fields | None = None
+        self._fields = Fields(b"")
+        self._id_at = 0
+        """Where in `_block` the value of its only `Idempotency-Key` begins; 0: there is none, or not one of ours."""
         self._body = bytearray()
         self._chunked = _Chunked()
         self._left = 0
@@ -145,11 +159,24 @@ class _Reader:
         return self._left != 0
 
     def _fields_of(self, block: bytes) -> Fields:
-        """A peer rarely changes its fields from message to message."""
-        if self._fields is None or block != self._block:
-            self._fields = Fields(block)
+        """A peer rarely changes its fields from message to message, but for the id of each."""
+        if block != self._block:
+            self._fields = self._same_but_for_id(block) or self._read_fields(block)
             self._block = block
         return self._fields
+
+    def _read_fields(self, block: bytes) -> Fields:
+        fields, found = Fields(block), _ID_FIELD.search(block)
+        self._id_at = found.start(1) if found and fields.values[_ID] == found[1].decode() else 0
+        return fields
+
+    def _same_but_for_id(self, block: bytes) -> Fields | None:
+        """Its fields, if it is like the block before it."""
+        before, begin, end = self._block, self._id_at, self._id_at + _ID_BYTES
+        if not begin or block[:begin] != before[:begin] or block[end:] != before[end:]:
+            return None
+        value = block[begin:end]
+        return self._fields.with_id(value.decode()) if _ID_VALUE.fullmatch(value) else None
 
     def _begin_body(self, head_end: int, length: int | None) -> None:
         self._at = head_end

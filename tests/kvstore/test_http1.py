@@ -12,10 +12,10 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser
 from aiohttp.http_exceptions import HttpProcessingError
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvstore.api.http1 import BodyTooLarge, Head, Malformed, RequestReader
+from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
 
 BODY_BYTES_MAX = 1000
 METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
@@ -100,6 +100,27 @@ def test_what_is_meant_is_read_however_it_is_cut(
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(edges)]
     assert list(read_all(pieces)) == [request for request, _, _ in sent]
+
+
+LINES = [
+    b"X: 1", b"Connection: close", b"Expect: 100-continue", b"Idempotency-Key: " + b"a" * 36,
+    b"idempotency-key: " + b"-" * 36, b"Idempotency-Key: " + b"b" * 36, b"Idempotency-Key: " + b"b" * 35 + b" ",
+    b'Idempotency-Key: "' + b"b" * 36 + b'"', b"Idempotency-Key:" + b"b" * 36 + b" ",
+]  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(st.sampled_from(LINES), max_size=3), min_size=2, max_size=6))
+@example([[LINES[3], LINES[3]], [LINES[5], LINES[3]]])
+@example([[LINES[3]], [LINES[6]]])
+def test_what_a_connection_said_before_changes_no_field(requests: list[list[bytes]]) -> None:
+    reader = RequestReader()
+    for lines in requests:
+        block = b"".join([line + b"\r\n" for line in lines])
+        reader.feed(b"GET / HTTP/1.0\r\n" + block + b"\r\n")
+        head, alone = reader.head(), Fields(block)
+        assert head is not None and reader.body(BODY_BYTES_MAX) == b""
+        assert all(getattr(head.fields, name) == getattr(alone, name) for name in Fields.__slots__)
 
 
 def test_a_cut_anywhere_changes_nothing() -> None:
