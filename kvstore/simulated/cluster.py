@@ -136,7 +136,7 @@ class SimulatedCluster:
             name=name,
         )
         self.world.recovery = RecoveryCheck(self._spare, seed)
-        self.dropping = Dropping(seed, lambda pid: self.stores[pid].position, archives=True)
+        self.dropping = Dropping(seed, self._held, archives=True)
 
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
@@ -168,6 +168,10 @@ class SimulatedCluster:
         application = Application()
         application.position = self._store_class.open(self.backends[pid], self.world.cluster, pid).position
         return self.protocol(pid, self.topology, self.options, rng), application
+
+    def _held(self, pid: ProcessId) -> int:
+        """The position that this replica's store has reached; who has not begun its first life has none."""
+        return self.stores[pid].position if pid in self.stores else 0
 
     def _on_lost_disk(self, node: Node) -> None:
         backend = self.backends[node.pid] = MemoryBackend()
