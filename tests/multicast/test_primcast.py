@@ -11,13 +11,14 @@ import pytest
 
 from multicast.engine import Engine
 from multicast.parts.ballots import Agreed, Doubt, NewLeader
-from multicast.parts.delivered import Known
+from multicast.parts.delivered import Known, Stable
 from multicast.parts.payloads import Want
+from multicast.parts.rejoin import Returned
 from multicast.parts.submissions import Copies
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
 from multicast.protocols.primcast import Accept, Ack, Bump, PrimCast, Promise, Start
 from multicast.records import Delivered
-from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology
+from multicast.types import ZERO, AppMessage, Ballot, MessageId, Timestamp, Topology
 from tests.multicast.lockstep import START_US, Lockstep, Recorder
 from tests.multicast.scripted import changes
 from tests.planted.primcast import PrintedLine73, WithoutQuorumClock
@@ -585,6 +586,18 @@ def test_who_lost_its_disk_says_nothing_until_it_is_readmitted() -> None:
     world.cut = set()
     world.advance(5 * SECOND)
     assert [world.delivered(p) for p in range(6)] == [[m]] * 6
+
+
+def test_what_a_member_told_before_it_lost_its_disk_counts_no_more() -> None:
+    world = cluster()
+    process, out = world.protocol(0), Outbox()
+    epoch = process.leadership.joined
+    process.on_message(2, Bump(epoch, 9, 0), world.now, out)
+    process.on_message(2, Stable(Timestamp(9, 0)), world.now, out)
+    process.on_message(2, Returned(5, None), world.now, out)
+    process.on_message(1, Bump(epoch, 9, 0), world.now, out)
+    assert process.clocks.quorum_clock == 0, "nobody else is at 9"
+    assert process.log.mark_of(2) == ZERO
 
 
 def test_a_stamp_decided_with_the_help_of_who_then_lost_its_disk_stays_decided() -> None:

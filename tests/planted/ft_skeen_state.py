@@ -335,6 +335,11 @@ class ReturnNotSaved(FtSkeen):
     """The ballot in which a process without memory returns is only in memory."""
 
 
+@rewrite("come_back", 'self.go("return")', "pass", part=Election)
+class NeverAMember(FtSkeen):
+    """Who lost its disk has all that it needs, and stays without memory."""
+
+
 @rewrite("may_return", "max(upto, rejoin.reach)", "rejoin.reach", part=Paxos)
 class ReturnsBeforeBegun(FtSkeen):
     """Who lost its disk returns without the instances that the ballot began with."""

@@ -317,6 +317,11 @@ class NobodyAsked(QuasiGenuine):
     """Who is blocked asks nobody."""
 
 
+@rewrite("_ask_if_blocked", "self.ask_in_turn(group, now, out)", "pass", part="channels")
+class OthersNotAskedIfBlocked(QuasiGenuine):
+    """Who is blocked by another group asks nobody there."""
+
+
 # -- after the loss of a disk -----------------------------------------------------------------------------------------
 
 
@@ -400,11 +405,12 @@ PLANTED = (
             ManyNotSaved, AdoptedBaseNotSaved, RecordsKept, OutgoingKept, AdoptedBehind, AdoptedWithGaps,
             StateOfSavedOnly, StateOfPresentBase, ReceiptOneAhead, OneReceiptLess, OwnGroupNotAsked,
             OwnMessagesDropped, OthersNotAsked, OneDroppedTooMany, RepairOneOff, PartialRepairsBarrier,
-            GapsTaken, OneMissing, BarrierOneShort,
-            EqualStamps, RestampedNotLast, NullsLowerLast, CastsNotCounted, AnyFirstCast, OldLivesCasts,
+            GapsTaken, OneMissing, BarrierOneShort, EqualStamps, RestampedNotLast, NullsLowerLast,
+            CastsNotCounted, AnyFirstCast, OldLivesCasts,
             CastsOfOldEpochsForgotten, NeverReconsidered, ExpectedKept, NullKept, WantsKept, DueNullsKept,
-            WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked, ReturnsLacking,
-            ReturnsUnreminded, SameEpoch, CastsOfNoEpoch, DroppedNotReminded, ReceiptsNotReminded,
+            WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked,
+            OthersNotAskedIfBlocked, ReturnsLacking, ReturnsUnreminded, SameEpoch, CastsOfNoEpoch,
+            DroppedNotReminded, ReceiptsNotReminded,
         ),
     ),
     *(Planted(kind, PARALLEL) for kind in LEARNING),
