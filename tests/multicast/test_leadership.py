@@ -30,6 +30,7 @@ from multicast.parts.ballots import (
 )
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
+from multicast.parts.rejoin import Highest, Returned
 from multicast.protocol import Outbox, PeerError, Saved
 from multicast.types import AppMessage, Ballot, ProcessId, Topology
 
@@ -320,6 +321,16 @@ def test_a_heartbeat_of_a_lower_ballot_is_refused_and_reassures_nobody() -> None
     group.members[1].handlers[Heartbeat].call(0, Heartbeat(Ballot(1, 0), 0, False), group.now, out)
     assert ((0,), Nack(Ballot(2, 2)), False) in out.sends
     assert group[1]._timer.deadline == waits
+
+
+def test_who_lost_its_disk_hears_of_a_promised_ballot_that_has_not_begun() -> None:
+    group = Group()
+    group.cut = {(2, 0), (0, 2), (1, 2)}
+    group.campaign(2)
+    out = group.members[1].out
+    group[1].on_returned(0, Returned(7, None), group.now, out)
+    [answer] = [message for _, message, _ in out.sends if isinstance(message, Highest)]
+    assert (group[1].joined, answer.ballot) == (Ballot(1, 0), Ballot(2, 2))
 
 
 def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> None:

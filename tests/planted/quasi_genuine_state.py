@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from multicast.protocols.quasi_genuine import QuasiGenuine
-from tests.planted import Planted
+from tests.planted import Planted, small
 from tests.planted.quasi_genuine import PARALLEL
 from tests.planted.rewriting import T, rewrite
 
@@ -407,13 +407,14 @@ PLANTED = (
             OwnMessagesDropped, OthersNotAsked, OneDroppedTooMany, RepairOneOff, PartialRepairsBarrier,
             GapsTaken, OneMissing, BarrierOneShort, EqualStamps, RestampedNotLast, NullsLowerLast,
             CastsNotCounted, AnyFirstCast, OldLivesCasts,
-            CastsOfOldEpochsForgotten, NeverReconsidered, ExpectedKept, NullKept, WantsKept, DueNullsKept,
+            CastsOfOldEpochsForgotten, NeverReconsidered, ExpectedKept, NullKept, WantsKept,
             WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked,
             OthersNotAskedIfBlocked, ReturnsLacking, ReturnsUnreminded, SameEpoch, CastsOfNoEpoch,
             DroppedNotReminded, ReceiptsNotReminded,
         ),
     ),
     *(Planted(kind, PARALLEL) for kind in LEARNING),
+    Planted(DueNullsKept, small(optimistic="true")),
 )  # fmt: skip
 HARMLESS = (
     *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept)), Planted(AnythingAnnounced, PARALLEL),
