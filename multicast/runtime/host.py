@@ -1,11 +1,11 @@
 """The live host of one process: an engine on an asyncio loop, its journal, its links over TCP.
 
 Theory of operation. Whatever arrives (frames, requests, timers, flushes) becomes an input of the engine and schedules
-one run at the loop's next turn; all inputs that are there by then make one batch. What has time (a message of which
-nothing would come now; the news of what is stable) waits for such a run, SOON_US at most. After the run: journal bytes
-go to the writer, and messages that may leave go to their links, which write once each. If one of the messages waits for
-the disk, the writer flushes at the loop's next turn, itself or by its thread; then that message leaves, and frames of
-peers are acknowledged up to there. While its thread flushes, the loop computes further batches.
+one run at the loop's next turn; all inputs that are there by then make one batch. What has time (a message that can
+wait, see `multicast.protocol.Handler`; the news of what is stable) waits for such a run, SOON_US at most. After the
+run: journal bytes go to the writer, and messages that may leave go to their links, which write once each. If one of the
+messages waits for the disk, the writer flushes at the loop's next turn, itself or by its thread; then that message
+leaves, and frames of peers are acknowledged up to there. While its thread flushes, the loop computes further batches.
 
 A failure of the disk or a bug of ours stops the host: `failed` is set, nothing that waited is released, and the owner
 ends the process. A failure of a peer costs that peer its link.
