@@ -45,7 +45,7 @@ from typing import Protocol
 
 from multicast.batch import Batch
 from multicast.protocol import MulticastProtocol
-from multicast.types import ZERO, ProcessId, Timestamp
+from multicast.types import ZERO, ProcessId
 from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
 
 CHUNK_BYTES = 256 * 1024
@@ -72,18 +72,16 @@ class Keeper(Protocol):
         cannot be kept, for want of room or because no correct peer sends it."""
 
 
-def chunk_of(
-    position: int, timestamp: Timestamp, after: bytes, rows: Iterator[tuple[bytes, bytes]], end: bytes, total: int
-) -> SnapshotChunk:
-    """As many of these rows, which follow `after`, as a chunk carries; after the last one `end` is next."""
+def portion(rows: Iterator[tuple[bytes, bytes]], bytes_max: int) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """About so much of them, and the key after which the rest follows; empty if these are all."""
     found: list[tuple[bytes, bytes]] = []
     size = 0
     for key, value in rows:
         found.append((key, value))
         size += len(key) + len(value)
-        if size >= CHUNK_BYTES:
-            return SnapshotChunk(position, timestamp, after, found, key, total)
-    return SnapshotChunk(position, timestamp, after, found, end, total)
+        if size >= bytes_max:
+            return found, key
+    return found, b""
 
 
 class Snapshots:
@@ -136,7 +134,8 @@ class Snapshots:
             return
         given = history.given(request.position, request.timestamp)
         rows = sorted((OF_PROTOCOL + key, value) for key, value in given if OF_PROTOCOL + key > request.after)
-        self._send(peer, chunk_of(request.position, request.timestamp, request.after, iter(rows), b"", 0))
+        found, more = portion(iter(rows), CHUNK_BYTES)
+        self._send(peer, SnapshotChunk(request.position, request.timestamp, request.after, found, more, 0))
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 

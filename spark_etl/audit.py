@@ -154,7 +154,7 @@ class Audit(Case):
         prop = self.check(
             "agreement in a shard",
             lambda: delivery.agreement(
-                self.bundles, self.disputed, self.top_frame, self.stop_frame, inputs.holed
+                self.bundles, self.disputed, self.top_frame, self.stop_frame, self.install_frame, inputs.holed
             ),
             deliveries,
             blind=blind,
@@ -268,7 +268,8 @@ class Audit(Case):
         self.check(
             "results complete and equal",
             lambda: transactions.results(
-                self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, unsure
+                self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, self.install_frame,
+                unsure,
             ),
             outcomes,
             blind=bool(unsure),

@@ -189,6 +189,13 @@ class Case:
         )
 
     @cached_property
+    def install_frame(self) -> DataFrame:
+        """`Inputs.installed`."""
+        return self.spark.createDataFrame(
+            self.inputs.installed, "replica int, installed bigint, installed_offset bigint"
+        )
+
+    @cached_property
     def steps(self) -> DataFrame:
         """`sessions.steps`, of what stands in journals."""
         return self.keep(sessions.steps(self.operations, self.transactions))

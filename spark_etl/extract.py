@@ -231,6 +231,11 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
         rows.add(
             "lives", *place, record.at, "stopped", None, None, None, None, record.delivered, record.completed
         )  # fmt: skip
+    elif kind is records.Installed:
+        _check_numbers("an installation", _INT64, record.at, record.position)
+        rows.add(
+            "lives", *place, record.at, "installed", None, None, None, None, record.position, record.position
+        )  # fmt: skip
 
 
 def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.Completed) -> None:
@@ -310,7 +315,9 @@ class _Lives:
         return max(self.batch, 0) if self.unsure else end.batch
 
 
-_WANTED = (records.STARTED, records.STOPPED, records.SUBMITTED, *records.DELIVERIES, records.COMPLETED)
+_WANTED = (
+    records.STARTED, records.STOPPED, records.INSTALLED, records.SUBMITTED, *records.DELIVERIES, records.COMPLETED,
+)  # fmt: skip
 _IGNORED = records.CHANGES
 
 

@@ -29,6 +29,8 @@ class Inputs(msgspec.Struct):
     replicas that did not end every life in good order; down: those whose last life did not; volatile: those that
     crashed and left their journals to the operating system, so that a loss of power may have cost them anything.
     stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
+    installed: (replica, position, journal offset) of snapshots: what stands in no journal before them up to that
+    position, or has no outcome there, is no loss.
     foreign: replicas whose journals are of another cluster; nothing of them counts.
     """
 
@@ -43,6 +45,7 @@ class Inputs(msgspec.Struct):
     unfinished: list[str]
     lives: int
     protocols: list[str]
+    installed: list[tuple[int, int, int]] = []
     foreign: list[int] = []
 
     @property
@@ -81,11 +84,12 @@ def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, 
     protocols = sorted({row.protocol for row in by_table["lives"] if row.event == "started"})
     if len(protocols) > 1:
         problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
+    installed = sorted((r.replica, r.delivered, r.offset) for r in by_table["lives"] if r.event == "installed")
     in_memory = {row.replica for row in by_table["lives"] if row.durability == "os"}
     lives = sum(row.event == "started" for row in by_table["lives"])
     return Inputs(
         shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
-        stops, unfinished, lives, protocols, sorted(foreign),
+        stops, unfinished, lives, protocols, installed, sorted(foreign),
     )  # fmt: skip
 
 
@@ -169,7 +173,7 @@ def _ends(lives: list[Any]) -> tuple[list[int], list[int], list[tuple[int, int, 
             if running.get(row.replica):
                 crashed.add(row.replica)
             running[row.replica] = True
-        else:
+        elif row.event == "stopped":
             running[row.replica] = False
             stops[row.replica] = (row.replica, row.shard, row.delivered, row.completed)
     down = {replica for replica, alive in running.items() if alive}
@@ -183,7 +187,8 @@ def behind(inputs: Inputs, tops: Mapping[int, Top]) -> list[str]:
     for shard, members in inputs.shards.items():
         furthest = max((tops[r].delivered for r in members if r in tops), default=0)
         for replica in members:
-            position = tops[replica].delivered if replica in tops else 0
+            position = max((p for r, p, _ in inputs.installed if r == replica), default=0)
+            position = max(position, tops[replica].delivered if replica in tops else 0)
             if position < furthest and replica not in inputs.unsure:
                 clean = replica in stopped and replica not in inputs.crashed
                 how = "it had stopped in good order" if clean else "it had crashed at some time, or still ran"

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -119,7 +119,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "writes": (*_PLACE, "position", "gts", "id", "key", "value", "deleted", "digested"),
     # A process multicast a message.
     "submitted": (*_PLACE, "id", "destinations", "at"),
-    # event "started" or "stopped". members: JSON, shard -> replicas.
+    # event "started", "stopped", or "installed": from there on the replica holds, by a snapshot, what its shard had
+    # after that delivery. members: JSON, shard -> replicas.
     "lives": (
         *_PLACE,
         "at",

@@ -33,6 +33,7 @@ from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
+from multicast.snapshot import CHUNK_BYTES
 from multicast.types import FINAL, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 from multicast.wire import SnapshotChunk
 
@@ -43,6 +44,8 @@ BUNDLES_AT_ONCE = (2, 2, 2, 1, UNDER_WAY)
 SILENCES_US = (300_000, 1_000_000, SILENT_US)
 """After so long a shard is taken for dead."""
 """Of one lane: the fewer, the larger they are."""
+CHUNKS_BYTES = (300, 3_000, CHUNK_BYTES)
+"""Of a snapshot's rows."""
 LAGS_MAX = (3, 10, 30)
 """A member that is up and lacks no more deliveries than this will still find them."""
 DROP_CHANCES = (0.0, 0.0, 0.1, 0.5, 1.0)
@@ -81,7 +84,7 @@ class SimulatedCluster:
 
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
     None: as the live store decides it (`signals_for`).
-    replica, store, keeper: classes, for planted bugs. installations: of snapshots, so far. name: see `World`.
+    replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`.
     """
 
     def __init__(
@@ -97,7 +100,6 @@ class SimulatedCluster:
         script: Script | None = None,
         replica: type[Replica] = Replica,
         store: type[Store] = Store,
-        keeper: type[Snapshots] = Snapshots,
         name: str = "",
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
@@ -108,7 +110,7 @@ class SimulatedCluster:
         if values["clock"] == "hybrid":
             values.setdefault("dedup_window_us", DEDUP_WINDOW_US)
         self.options = protocol_options(self.protocol, {name: str(value) for name, value in values.items()})
-        self._replica_class, self._store_class, self._keeper_class = replica, store, keeper
+        self._replica_class, self._store_class = replica, store
         self.backends = {pid: MemoryBackend() for pid in self.topology.processes}
         self.stores: dict[ProcessId, Store] = {}
         self.replicas: dict[ProcessId, Replica] = {}
@@ -120,6 +122,7 @@ class SimulatedCluster:
         self._checkpoint_rng = random.Random(f"{seed}/checkpoints")
         self._drop_rng = random.Random(f"{seed}/drops")
         self._drop_chance = self._drop_rng.choice(DROP_CHANCES)
+        self._chunk_bytes = self._drop_rng.choice(CHUNKS_BYTES)
         self._lag_max = self._drop_rng.choice(LAGS_MAX)
         self.installations = 0
         self.world = World(
@@ -179,7 +182,7 @@ class SimulatedCluster:
 
     def before_life(self, node: Node) -> None:
         """See `multicast.simulation.catching_up.Installer`."""
-        keeper = self._keeper_class(self.backends[node.pid])
+        keeper = Snapshots(self.backends[node.pid], self._chunk_bytes)
         protocol = self.protocol(node.pid, self.topology, self.options, random.Random(0))
         owner = owner_of(self.world.cluster, node.pid)
         if keeper.install(node.journal, protocol, owner, (node.life, "fsync"), node.clock()) is not None:

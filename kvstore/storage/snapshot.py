@@ -32,7 +32,7 @@ from multicast.install import install
 from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
 from multicast.records import Installed
-from multicast.snapshot import OF_PROTOCOL, chunk_of
+from multicast.snapshot import CHUNK_BYTES, OF_PROTOCOL, portion
 from multicast.types import ProcessId, Timestamp
 from multicast.wire import SnapshotChunk, SnapshotRequest
 
@@ -56,10 +56,11 @@ _decode = msgspec.msgpack.Decoder(Sealed).decode
 
 
 class Snapshots:
-    """Of the replica with this backend."""
+    """Of the replica with this backend. chunk_bytes: about so much a chunk carries."""
 
-    def __init__(self, backend: Backend):
+    def __init__(self, backend: Backend, chunk_bytes: int = CHUNK_BYTES):
         self._backend = backend
+        self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._views: dict[ProcessId, View] = {}
         self._unread: set[ProcessId] = set()
@@ -80,9 +81,10 @@ class Snapshots:
                     return None
                 total = sum(view.count(table) for table in _TABLES)
                 rows = _rows(view, after)
-                chunk = chunk_of(_position(view), Timestamp.decode(timestamp), after, rows, OF_PROTOCOL, total)
+                found, more = portion(rows, self._chunk_bytes)
                 rows.close()
-                return chunk
+                at = Timestamp.decode(timestamp)
+                return SnapshotChunk(_position(view), at, after, found, more or OF_PROTOCOL, total)
             except ViewGone:
                 self._views.pop(peer, None)
                 return None  # it is asked for again

@@ -102,14 +102,15 @@ def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forg
 
 
 def agreement(
-    log: DataFrame, disputed: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int]
+    log: DataFrame, disputed: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame, holed: Sequence[int]
 ) -> DataFrame:
     """The replicas of a shard deliver the same message with the same timestamp at the same position, and none leaves
     one out. Names: position-disagreement, lost-delivery.
 
     A replica that is merely behind has not lost anything yet: only a later position of its own (`tops`: replica, shard,
     top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss. holed: replicas of whose
-    journals more than the end is missing; what they lack is no evidence. disputed: `frames.disputed`.
+    journals more than the end is missing; what they lack is no evidence. disputed: `frames.disputed`. installs:
+    replica, installed, installed_offset, of snapshots: what a replica skipped there up to that position is not lost.
     """
     flag = F.when(F.col("few.value.expired"), " as expired").otherwise("")
     flag_most = F.when(F.col("most.value.expired"), " as expired").otherwise("")
@@ -128,7 +129,7 @@ def agreement(
         [F.col("few.value.id"), F.col("most.value.id")],
         replicas=[F.col("few.replicas")[0], F.col("most.replicas")[0]],
     )  # fmt: skip
-    return disagreements.unionByName(_lost(log, tops, stops, holed))
+    return disagreements.unionByName(_lost(log, tops, stops, installs, holed))
 
 
 def dissent(disputed: DataFrame, value: Column) -> DataFrame:
@@ -161,17 +162,22 @@ def replicas_text(replicas: str) -> Column:
     )
 
 
-def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int]) -> DataFrame:
+def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame, holed: Sequence[int]) -> DataFrame:
     in_log = Window.partitionBy("replica").orderBy("position")
     gaps = (
         log.where(F.col("id").isNotNull() & ~_is_in("replica", holed))
-        .select("replica", "shard", "position")
-        .distinct()
+        .groupBy("replica", "shard", "position")
+        .agg(F.min("offset").alias("offset"))
         .withColumn("before", F.coalesce(F.lag("position").over(in_log), F.lit(0)))
+        .withColumn("offset_before", F.coalesce(F.lag("offset").over(in_log), F.lit(-1)))
         .where(F.col("position") > F.col("before") + 1)
     )
+    between = (F.col("installed_offset") > F.col("offset_before")) & (F.col("installed_offset") < F.col("offset"))
+    skipped = between & (F.col("position") <= F.col("installed") + 1)
+    gaps = _without(gaps, installs, skipped)
     ends = stops.join(tops, ["replica", "shard"], "left").where(~_is_in("replica", holed))
     ends = ends.where(F.coalesce("top", F.lit(0)) < F.col("delivered"))
+    ends = _without(ends, installs, F.col("delivered") <= F.col("installed"))
     return union(
         [
             violations(
@@ -198,6 +204,12 @@ def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, holed: Sequence[int
             ),
         ]
     )  # fmt: skip
+
+
+def _without(rows: DataFrame, installs: DataFrame, excused: Column) -> DataFrame:
+    """But those that a snapshot of the same replica excuses."""
+    mine = installs.withColumnRenamed("replica", "installer")
+    return rows.join(F.broadcast(mine), (F.col("replica") == F.col("installer")) & excused, "left_anti")
 
 
 def prefix_order(log: DataFrame) -> DataFrame:

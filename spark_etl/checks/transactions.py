@@ -18,6 +18,7 @@ def results(
     transactions: DataFrame,
     tops: DataFrame,
     stops: DataFrame,
+    installs: DataFrame,
     unsure: Sequence[int],
 ) -> DataFrame:
     """Every completed delivery has exactly one account, of that delivery; accounts and state digests at one position of
@@ -26,11 +27,12 @@ def results(
     state-digest-disagreement, branch-disagreement, fate-disagreement.
 
     log: `frames.bundles`. transactions: `frames.transactions`. disputed: `frames.disputed`. tops: replica, shard,
-    top_completed. stops: replica, shard, completed. unsure: replicas of whose journals a part is missing.
+    top_completed. stops: replica, shard, completed. installs: replica, installed (up to there a snapshot stands for
+    outcomes). unsure: replicas of whose journals a part is missing.
     """
     return union(
         [
-            _missing(log, tops, stops, unsure),
+            _missing(log, tops, stops, installs, unsure),
             _other_delivery(log),
             _disagreement(disputed, "content", "outcome-disagreement", "outcome"),
             _disagreement(disputed, "state_digest", "state-digest-disagreement", "state"),
@@ -39,7 +41,9 @@ def results(
     )
 
 
-def _missing(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence[int]) -> DataFrame:
+def _missing(
+    log: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame, unsure: Sequence[int]
+) -> DataFrame:
     sure = log.where(~F.col("replica").isin(list(unsure))) if unsure else log
     ended = tops.join(stops.select("replica", "completed"), "replica", "left").select(
         "replica", F.greatest("top_completed", F.coalesce("completed", F.lit(0))).alias("reached")
@@ -49,6 +53,9 @@ def _missing(log: DataFrame, tops: DataFrame, stops: DataFrame, unsure: Sequence
         .join(F.broadcast(ended), "replica")
         .where(F.col("position") <= F.col("reached"))
     )
+    covered = installs.groupBy("replica").agg(F.max("installed").alias("installed"))
+    missing = missing.join(F.broadcast(covered), "replica", "left")
+    missing = missing.where(F.col("installed").isNull() | (F.col("position") > F.col("installed")))
     return union(
         [
             violations(

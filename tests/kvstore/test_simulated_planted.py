@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.simulated.runner import run_seed
+from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
 
@@ -21,7 +22,7 @@ CHECKS = {
 }
 
 
-BUGS = [bug for bug in (*PLANTED_IN_STORE, *MORE) if not bug.elusive]
+BUGS = [bug for bug in (*PLANTED_IN_STORE, *MORE, *IN_SNAPSHOTS) if not bug.elusive]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.key)

@@ -15,6 +15,10 @@ import msgspec
 import kvstore.core.clients
 import kvstore.core.replica
 import kvstore.simulated.cluster
+import multicast.engine
+import multicast.parts.sequence
+import multicast.protocols.primcast
+import multicast.protocols.white_box
 import multicast.simulation.world
 from kvstore.api.model import Get, Result
 from kvstore.core.bundler import Bundler
@@ -43,7 +47,10 @@ WINDOW = Settings(protocol="white_box", seconds=1.0, clients=4, size="small", op
 TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2)
 ONE_SHARD = Settings(protocol="white_box", seconds=1.0, clients=6, size="small", shards=1)
 
-_MODULES = (kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, multicast.simulation.world)
+_MODULES = (
+    kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, multicast.engine,
+    multicast.parts.sequence, multicast.protocols.primcast, multicast.protocols.white_box, multicast.simulation.world,
+)  # fmt: skip
 
 
 # -- in the replica ---------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from multicast.records import (
     Completed,
     Delivered,
     DeliveredReference,
+    Installed,
     Started,
     Stopped,
     Submitted,
@@ -23,7 +24,7 @@ from multicast.records import (
 )
 from multicast.types import AppMessage, Timestamp
 from spark_etl import extract
-from spark_etl.inputs import Inputs, understand
+from spark_etl.inputs import Inputs, Top, behind, understand
 from tests.spark_etl.runs import SEGMENT, bank_run, message_id, write_mark
 
 
@@ -73,6 +74,23 @@ def test_a_whole_run_has_no_problem(run: Path):
     assert found.inputs.shards == {0: [0, 1, 2], 1: [3, 4, 5]}
     assert [stop[0] for stop in found.inputs.stops] == [0, 1, 2, 3, 4, 5]
     assert found.count("deliveries", 0) == found.count("outcomes", 0) == 13
+
+
+def test_an_installed_snapshot_stands_for_deliveries(run: Path):
+    """Between two lives; who has it is not behind."""
+    path, before = segment(run, 1), read(run)
+    started = next(
+        extract.records.decode_body(kind, body)
+        for _, kind, body in extract.records.scan(path.read_bytes())
+        if kind == extract.records.STARTED
+    )
+    installed = Installed(20, Timestamp(10**9, 0), bytes(16), 0, 5)
+    batch = [started, installed, Stopped(20, 20, 5), BatchEnd(1)]
+    path.write_bytes(path.read_bytes() + b"".join(map(encode_record, batch)))
+    after = read(run).inputs
+    assert [(r, position) for r, position, _ in after.installed] == [(1, 20)]
+    assert after.lives == before.inputs.lives + 1 and after.crashed == after.problems == []
+    assert behind(after, {0: Top(0, 0, 20, 20), 1: Top(1, 0, 13, 13), 2: Top(2, 0, 20, 20)}) == []
 
 
 def test_an_unfinished_batch_beyond_the_mark_is_ignored(run: Path):

@@ -63,6 +63,16 @@ def test_crashes_power_failures_and_partitions_are_not_accused(spark: Any, tmp_p
     assert int(report.input["lives"]) > int(report.input["replicas"])
 
 
+def test_what_a_snapshot_stands_for_is_no_loss(spark: Any, tmp_path: Path):
+    settings = Settings(protocol="white_box", size="small")
+    seed = next(n for n in range(40) if run_seed(settings, n).installations >= 2)
+    run_seed(settings, seed, tmp_path / "run")
+    assert any(row["event"] == "installed" and row["delivered"] for row in rows(tmp_path / "run", "lives"))
+    report = audit(spark, tmp_path, ("delivery", "transactions"))
+    assert [p.name for p in report.properties if p.verdict == "violated"] == []
+    assert report.exit_code == 0 and report.problems == []
+
+
 def test_early_deliveries_in_another_order_are_counted(spark: Any, tmp_path: Path):
     options = {"optimistic": "true", "dedup_window_us": "1000000"}
     settings = Settings(protocol="quasi_genuine", options=options, seconds=2.0, shards=2, clients=6)
