@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, unnam
 from kvstore.core.replica import Replica
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
-from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
@@ -29,6 +30,7 @@ from multicast.records import SEGMENT_BYTES_MAX, Completed, Delivered, Installed
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
 from multicast.simulation.dropping import Dropping
+from multicast.simulation.memory import snapshot_faults
 from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import Node
@@ -194,6 +196,11 @@ class SimulatedCluster:
         """See `multicast.simulation.catching_up.Installer`."""
         source = node.engine.snapshots.source
         assert isinstance(node.keeper, Snapshots) and source is not None
+        giver = self.world.node(source)
+        if giver.up and giver.engine.position >= chunk.position:
+            rows = dict(self.backends[node.pid].staged(PROTOCOL))
+            for text in islice(snapshot_faults(giver.protocol, chunk.position, rows), 1):
+                self.world.report("snapshot", f"of process {source}, position {chunk.position}: {text}")
         if not node.keeper.seal(source, chunk.position, chunk.timestamp):
             self.world.report("snapshot", f"process {node.pid} was given one that is not what its digest says")
 

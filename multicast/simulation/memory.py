@@ -8,11 +8,13 @@ Like in `invariants`, variables of protocols are known by name only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from multicast.parts.delivered import KNOWN_PREFIX, LAST_KEY, delivered_at
 from multicast.protocol import MulticastProtocol
 
+_ENTRY_PREFIX = b"m"
 Memory = dict[str, Any]
 """What it is -> its value."""
 
@@ -98,6 +100,25 @@ _LOOKS: dict[str, Callable[[Any], Memory]] = {
     "white_box": _white_box, "primcast": _primcast, "ft_skeen": _replicated, "fastcast": _replicated, "skeen": _skeen,
     "toto": _toto, "quasi_genuine": _quasi_genuine,
 }  # fmt: skip
+
+
+def snapshot_faults(giver: Any, position: int, rows: Mapping[bytes, bytes]) -> Iterator[str]:
+    """What is wrong with a snapshot up to this delivery, by what its giver, a protocol with a `History`, knows now.
+    rows: what that gave. There may be more in it: what the giver has forgotten since."""
+    log = giver.log
+    for message_id, (_, number) in log._known.items():
+        entry = giver.entries.get(message_id)
+        if 0 < number <= position and KNOWN_PREFIX + message_id not in rows:
+            yield f"it does not say that {message_id.hex()} was delivered"
+        elif entry is not None and 0 < entry.position <= position and _ENTRY_PREFIX + message_id not in rows:
+            yield f"it lacks {message_id.hex()}, which is not settled"
+    for key, value in rows.items():
+        if key[:1] not in (KNOWN_PREFIX, LAST_KEY, _ENTRY_PREFIX):
+            yield f"it holds {key!r}, for which one process alone vouches"
+        elif key[:1] != _ENTRY_PREFIX and delivered_at(value)[1] > position:
+            yield f"it holds delivery {delivered_at(value)[1]}"
+        elif key[:1] == _ENTRY_PREFIX and KNOWN_PREFIX + key[1:] not in rows:
+            yield f"it holds {key[1:].hex()} and does not say that it was delivered"
 
 
 def forgotten(before: Memory, after: Memory) -> str:
