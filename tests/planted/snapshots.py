@@ -14,7 +14,6 @@ from multicast import snapshot as transfer
 from multicast.batch import Batch
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.history import History
-from multicast.parts.sequence import SequenceHistory
 from multicast.protocol import Outbox
 from multicast.types import ProcessId, Timestamp
 from multicast.wire import SnapshotChunk, SnapshotRequest
@@ -22,8 +21,6 @@ from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 
 SMALL = Settings(protocol="white_box", size="small")
-WINDOW = Settings(protocol="white_box", size="small", seconds=2.0, clients=4, options={"dedup_window_us": "1000000"})
-PRIMCAST = Settings(protocol="primcast", size="small")
 
 
 class WithoutResults(snapshot.Snapshots):
@@ -88,11 +85,6 @@ class AheadOfItsPosition(snapshot.Snapshots):
     """The rows of a snapshot are of one delivery more than it says."""
 
 
-@rewrite("taken", "reach, position)", "reach, 0)")
-class BeyondWithoutHistory(SequenceHistory):
-    """Others deliver beyond what a new primary lacks in T because it came with a snapshot."""
-
-
 PLANTED_IN_STORE = (
     Planted("without_results", "", core=WithoutResults, settings=SMALL),
     Planted("without_delivered_ids", "", core=WithoutDeliveredIds, settings=SMALL),
@@ -101,5 +93,4 @@ PLANTED_IN_STORE = (
     Planted("unsettled_ahead", "", core=UnsettledAhead, settings=SMALL),
     Planted("senders_promises", "", core=SendersPromises, settings=SMALL),
     Planted("ahead_of_its_position", "", core=AheadOfItsPosition, settings=SMALL),
-    Planted("beyond_without_history", "", core=BeyondWithoutHistory, settings=PRIMCAST),
 )
