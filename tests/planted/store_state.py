@@ -287,12 +287,12 @@ class PartsNotCommitted(Store):
     """Parts are only in memory."""
 
 
-@rewrite("freeze", '_POSITION: position.to_bytes(8, "big")', '_POSITION: (position + 1).to_bytes(8, "big")')
+@rewrite("freeze", 'POSITION: position.to_bytes(8, "big")', 'POSITION: (position + 1).to_bytes(8, "big")')
 class PositionOneAhead(Store):
     """The committed position is one ahead of the data."""
 
 
-@rewrite("freeze", '_POSITION: position.to_bytes(8, "big")', '_POSITION: max(0, position - 1).to_bytes(8, "big")')
+@rewrite("freeze", 'POSITION: position.to_bytes(8, "big")', 'POSITION: max(0, position - 1).to_bytes(8, "big")')
 class PositionOneBehind(Store):
     """The committed position is one behind the data."""
 
@@ -319,7 +319,7 @@ class DeletesLost(Checkpoints):
     """What a protocol has deleted is in the checkpoint."""
 
 
-@rewrite("advance", "values = before.values", "values = {}")
+@rewrite("_go_on", "values = before.values", "values: dict[bytes, bytes] = {}")
 class ProtocolNotCommitted(Checkpoints):
     """A checkpoint has only what was put since the one before."""
 
