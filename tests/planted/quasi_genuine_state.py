@@ -278,7 +278,7 @@ class DueNullsKept(QuasiGenuine):
 @rewrite(
     "_new_leader",
     "return self.leader",
-    "self.leader = vars(self).pop('former', None) or self.leader; return self.leader",
+    "self.leader = vars(self).get('former') or self.leader; return self.leader",
 )
 class AnnouncesOn(QuasiGenuine):
     """A deposed leader goes on from what it has announced."""
