@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvstore import config
@@ -13,6 +15,7 @@ from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from kvstore.storage import snapshot
+from multicast import checkpoint
 from tests.kvstore.live import executed, make_cluster
 from tests.multicast.live import eventually
 
@@ -143,6 +146,40 @@ async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
         assert replicas[2]._store.position == replicas[2]._journal.floor > 0
         await replicas[2].start()
         await ready(replicas)
+        await same_state(replicas)
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+async def test_a_lost_disk_comes_back_while_journals_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments go all the while, also what follows on a snapshot that is being fetched."""
+    monkeypatch.setattr(checkpoint, "GROWTH_BYTES_MIN", 1 << 16)
+    limits = {"segment_bytes_max": 1 << 20, "journal_keep_bytes": 2 << 20, "commit_interval_ms": 20}
+    made = msgspec.structs.replace(make_cluster(tmp_path, 1, 3, "white_box", **limits), archive="none")
+    replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        written += 1
+        value = written.to_bytes(4, "big") + os.urandom(100_000)
+        await apply(replicas[written % 2], Put(b"k%d" % (written % 20), value), Add(b"sum", 1))
+
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await ready(replicas)
+        while min(replica.status()["journal_floor"] for replica in replicas[:2]) < 5:
+            await write()
+            assert written < 400
+        await replicas[2].stop()
+        shutil.rmtree(config.replica_directory(tmp_path, 2))
+        config.claim(tmp_path, made, 2, lost_disk=True)
+        replicas[2] = LiveReplica(tmp_path, made, 2)
+        await replicas[2].start()
+        while replicas[2].unready():
+            await write()
+            assert written < 800
+        assert replicas[2].status()["journal_floor"] > 5
         await same_state(replicas)
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))
