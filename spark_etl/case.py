@@ -61,7 +61,7 @@ class Case:
         self.counts = {"history": 0, **opened.counts}
         self.small = opened.small()
         self.source = source(self.out, manifest.files())
-        self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks)
+        self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks, manifest.floors)
         self.has_history = self.counts["history"] > 0
         self.span = opened.span("deliveries", "at")
         positions_, versions = opened.span("history", "position"), opened.span("history", "version")

@@ -1,4 +1,4 @@
-"""Parsing journals and client histories: bytes in, Arrow batches of the tables out. Pure, apart from finding the files.
+"""Parsing journals and client histories: bytes in, Arrow batches of the tables out. Pure.
 
 What an unfinished batch at the very end of a journal left behind is not yielded: a killed replica leaves that, and
 never vouched for it. Zeros behind a segment's last batch are room that was made beforehand. Other damage becomes a row
@@ -8,15 +8,9 @@ batch is final: `tables` never reads it again.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
-import re
-import stat
 import uuid
-import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,11 +23,10 @@ from multicast import records
 from multicast.records import FRAME_BYTES, HEADER_BYTES, JournalError, SegmentHeader
 from multicast.types import MESSAGE_ID_BYTES, AppMessage, Timestamp
 from spark_etl import schemas
+from spark_etl.sources import SegmentFile
 
 BATCH_ROWS = 50_000
 """Rows per Arrow batch, about; bounds a Python worker's memory."""
-
-_SEGMENT_NAME = re.compile(r"journal-(\d{8})\.seg")
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -59,54 +52,6 @@ _HISTORY = arrow_schema(schemas.HISTORY)
 
 Batches = dict[str, pa.RecordBatch]
 """Rows by table."""
-
-
-class SegmentFile(msgspec.Struct, frozen=True):
-    """A journal segment to read. mark: the journal offset up to which its replica vouched, None if unknown."""
-
-    path: str
-    name: str
-    replica: int
-    number: int
-    last: bool
-    mark: int | None
-
-
-def find_segments(run: Path) -> list[SegmentFile]:
-    """Every journal segment of a run directory, by replica and number."""
-    found: list[SegmentFile] = []
-    for journal in sorted(run.glob("replicas/*/journal")):
-        name = journal.parent.name
-        if not name.isdecimal() or name != str(int(name)):
-            continue
-        mark = _read_mark(journal / "mark")
-        paths = sorted(path for path in journal.glob("journal-*.seg") if _SEGMENT_NAME.fullmatch(path.name))
-        for path in paths:
-            number = int(path.name[8:16])
-            name = str(path.relative_to(run))
-            found.append(SegmentFile(str(path), name, int(journal.parent.name), number, path == paths[-1], mark))
-    return sorted(found, key=lambda segment: (segment.replica, segment.number))
-
-
-def find_histories(run: Path) -> list[Path]:
-    """Every client history of a run directory."""
-    return sorted(run.glob("history/*.jsonl"))
-
-
-def status(path: Path) -> os.stat_result:
-    """Of a file. OSError if there is none, or if it is something else: reading might never end."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is not a file", str(path))
-    return found
-
-
-def _read_mark(path: Path) -> int | None:
-    """Up to where syncing had returned (`multicast.journal`): 8 bytes and their CRC. None if unknown."""
-    data = path.read_bytes() if path.is_file() else b""
-    if len(data) != 12 or zlib.crc32(data[:8]).to_bytes(4, "big") != data[8:]:
-        return None
-    return int.from_bytes(data[:8], "big")
 
 
 # -- journals ---------------------------------------------------------------------------------------------------------

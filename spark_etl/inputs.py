@@ -56,15 +56,21 @@ class Inputs(msgspec.Struct):
         return next((s for s, members in self.shards.items() if replica in members), None)
 
 
-def understand(rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, int | None]) -> Inputs:
+Floors = Mapping[int, tuple[int, int, int]]
+
+
+def understand(
+    rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, int | None], floors: Floors | None = None
+) -> Inputs:
     """rows: of the tables lives, segments and damage. present: replicas with a journal directory. marks: replica -> the
-    journal offset up to which it vouched."""
+    journal offset up to which it vouched. floors: see `sources.find_floors`."""
     by_table: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
         by_table[row.table].append(row)
     problems, holed, unfinished = _damage(by_table["damage"])
     foreign = _foreign(by_table["segments"], problems)
     holed |= foreign
+    holed |= _dropped(by_table["segments"], floors or {}, problems)
     short = _continuity(by_table["segments"], marks, problems, holed)
     by_table["lives"] = [row for row in by_table["lives"] if row.replica not in foreign]
     unsure = holed | short
@@ -103,6 +109,21 @@ def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
             problems.append(sentence)
             unsure.add(row.replica)
     return problems, unsure, unfinished
+
+
+def _dropped(segments: list[Any], floors: Floors, problems: list[str]) -> set[int]:
+    """The replicas whose journals have let go what nobody has kept."""
+    dropped = set()
+    for replica, (number, _, position) in sorted(floors.items()):
+        there = {row.segment for row in segments if row.replica == replica}
+        if missing := sorted(set(range(number)) - there):
+            dropped.add(replica)
+            problems.append(
+                f"replicas/{replica}/journal: it begins with journal-{number:08d}.seg; what was before went, and no"
+                f" archive has journal-{missing[0]:08d}.seg: of its deliveries up to number {position} nothing is"
+                " determined"
+            )
+    return dropped
 
 
 def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: list[str], holed: set[int]) -> set[int]:

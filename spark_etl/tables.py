@@ -32,16 +32,13 @@ from multicast.records import HEADER_BYTES
 from spark_etl import schemas
 from spark_etl.extract import (
     Batches,
-    SegmentFile,
     SegmentParser,
     arrow_schema,
-    find_histories,
-    find_segments,
     parse_history,
-    status,
     unreadable_history,
     unreadable_segment,
 )
+from spark_etl.sources import SegmentFile, find_floors, find_histories, find_segments, gone, same, status
 from spark_etl.traces import find_traces, parse_trace
 
 MANIFEST, LOCK = "extract.json", ".lock"
@@ -62,7 +59,7 @@ class SourceState(msgspec.Struct):
     """What is known of one file. read: up to which byte it was read for good; crc: of the bytes up to there. touched:
     size, times of the last changes (ns) and inode. records: before `read` (of a history: lines); batch: the number of
     the last batch there. rows: of these, by table; files: theirs, with sizes. rest_rows, rest_files: of what stands
-    behind. error: why it is no segment."""
+    behind. error: why it is no segment. twin: `touched` of the copy in the archive, if it is the same."""
 
     name: str
     touched: tuple[int, int, int, int]
@@ -75,10 +72,11 @@ class SourceState(msgspec.Struct):
     rest_files: dict[str, int] = {}
     error: str = ""
     batch: int = 0
+    twin: tuple[int, int, int, int] = _NEVER
 
 
 class Manifest(msgspec.Struct):
-    """`extract.json`. marks: replica -> the journal offset up to which it vouched."""
+    """`extract.json`. marks: replica -> the journal offset up to which it vouched. floors: see `find_floors`."""
 
     version: int
     run: str
@@ -86,6 +84,7 @@ class Manifest(msgspec.Struct):
     segments: dict[str, SourceState]
     histories: dict[str, SourceState]
     traces: dict[str, SourceState] = {}
+    floors: dict[int, tuple[int, int, int]] = {}
 
     def _states(self) -> list[SourceState]:
         return [*self.segments.values(), *self.histories.values(), *self.traces.values()]
@@ -192,7 +191,8 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
     try:
         state = _known(path, old, out) or SourceState(segment.name, _NEVER)
         touched = _touched(path)
-        if state.touched == touched and state.read == touched[0]:
+        twin = _touched(Path(segment.twin)) if segment.twin else _NEVER
+        if state.touched == touched and state.read == touched[0] and state.twin == twin:
             return state, 0
         start = max(state.read, HEADER_BYTES)
         with path.open("rb") as file:
@@ -207,12 +207,15 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
         for batches in parser.kept():
             kept.add(batches)
         rest.add(parser.rest())
+        if segment.twin and not same(path, Path(segment.twin)):
+            rest.add(unreadable_segment(segment, f"{segment.twin} is another copy of it, and not the same"))
+            twin = _NEVER
         read = max(parser.clean, state.read)
         new = data[HEADER_BYTES : HEADER_BYTES + read - start] if state.read else data[:read]
         return SourceState(
             segment.name, touched, read, zlib.crc32(new, state.crc), parser.used,
             dict(Counter(state.rows) + kept.rows), state.files | kept.close(),
-            dict(rest.rows), rest.close(), parser.error, parser.batch,
+            dict(rest.rows), rest.close(), parser.error, parser.batch, twin,
         ), touched[0] - state.read  # fmt: skip
 
 
@@ -337,15 +340,17 @@ def _extract(run: Path, out: Path, spark: SparkSession | None) -> Extraction:
     names = {f"history/{path.name}": path for path in histories}
     events = [_read_history(n, p, i, old.histories.get(n), out) for i, (n, p) in enumerate(names.items())]
     segments = find_segments(run)  # and marks: of a running cluster nothing that a client knows must be missing
-    jobs = [(segment, old.segments.get(segment.name)) for segment in segments]
+    jobs = [(segment, old.segments.get(segment.name) or old.segments.get(segment.home)) for segment in segments]
     read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
     traces = {f"trace/{path.name}": path for path in find_traces(run)}
     frames = [_read_trace(n, p, i, old.traces.get(n), out) for i, (n, p) in enumerate(traces.items())]
     manifest = Manifest(
         schemas.SCHEMA_VERSION, old.run, {segment.replica: segment.mark for segment in segments},
         {state.name: state for state, _ in read}, {state.name: state for state, _ in events},
-        {state.name: state for state, _ in frames},
+        {state.name: state for state, _ in frames}, find_floors(run),
     )  # fmt: skip
+    kept = gone(old.segments, segments, manifest.floors)
+    manifest.segments |= {name: old.segments[name] for name in kept}
     errors = [state.error for state in manifest.segments.values()]
     if all(errors):
         _remove(out)

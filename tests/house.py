@@ -18,7 +18,7 @@ PROTOCOL_LINES_MAX = 800
 """A protocol is one file, and the parts that it owns."""
 TESTS_LINES_MAX = 700
 """Tests of one subject may be many."""
-OUTGROWN = {"spark_etl/extract.py": 540}
+OUTGROWN: dict[str, int] = {}
 """Whose second subject has no file of its own yet."""
 
 LIBRARY_PURE = (
@@ -83,7 +83,10 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("workloads", ("client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.types", "multicast.registry")),
-    ("spark_etl", ("multicast.records", "multicast.types", "kvstore.core.audit", "kvstore.core.bundles")),
+    (
+        "spark_etl",
+        (*(f"multicast.{m}" for m in ("records", "segments", "types")), "kvstore.core.audit", "kvstore.core.bundles"),
+    ),
     ("tests", PACKAGES),
 )
 

@@ -317,4 +317,6 @@ class _Judge:
 def write_run(cluster: SimulatedCluster, history: History, out: Path) -> None:
     """The run directory: journals and the client history."""
     cluster.world.dump_journals(out)
+    for node in cluster.world.nodes.values():
+        cluster.dropping.dump(node, out)
     history.write(out / "history" / "clients.jsonl")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from multicast.checkpoint import Checkpoints
 from multicast.journal import Journal
@@ -85,6 +86,17 @@ class Dropping:
         begin = node.journal.begin
         retention.advance(position, Checkpoints(node.journal).latest().offset)
         self.dropped += node.journal.begin - begin
+
+    def dump(self, node: Node, directory: Path) -> None:
+        """Write what was archived of its present disk as a live cluster has it."""
+        archive = self.archives.get(node.disk)
+        if archive is None or not archive.list():
+            return
+        life = node.open_journal(node.disk.copy()).life()
+        folder = directory / "archive" / "replicas" / str(node.pid) / f"journal-{life}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in archive.list():
+            (folder / name).write_bytes(archive.read(name))
 
     def lost_disk(self, node: Node) -> None:
         """This process has lost its disk, and what its application held."""

@@ -134,14 +134,14 @@ def test_an_old_copy_of_a_disk_is_refused_by_those_who_know_more(directory: Path
         started[1] = cluster.up(directory, said.append)[0]
         replica = Replica(made.replica(0).host, made.replica(0).http_port)
         for number in range(5):
-            assert replica("PUT", f"/v1/kv/k{number}", b"x").status == 200
+            wait_until(lambda number=number: replica("PUT", f"/v1/kv/k{number}", b"x").status == 200)
         wait_until(lambda: cluster.status(directory)[1].position == cluster.status(directory)[0].position)
         kill(started[1])
         shutil.rmtree(home)
         copy.rename(home)
         told = refusal(directory)
         assert "is an old copy" in told and "--lost-disk" in told
-        assert replica("PUT", "/v1/kv/after", b"x").status == 200
+        wait_until(lambda: replica("PUT", "/v1/kv/after", b"x").status == 200)  # perhaps it led
     finally:
         cluster.down(directory, said.append)
         for one in started:

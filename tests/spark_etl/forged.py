@@ -36,7 +36,7 @@ from multicast.records import (
     scan,
 )
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
-from spark_etl import extract
+from spark_etl import extract, sources
 from tests.spark_etl import folded
 from tests.spark_etl.runs import MEMBERS
 
@@ -581,9 +581,9 @@ class Forged(folded.Folded):
         super().__init__(spark, [], out, parts=parts)
         self.copies = copies
         self.told = told
-        self.segments = extract.find_segments(run)
+        self.segments = sources.find_segments(run)
         self.journals = {s.replica: forge(Path(s.path).read_bytes(), lambda records: None) for s in self.segments}
-        self.history_file = next(iter(extract.find_histories(run)))
+        self.history_file = next(iter(sources.find_histories(run)))
         self.numbers: dict[bytes, int] = {}
         self.shift = 16
         parsed = {s.replica: self._parse(s, self.journals[s.replica]) for s in self.segments}
@@ -592,7 +592,7 @@ class Forged(folded.Folded):
         members = {int(s): list(rs) for s, rs in json.loads(started["members"]).items()}
         self.members = [members] * len(copies)
 
-    def _parse(self, segment: extract.SegmentFile, data: bytes) -> list[tuple[str, dict[str, Any]]]:
+    def _parse(self, segment: sources.SegmentFile, data: bytes) -> list[tuple[str, dict[str, Any]]]:
         whole = msgspec.structs.replace(segment, mark=len(data) - HEADER_BYTES)
         batches = extract.parse_segment(whole, data)
         return [(table, row) for found in batches for table, batch in found.items() for row in batch.to_pylist()]
@@ -684,11 +684,11 @@ class Written(Forged):
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for case, run in enumerate(self.directories):
-            segments = extract.find_segments(run)
+            segments = sources.find_segments(run)
             found = [pair for one in segments for pair in self._parse(one, Path(one.path).read_bytes())]
             self.shift = 0 if any(row.get("single") for _, row in found) else 16
             for table, row in found:
                 rows[table].append(self._fold(case, row))
-            self.history_file = next(iter(extract.find_histories(run)))
+            self.history_file = next(iter(sources.find_histories(run)))
             rows["history"] += [self._fold(case, event) for event in self._events(None)]
         return rows

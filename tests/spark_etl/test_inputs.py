@@ -23,7 +23,7 @@ from multicast.records import (
     encode_record,
 )
 from multicast.types import AppMessage, Timestamp
-from spark_etl import extract
+from spark_etl import extract, sources
 from spark_etl.inputs import Inputs, Top, behind, understand
 from tests.spark_etl.runs import SEGMENT, bank_run, message_id, write_mark
 
@@ -42,7 +42,7 @@ class Extracted(NamedTuple):
 
 
 def read(run: Path) -> Extracted:
-    segments = extract.find_segments(run)
+    segments = sources.find_segments(run)
     rows = [
         Row(row, table=table)
         for segment in segments
@@ -121,7 +121,7 @@ def test_zeros_in_place_of_what_a_replica_vouched_for_are_damage(run: Path):
 
 
 def test_a_delivery_without_its_payload_says_what_one_with_it_does(run: Path):
-    segments = extract.find_segments(run)
+    segments = sources.find_segments(run)
 
     def deliveries(data: bytes) -> list[dict[str, Any]]:
         batches = extract.parse_segment(segments[0], data)

@@ -13,8 +13,9 @@ from kvstore.simulated.runner import Settings, run_seed
 from kvstore.simulated.schedules import play
 from multicast.types import OPTIMISTIC
 from spark_etl.audit import Audit
-from spark_etl.extract import find_segments, parse_segment
+from spark_etl.extract import parse_segment
 from spark_etl.report import Property, Report
+from spark_etl.sources import find_segments
 
 PARTS = ("delivery", "transactions", "serializability")
 
