@@ -87,6 +87,7 @@ class SimulatedCluster:
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
     None: as the live store decides it (`signals_for`).
     replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`.
+    drops: old segments of journals may go.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class SimulatedCluster:
         replica: type[Replica] = Replica,
         store: type[Store] = Store,
         name: str = "",
+        drops: bool = False,
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
         self.topology = Topology.grid(shards, replicas)
@@ -137,7 +139,7 @@ class SimulatedCluster:
             on_flushed=self._on_flushed,
             on_lost_disk=self._on_lost_disk,
             installer=self,
-            segment_bytes_max=random.Random(f"{seed}/segments").choice(SEGMENT_BYTES),
+            segment_bytes_max=random.Random(f"{seed}/segments").choice(SEGMENT_BYTES if drops else SEGMENT_BYTES[:1]),
             name=name,
         )
         self.world.recovery = RecoveryCheck(self._spare, seed)

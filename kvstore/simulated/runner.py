@@ -163,6 +163,7 @@ def run_seed(
         replica=replica,
         store=store,
         name=settings.replay(seed),
+        drops=settings.profile == "faults",
     )
     world = cluster.world
     world.observers += observers
