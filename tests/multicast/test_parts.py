@@ -165,6 +165,21 @@ def test_another_group_hears_of_what_a_quorum_has_delivered() -> None:
     assert [(to, m.watermark) for to, m, _ in out.sends[1:]] == [((3, 4, 5), Timestamp(1, 0))]
 
 
+def test_the_id_of_a_late_copy_is_known_until_that_one_is_settled_too() -> None:
+    second, identity = 1_000_000, b"m" * 16
+    log, out = DeliveredLog(0, Topology.grid(1, 3), 100, second), Outbox()
+    log.add(identity, (0,), Timestamp(second, 0), out)
+    log.stable(1, out)
+    assert log.report(1, Timestamp(second, 0), out) == [identity]
+    late = Timestamp(max(created_us(identity), 9 * second), 0)
+    log.add(identity, (0,), late, out)
+    log._forget_old(late.time + 9 * second, out)
+    assert log.known(identity) == (late, 2)
+    log.stable(2, out)
+    log.report(1, late, out)
+    assert log.known(identity) is None
+
+
 def test_watermarks_are_told_once_and_again_to_a_peer_that_lost_them() -> None:
     topology = Topology.grid(2, 1)
     log, out = DeliveredLog(0, topology, 1_000, 0), Outbox()

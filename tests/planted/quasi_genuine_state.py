@@ -47,6 +47,11 @@ class NothingToSave(QuasiGenuine):
     """Received messages are not remembered as unsaved."""
 
 
+@rewrite("receive", "and group != self._group and not saved", "and group != self._group or not saved", part="channels")
+class EverythingUnsaved(QuasiGenuine):
+    """The own group's messages are remembered as unsaved, too. (Nobody saves them: they only take memory.)"""
+
+
 @rewrite(
     "tell_receipts",
     "if group != self._group: self._save(group, channel, out)",
@@ -417,5 +422,5 @@ PLANTED = (
     Planted(DueNullsKept, small(optimistic="true")),
 )  # fmt: skip
 HARMLESS = (
-    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept)), Planted(AnythingAnnounced, PARALLEL),
+    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept, EverythingUnsaved)), Planted(AnythingAnnounced, PARALLEL),
 )  # fmt: skip

@@ -395,6 +395,11 @@ class MarkBeforeSync(WhiteBox):
     """The watermark is the last delivery, on disk or not."""
 
 
+@rewrite("_remember", "self._settled_known.discard(message_id)", "pass", part="log")
+class LateCopyForgotten(WhiteBox):
+    """The id of a late copy is forgotten before that one is settled, since the first one is."""
+
+
 @rewrite("restore", "self._track(message_id, groups, timestamp)", "self._settled_known.add(message_id)", part="log")
 class UnsettledForgotten(WhiteBox):
     """After a restart all that was delivered before counts as settled."""
