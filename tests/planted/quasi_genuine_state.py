@@ -422,5 +422,6 @@ PLANTED = (
     Planted(DueNullsKept, small(optimistic="true")),
 )  # fmt: skip
 HARMLESS = (
-    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept, EverythingUnsaved)), Planted(AnythingAnnounced, PARALLEL),
+    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept, EverythingUnsaved)),
+    Planted(AnythingAnnounced, PARALLEL),
 )  # fmt: skip
