@@ -234,8 +234,10 @@ class Audit(Case):
             self.notes.append(f"the record that it was multicast was lost in a crash for {these}")
 
     def _invalid(self) -> DataFrame:
-        renewed = self.tables["deliveries"].where((F.col("position") == 1) & F.col("installed_from").isNotNull())
-        lost_disk = {row.replica for row in renewed.select("replica").distinct().collect()}
+        first = self.tables["deliveries"].where(F.col("position") == 1).select("replica", "installed_from")
+        began = {row.replica: row.installed_from for row in first.distinct().collect()}
+        lost_disk = {replica for replica, _, _ in self.inputs.installed if replica not in began}
+        lost_disk |= {replica for replica, source in began.items() if source is not None}
         forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
         invoked = self.operations if self.has_history else None
         return delivery.validity(self.bundles, self.unsubmitted, invoked, forgetful)
