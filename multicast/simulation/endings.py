@@ -28,6 +28,7 @@ import msgspec
 
 from multicast.protocol import Options, Specification
 from multicast.records import Delivered
+from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
@@ -196,19 +197,18 @@ class Endings:
             chosen += rng.sample([p for p in members if p not in chosen], max(0, many - len(chosen)))
             chosen = chosen[:many]
             loses = self._specification.survives_lost_disk and not forgetful and rng.random() < 0.3
-            loses = loses and not injector.casualties.has_dropped(members)
             for place, pid in enumerate(chosen):
                 at = world.now + (0 if pid in forgetful else rng.randint(0, late_us))
                 self._last_death = max(self._last_death, at)
-                world.schedule(at, self._die, pid, loses and place == 0)
+                world.schedule(at, self._die, pid, loses and place == 0, injector.casualties)
             dead += chosen
         world.run_for(0)
         if dead:
             self._tell("minority_dead", tuple(dead))
         return tuple(dead)
 
-    def _die(self, pid: ProcessId, with_disk: bool) -> None:
-        if with_disk:
+    def _die(self, pid: ProcessId, with_disk: bool, casualties: Casualties) -> None:
+        if with_disk and not casualties.has_dropped(self._world.topology.groups[self._world.topology.group_of[pid]]):
             self._world.lose_disk(pid)
         else:
             self._world.crash(pid)
