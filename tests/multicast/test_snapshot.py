@@ -1,0 +1,88 @@
+"""Fetching a snapshot: what is asked of whom, and when. Whole ones are in the simulator, and in tests/kvstore."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from multicast.batch import Batch
+from multicast.protocols.white_box import WhiteBox
+from multicast.snapshot import CHUNK_BYTES, PACE, RETRY_US, Snapshots
+from multicast.types import ZERO, ProcessId, Timestamp, Topology
+from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
+
+AT = Timestamp(9, 0)
+FIRST = SnapshotChunk(9, AT, b"", [(b"\x00a", b"1")], b"\x00a", 2)
+REST = SnapshotChunk(9, AT, b"\x00a", [(b"\x00b", b"2")], b"", 2)
+
+
+class Fetching:
+    """Process 2 of three, which has completed 4 deliveries. asked: whom, and for what."""
+
+    def __init__(self) -> None:
+        protocol = WhiteBox(2, Topology.grid(1, 3), WhiteBox.specification.options(), random.Random(1))
+        self.asked: list[tuple[ProcessId, object]] = []
+        self.away: set[ProcessId] = set()
+        self.completed = 4
+        self.part = Snapshots(protocol, self.away, lambda: self.completed, lambda *one: self.asked.append(one))
+        self.part.enabled = True
+
+    def hear(self, peer: ProcessId, message: object, now: int = 0) -> list[SnapshotChunk]:
+        """What is to be staged."""
+        batch = Batch(1)
+        self.part.on_message(peer, message, now, batch)
+        return batch.staging
+
+    def stage(self, chunks: Sequence[SnapshotChunk], now: int = 0) -> None:
+        for chunk in chunks:
+            self.part.staged(chunk, True, now)
+
+
+@pytest.fixture
+def fetching() -> Fetching:
+    found = Fetching()
+    found.hear(0, Gone(7))
+    return found
+
+
+def test_who_has_what_is_gone_asks_for_nothing() -> None:
+    fetching = Fetching()
+    fetching.hear(0, Gone(4))
+    assert fetching.asked == [] and fetching.part.status() is None
+
+
+def test_chunk_follows_chunk_at_a_limited_pace(fetching: Fetching) -> None:
+    large = msgspec.structs.replace(FIRST, rows=[(b"\x00a", bytes(CHUNK_BYTES))])
+    fetching.stage(fetching.hear(0, large))
+    pause = CHUNK_BYTES * 1_000_000 // PACE
+    assert fetching.part.tick(pause - 1) is not None and len(fetching.asked) == 1
+    fetching.part.tick(pause + 1)
+    assert fetching.asked == [(0, SnapshotRequest(0, ZERO, b"")), (0, SnapshotRequest(9, AT, b"\x00a"))]
+    fetching.stage(fetching.hear(0, REST))
+    assert fetching.part.status() is None and fetching.part.source == 0
+
+
+def test_a_silent_giver_is_left_for_another_who_begins_anew(fetching: Fetching) -> None:
+    fetching.stage(fetching.hear(0, FIRST))
+    fetching.part.tick(1)
+    fetching.part.tick(1 + RETRY_US)
+    assert fetching.asked[1:] == [(peer, SnapshotRequest(9, AT, b"\x00a")) for peer in (0, 1)]
+    assert fetching.hear(0, REST) == [] and fetching.hear(1, msgspec.structs.replace(REST, position=12)) == []
+    assert fetching.hear(1, msgspec.structs.replace(FIRST, position=12)) != []
+
+
+def test_a_chunk_that_could_not_be_kept_is_asked_for_again(fetching: Fetching) -> None:
+    for chunk in fetching.hear(0, FIRST):
+        fetching.part.staged(chunk, False, 0)
+    assert fetching.part.tick(RETRY_US - 1) == RETRY_US and len(fetching.asked) == 1
+    fetching.part.tick(RETRY_US)
+    assert fetching.asked[1] == (1, SnapshotRequest(9, AT, b""))
+
+
+def test_who_catches_up_another_way_stops_fetching(fetching: Fetching) -> None:
+    fetching.stage(fetching.hear(0, FIRST))
+    fetching.completed = 9
+    assert fetching.part.tick(10 * RETRY_US) is None and len(fetching.asked) == 1 and fetching.part.status() is None
