@@ -419,7 +419,7 @@ class Case:
         names = named.join(self.operations.select("id", "f").distinct(), "id", "left")
         if not self.contradiction():
             return names.drop("message")
-        other = self.log.where(transactions.of_another_delivery()).select(F.col("id").alias("message"), "version")
+        other = self.judged.where(transactions.of_another_delivery()).select(F.col("id").alias("message"), "version")
         two = self.transactions.where(F.col("gts") != F.col("gts_max"))
         two = two.select(F.explode(F.array("gts", "gts_max")).alias("gts"))
         shared = self.transactions.groupBy("gts").agg(F.count("*").alias("n")).where(F.col("n") > 1).select("gts")
