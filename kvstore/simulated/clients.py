@@ -36,6 +36,8 @@ LONGEST_US = 10_000_000
 """About how long a client tries before it gives up."""
 REFUSALS = 30
 """So often a client tries when it is told that nothing was done and that it may try again."""
+REFUSED_US = 100_000
+"""After so long the accounts are opened again, if whoever was asked will not."""
 
 CROWDS = 0.1
 """With so many of its operations a client brings others along, who ask one replica at one instant."""
@@ -163,6 +165,9 @@ class Workload:
         opening.operate("open", Transaction(success=tuple(Put(a, b"%d" % START) for a in self.accounts)), self._opened)
 
     def _opened(self, operation: Operated) -> None:
+        if operation.refused:  # by a clock that is off, and it will be for a while
+            self.world.after(REFUSED_US, self.start)
+            return
         if operation.result is None:
             self.start()
             return

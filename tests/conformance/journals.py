@@ -29,7 +29,9 @@ class History(NamedTuple):
     deliveries: list[Delivered]
 
 
-class _Engine(NamedTuple):
+class _Position(NamedTuple):
+    """Of an engine, or of what an application held when its life began: nothing, for all is read from the journal."""
+
     position: int
 
 
@@ -43,7 +45,8 @@ class _Node(NamedTuple):
 
     pid: ProcessId
     life: int
-    engine: _Engine
+    engine: _Position
+    application: _Position = _Position(0)
     up: bool = True
     protocol: _Protocol = _Protocol()
 
@@ -76,7 +79,7 @@ def check(topology: Topology, histories: Mapping[ProcessId, History], submission
     timestamps, one acyclic order over all groups, and that what had to be delivered was."""
     properties = Properties(topology)
     nodes = {
-        process: _Node(process, history.lives, _Engine(max([d.position for d in history.deliveries], default=0)))
+        process: _Node(process, history.lives, _Position(max([d.position for d in history.deliveries], default=0)))
         for process, history in histories.items()
     }
     world = _World(nodes)

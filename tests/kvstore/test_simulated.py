@@ -14,7 +14,7 @@ from kvstore.core.audit import APPLIED
 from kvstore.core.messages import Answered, Execute
 from kvstore.simulated import adapter, checks
 from kvstore.simulated.__main__ import app
-from kvstore.simulated.clients import History, Operated
+from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.simulated.serial import serial_execution
@@ -34,6 +34,22 @@ def test_random_workloads_under_faults(protocol):
         assert outcome.answered > 0.3 * outcome.operations
         faults |= set(outcome.faults)
     assert len(faults) >= 5
+
+
+def test_who_is_refused_for_a_wrong_clock_waits_before_asking_again():
+    """Without a pause no time would ever pass: every clock is an hour ahead, and one second later right again."""
+    cluster, *_ = quiet_cluster()
+    world = cluster.world
+    workload = Workload(cluster, 1, 2, world.now + 4_000_000)
+    for pid in cluster.topology.processes:
+        world.jump_clock(pid, 3_600_000_000)
+    workload.start()
+    world.run_for(1_000_000)
+    assert "id_expired" in {operation.refused for operation in workload.history.operations.values()}
+    for pid in cluster.topology.processes:
+        world.jump_clock(pid, -3_600_000_000)
+    world.run_for(3_000_000)
+    assert any(operation.f == "transfer" and operation.result for operation in workload.history.operations.values())
 
 
 def test_the_same_seed_gives_the_same_run():
