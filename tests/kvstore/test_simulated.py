@@ -37,7 +37,7 @@ def test_random_workloads_under_faults(protocol):
 
 
 def test_who_is_refused_for_a_wrong_clock_waits_before_asking_again():
-    """Without a pause no time would ever pass: every clock is an hour ahead, and one second later right again."""
+    """Without a pause no time would pass between the refusals: every clock is an hour ahead, then right again."""
     cluster, *_ = quiet_cluster()
     world = cluster.world
     workload = Workload(cluster, 1, 2, world.now + 4_000_000)
@@ -45,7 +45,8 @@ def test_who_is_refused_for_a_wrong_clock_waits_before_asking_again():
         world.jump_clock(pid, 3_600_000_000)
     workload.start()
     world.run_for(1_000_000)
-    assert "id_expired" in {operation.refused for operation in workload.history.operations.values()}
+    refusals = [operation.refused for operation in workload.history.operations.values()]
+    assert "id_expired" in refusals and len(refusals) < 20
     for pid in cluster.topology.processes:
         world.jump_clock(pid, -3_600_000_000)
     world.run_for(3_000_000)
