@@ -62,6 +62,7 @@ def history(run: Run) -> History:
     messages = {(d.id, d.time) for _, r, d in run.everywhere() if not d.expired}
     messages |= {(row.delivery.id, row.account.time) for row in rows}
     clear = all(len(p) == len({one for one, _ in p}) == len({time for _, time in p}) for p in (pairs, messages))
+    clear &= not any(row.delivery.expired and row.account.status == APPLIED for row in rows)  # it has no place
     deleted = {(key, a.version) for a in applied for key, value in a.writes.items() if value is None}
     kept = {(key, a.version) for a in applied for key, value in a.writes.items() if value is not None}
     for op in run.ops:

@@ -441,8 +441,11 @@ def _forge_account(rng: Random, run: Run, account: Account) -> None:
         account.succeeded = not account.succeeded
     elif what == "digest":
         account.digest = 77 if account.first else None
-    elif what == "time":
-        account.time = rng.randint(1, 9)
+    elif what == "time":  # a bundle's account has one
+        time = rng.randint(1, 9)
+        bundles = [bundle for replica in run.journals for bundle in run.bundles(replica)]
+        for one in next(bundle for bundle in bundles if any(one is account for one in bundle)):
+            one.time = time
     else:
         account.id = rng.randint(1, 9)
 
