@@ -38,7 +38,9 @@ def _asked(protocol: type[MulticastProtocol], seed: int, bytes_per_flush: float)
     run = _run(protocol, seed)
 
     def spare(pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
-        return protocol(pid, run.topology, run.options, rng), Application()
+        application = Application()
+        application.position = run.dropping.held(pid)
+        return protocol(pid, run.topology, run.options, rng), application
 
     run.world.recovery = RecoveryCheck(spare, seed, 1.0, bytes_per_flush)
     return run
