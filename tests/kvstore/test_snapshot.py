@@ -119,6 +119,8 @@ async def test_one_that_was_away_for_too_long_takes_a_snapshot_and_knows_what_it
         await asyncio.gather(*(replica.stop() for replica in replicas))
 
 
+# Before Python 3.13 asyncio leaves a connection to the garbage collector that it accepts while its server is closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("module", "step"), [(snapshot, "install"), (snapshot.Snapshots, "_take_over")])
 async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, step: str
@@ -176,9 +178,9 @@ async def test_a_lost_disk_comes_back_while_journals_end(tmp_path: Path, monkeyp
         config.claim(tmp_path, made, 2, lost_disk=True)
         replicas[2] = LiveReplica(tmp_path, made, 2)
         await replicas[2].start()
-        while replicas[2].unready():
+        while replicas[2].unready() and written < 600:
             await write()
-            assert written < 800
+        await ready(replicas)
         assert replicas[2].status()["journal_floor"] > 5
         await same_state(replicas)
     finally:

@@ -140,6 +140,6 @@ def test_a_protocol_that_tells_everybody_is_found_and_the_line_of_the_trace_show
 def test_a_correct_protocol_is_not_accused_and_one_that_claims_nothing_gets_a_number(
     spark: Any, tmp_path: Path, name: str, verdict: str, note: str
 ):
-    library_run(registry.load(name), 3, Settings(groups=3, messages=20), tmp_path / "run")
+    library_run(registry.load(name), 4, Settings(groups=3, messages=20), tmp_path / "run")
     report, prop = audited(spark, tmp_path)
     assert (report.exit_code, prop.verdict) == (0, verdict) and note in prop.note
