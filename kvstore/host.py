@@ -287,6 +287,8 @@ class LiveReplica:
             return "this replica has failed"
         if self._suspended:
             return f"this replica stands still: its disk is full, {self._room} bytes are left"
+        if not self._flushed:  # nothing on its disk says yet that it has begun
+            return "this replica is recovering"
         if (fetched := self._host.engine.snapshots.status()) is not None:
             rows = f"{fetched['rows']} of {fetched['rows_total']} rows"
             return f"this replica fetches a snapshot from replica {fetched['peer']}: {rows}"

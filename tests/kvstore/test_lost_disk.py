@@ -69,6 +69,12 @@ def refusal(directory: Path, *arguments: str) -> str:
     return line
 
 
+def has_acknowledged(replica: Replica, peer: int) -> bool:
+    """Whether this peer has said of all that was sent to it that it is on its disk, and how long its journal is now."""
+    status = replica("GET", "/v1/cluster").json["replica"]
+    return bool(status["peers"][str(peer)]["queued"] == 0)
+
+
 def kill(started: cluster.Started) -> None:
     started.process.kill()
     started.process.wait()
@@ -136,6 +142,8 @@ def test_an_old_copy_of_a_disk_is_refused_by_those_who_know_more(directory: Path
         for number in range(5):
             wait_until(lambda number=number: replica("PUT", f"/v1/kv/k{number}", b"x").status == 200)
         wait_until(lambda: cluster.status(directory)[1].position == cluster.status(directory)[0].position)
+        others = [Replica(made.replica(other).host, made.replica(other).http_port) for other in (0, 2)]
+        wait_until(lambda: all(has_acknowledged(other, 1) for other in others))
         kill(started[1])
         shutil.rmtree(home)
         copy.rename(home)
