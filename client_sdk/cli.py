@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from client_sdk import requests
 from client_sdk.client import Client
@@ -200,21 +200,25 @@ def _client(target: str, timeout: float) -> Iterator[Client]:
 def _wait_for_anyone(urls: Sequence[str], seconds: float) -> None:
     """Until somebody listens there, or it takes longer to know. UserError if all have refused, or have no address, for
     so long."""
-    deadline = time.monotonic() + seconds
-    while True:
-        for url in urls:
-            parts = urlsplit(url)
-            try:
-                address = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-                socket.create_connection(address, CONNECT_TIMEOUT_SECONDS).close()
-                return
-            except (ConnectionRefusedError, socket.gaierror) as error:
-                why = error.strerror
-            except OSError:
-                return
-        if time.monotonic() >= deadline:
-            raise UserError(f"nobody listens at {', '.join(urls)}: {why}")
-        time.sleep(REFUSED_PAUSE_SECONDS)
+    again = Retrying(
+        stop=stop_after_delay(seconds), wait=wait_fixed(REFUSED_PAUSE_SECONDS),
+        retry=retry_if_exception_type(UserError), reraise=True,
+    )  # fmt: skip
+    again(_look_for_anyone, urls)
+
+
+def _look_for_anyone(urls: Sequence[str]) -> None:
+    for url in urls:
+        parts = urlsplit(url)
+        try:
+            address = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+            socket.create_connection(address, CONNECT_TIMEOUT_SECONDS).close()
+            return
+        except (ConnectionRefusedError, socket.gaierror) as error:
+            why = error.strerror
+        except OSError:
+            return
+    raise UserError(f"nobody listens at {', '.join(urls)}: {why}")
 
 
 def _version(text: str | None) -> Timestamp | None:
