@@ -78,15 +78,22 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """Those of `journal`. pause: called every few hundred records, so that a thread that makes one lets others work."""
+    """Those of `journal`. pause: called every few hundred records, so that a thread that makes one lets others work.
+    Nobody else makes any: what counts is read once, and remembered."""
 
     def __init__(self, journal: Journal, pause: Callable[[], object] = lambda: None):
         self._journal = journal
         self._pause = pause
+        self._latest: Checkpoint | None = None
 
     def latest(self) -> Checkpoint:
         """The one that counts; an empty one, at offset 0, if there is none. JournalError if it is another process's, or
         stands for more than the journal holds."""
+        if self._latest is None:
+            self._latest = self._read_latest()
+        return self._latest
+
+    def _read_latest(self) -> Checkpoint:
         names = self._journal.disk.list()
         found = [self._read(name) for name in _FILES if name in names]
         last = max(filter(None, found), key=lambda one: one.offset, default=Checkpoint({}, 0, 0, _FILES[1]))
@@ -98,17 +105,19 @@ class Checkpoints:
     def advance(self) -> Checkpoint:
         """Make one of all that is synced by now; in another thread than what appends and syncs, if need be. OSError,
         JournalError: the one before still counts."""
-        before, offset = self.latest(), self._journal.synced
-        values = self._go_on(before, offset)
-        name = _FILES[before.file == _FILES[0]]
-        return Checkpoint(values, offset, self._write(name, offset, values), name)
+        offset, name = self._journal.synced, _FILES[self.latest().file == _FILES[0]]
+        values = self._go_on(offset)
+        self._latest = Checkpoint(values, offset, self._write(name, offset, values), name)
+        return self._latest
 
     def saved(self) -> dict[bytes, bytes]:
         """What is put and not deleted in all that is synced by now."""
-        return self._go_on(self.latest(), self._journal.synced)
+        return self._go_on(self._journal.synced)
 
-    def _go_on(self, before: Checkpoint, offset: int) -> dict[bytes, bytes]:
-        """The values of this checkpoint, and what has become of them up to journal offset `offset`."""
+    def _go_on(self, offset: int) -> dict[bytes, bytes]:
+        """The values of the latest checkpoint, which is forgotten, and what has become of them up to journal offset
+        `offset`."""
+        before, self._latest = self.latest(), None
         values = before.values
         reader = Reader(self._journal)
         for number, (end, kind, body) in enumerate(self._journal.walk(before.offset, offset)):

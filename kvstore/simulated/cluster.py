@@ -23,7 +23,6 @@ from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
-from multicast.checkpoint import Checkpoints
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX, Completed, Delivered, Installed
@@ -211,7 +210,7 @@ class SimulatedCluster:
             self._frozen_at[node.pid] = batch.number
         if self._checkpoint_rng.random() < CHECKPOINT_CHANCE:
             with suppress(OSError):  # it dies of the disk soon
-                Checkpoints(node.journal).advance()
+                node.checkpoints.advance()
 
     def _on_flushed(self, node: Node, number: int) -> None:
         self.dropping.at_flush(node)

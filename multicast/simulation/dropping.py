@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from multicast.checkpoint import Checkpoints
 from multicast.journal import Journal
 from multicast.retention import Retention
 from multicast.segments import FLOOR
@@ -62,7 +61,7 @@ class Dropping:
             self._taken[pid] = max(self._taken.get(pid, 0), min(node.flushed_position, told))
         with suppress(OSError):  # it dies of the disk soon
             if rng.random() < self._covers:
-                Checkpoints(node.journal).advance()
+                node.checkpoints.advance()
             if rng.random() < self._goes:
                 self._drop(node)
 
@@ -84,7 +83,7 @@ class Dropping:
         archive = self.archives.setdefault(node.disk, SimulatedDisk()) if self._archives else None
         retention = Retention(node.journal, self._keep_bytes, (lambda: archive) if archive else None)
         begin = node.journal.begin
-        retention.advance(position, Checkpoints(node.journal).latest().offset)
+        retention.advance(position, node.checkpoints.latest().offset)
         self.dropped += node.journal.begin - begin
 
     def dump(self, node: Node, directory: Path) -> None:

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
+from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.protocol import Application, MulticastProtocol
@@ -113,10 +114,10 @@ class Node:
     """
 
     __slots__ = (
-        "application", "backlog", "begun_us", "busy_until", "disk", "due", "engine", "failed_sync", "floor", "flushed",
-        "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "keeper", "life", "links", "lost",
-        "lost_disks", "offset_us", "paused", "pid", "protocol", "queue", "ran", "replaying", "timer_at", "tokens",
-        "touched", "up", "wake_at", "world", "writing",
+        "application", "backlog", "begun_us", "busy_until", "checkpoints", "disk", "due", "engine", "failed_sync",
+        "floor", "flushed", "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "keeper", "life",
+        "links", "lost", "lost_disks", "offset_us", "paused", "pid", "protocol", "queue", "ran", "replaying",
+        "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
     )  # fmt: skip
 
     def __init__(self, world: Scene, pid: ProcessId):
@@ -136,6 +137,7 @@ class Node:
         self.links: dict[ProcessId, Link] = {}
         self.engine: Engine
         self.journal: Journal
+        self.checkpoints: Checkpoints
         self.protocol: MulticastProtocol
         self.application: Application
         self.forget()

@@ -145,7 +145,8 @@ class World(Scene):
         node.engine.snapshots.enabled = node.keeper is not None
         for observer in self.observers:
             observer.on_life(node)
-        written = Checkpoints(node.journal).latest().recovery(node.journal, node.application.position)
+        node.checkpoints = Checkpoints(node.journal)
+        written = node.checkpoints.latest().recovery(node.journal, node.application.position)
         node.engine.recorder.reach = node.journal.segment_bytes_max
         batch = node.engine.recover(written, node.clock(), node.lost)
         if node.engine.position < node.flushed_position:
