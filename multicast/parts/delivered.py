@@ -159,9 +159,10 @@ class DeliveredLog:
         """Timestamp and position of a message that was delivered here, unless it is so old that it is forgotten."""
         return self._known.get(message_id)
 
-    def may_have_forgotten(self, local: Timestamp) -> bool:
-        """Whether a message with this local stamp may have been delivered here and forgotten since."""
-        return self._window_us > 0 and local.time // _BUCKET_US < self._forgotten
+    def may_have_forgotten(self, message_id: MessageId, local: Timestamp) -> bool:
+        """Whether this message, with this local stamp, may have been delivered here and forgotten since. A stamp alone
+        does not say it: who stamps without knowing the time stamps low."""
+        return self._window_us > 0 and self._bucket(message_id, local) < self._forgotten
 
     def recall(self, message_id: MessageId, timestamp: Timestamp, out: Outbox) -> None:
         """Another group says that this message was delivered at `timestamp`, and this process has delivered beyond."""

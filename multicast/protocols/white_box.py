@@ -658,7 +658,7 @@ class WhiteBox(MulticastProtocol):
 
         An accepted stamp below the last delivery proves nothing: the message's final timestamp may still be above. Only
         for an id so old that this process may have forgotten it, the stamp decides; should the message not have been
-        delivered after all, it will be stamped anew and be delivered expired, as it would have been anyway."""
+        delivered after all, its window is over: stamped anew it is delivered expired, as it would have been anyway."""
         if state.phase == COMMITTED:
             return state.final is None or state.final <= self.log.timestamp
         known = self.log.known(state.message.id)
@@ -666,7 +666,7 @@ class WhiteBox(MulticastProtocol):
             return state.local <= known[0]
         if len(state.message.destinations) == 1:
             return state.local <= self.log.timestamp  # its final timestamp
-        return state.local <= self.log.timestamp and self.log.may_have_forgotten(state.local)
+        return state.local <= self.log.timestamp and self.log.may_have_forgotten(state.message.id, state.local)
 
     def accepted(self, out: Outbox) -> Joined:
         """Line 62."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multicast import registry
+from multicast.parts.accepts import ACCEPTED
 from multicast.parts.delivered import Known
 from multicast.protocols.white_box import Accept, Deliver
 from multicast.types import Timestamp, Topology
@@ -94,3 +95,27 @@ def test_white_box_keeps_nothing_of_a_delivery_that_it_has_forgotten() -> None:
     world._run(0)
     world.advance(5 * SECOND)
     assert [world.delivered(p).count(m.id) for p in range(6)] == [2] * 6
+
+
+def test_white_box_does_not_take_a_low_stamp_for_an_old_message() -> None:
+    """0 has stamped m before it knew the time, group 1 has delivered it, at another stamp; 0 has delivered what comes
+    before that, and dies."""
+    world = Lockstep(Topology.grid(2, 3), "white_box", clock="hybrid", dedup_window_us=SECOND)
+    world.cut = {(0, 3)}
+    m = world.submit(0, 0, 1)
+    assert world.protocol(0).entries[m].local == Timestamp(1, 0)
+    world.advance(SECOND)
+    before = world.submit(0, 0)
+    world.submit(0, 0, 1)  # 3 never hears of it, and m waits for it
+    world.advance(SECOND // 10)
+    world.cut = set()
+    while m not in world.protocol(3).entries or world.protocol(3).entries[m].phase != ACCEPTED:
+        assert world.step(0, 3)
+    world.cut = {(0, 3)}
+    world.settle()
+    assert [world.delivered(p) for p in (0, 1, 3)] == [[before], [before], [m]]
+    world.crash(0)
+    world.cut = set()
+    world.advance(10 * SECOND)
+    assert [world.delivered(p) for p in (1, 2)] == [[before, m]] * 2
+    assert len({world.protocol(p).log.known(m)[0] for p in range(1, 6)}) == 1

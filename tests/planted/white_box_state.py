@@ -204,6 +204,11 @@ class LastDeliveryAgain(WhiteBox):
     """The last delivery, when its entry is gone, is taken from a new state as if it were new."""
 
 
+@rewrite("_is_past", "may_have_forgotten(state.message.id,", "may_have_forgotten(bytes(16),")
+class ForgottenByItsStamp(WhiteBox):
+    """Whether an accepted message is old is told by its stamp, which may be of a leader that does not know the time."""
+
+
 @rewrite("_begin_to_lead", "self._announced = self.log.position", "pass")
 class PositionsGoOn(WhiteBox):
     """A new leader numbers deliveries from where it had been in an earlier reign."""
