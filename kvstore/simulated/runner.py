@@ -309,6 +309,10 @@ class _Judge:
         """See `multicast.simulation.endings.Judged`."""
         self._workload.probe(sender, [self._keys[shard] for shard in destinations])
 
+    def expects_copies(self) -> bool:
+        """See `multicast.simulation.endings.Judged`: whoever repeats a request is waited for."""
+        return False
+
     def settle(self) -> None:
         """Wait for it."""
         self._cluster.world.run_while(lambda: self.unfinished(()), 2 * LIVENESS_LIMIT_US)

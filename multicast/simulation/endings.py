@@ -10,7 +10,8 @@
    recovered: it lives on being asked, on catching up, or on retries.
 3. *Leaders stay*, in runs with faults in which candidates ask first: one who does not lead restarts, another one does
    not hear its leader for long, connections break, the leader's disk is slow beyond every timer. None of that may cost
-   a group its leader.
+   a group its leader. (What one group stamps in time and another one late may, by parts.stamps; so not while copies
+   come late.)
 4. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
    a calm run.)
@@ -67,6 +68,9 @@ class Judged(Protocol):
 
     def multicast(self, sender: ProcessId, destinations: tuple[GroupId, ...]) -> None:
         """Multicast something, by (or, in a store, through) this process, which is up."""
+
+    def expects_copies(self) -> bool:
+        """Whether late copies of messages are still to be multicast."""
 
 
 def _longest_us(options: Options) -> int:
@@ -287,7 +291,7 @@ class Endings:
         before = self._ballots()
         off = any(node.protocol.clock_off for node in world.nodes.values())
         asks_first = getattr(self._options, "ask_first", False)
-        if off or not asks_first or len(members) < 3 or members[0] not in before:
+        if off or not asks_first or len(members) < 3 or members[0] not in before or self._judged.expects_copies():
             return
         leader = max(before[p] for p in members).leader
         other, deaf = rng.sample([p for p in members if p != leader], 2)

@@ -143,6 +143,7 @@ class Run:
         self.faults: dict[str, int] = {}
         self._endings_rng = random.Random(f"{self.specification.name}/{seed}/endings")
         self._persistent: list[AppMessage] = []
+        self._last_copy_at = 0
         self._faults: list[Fault] = []
 
     # -- drawing ------------------------------------------------------------------------------------------------------
@@ -237,7 +238,9 @@ class Run:
         for number, after_us in enumerate((bits % patience_us, window_us, 2 * window_us)):
             if after_us:
                 again = self._copy(message, processes[(bits + number) % len(processes)])
-                world.schedule(world.now + max(0, after_us + (jitter_us if number else 0)), self._again, again)
+                at = world.now + max(0, after_us + (jitter_us if number else 0))
+                self._last_copy_at = max(self._last_copy_at, at)
+                world.schedule(at, self._again, again)
 
     @staticmethod
     def _copy(message: AppMessage, origin: ProcessId) -> AppMessage:
@@ -321,6 +324,10 @@ class Run:
         """See `endings.Judged`."""
         identity = new_message_id(self.world.now, self._endings_rng.getrandbits(62))
         self.world.submit(sender, AppMessage(identity, destinations, b"probe", sender))
+
+    def expects_copies(self) -> bool:
+        """See `endings.Judged`."""
+        return self.world.now <= self._last_copy_at
 
 
 def run_seed(

@@ -10,8 +10,9 @@ import pytest
 from multicast import registry
 from multicast.protocol import MulticastProtocol, Outbox
 from multicast.simulation import faults, forgotten
-from multicast.simulation.runner import Outcome, Settings, run_seed
+from multicast.simulation.runner import Outcome, Run, Settings, run_seed
 from multicast.simulation.world import World
+from multicast.types import AppMessage
 from tests.planted.endings import SMALL, EverybodyAccepts
 from tests.simulation.sequencer import Ordered, Sequencer
 
@@ -83,6 +84,30 @@ def test_nobody_is_accused_while_what_was_sent_before_the_end_of_the_faults_is_u
     monkeypatch.setattr(faults, "skew", slow_until_healed)
     protocol = registry.load("primcast")
     assert [run_seed(protocol, seed, SMALL).violations for seed in range(1, 4)] == [[]] * 3
+
+
+@pytest.mark.parametrize("expected", [False, True])
+def test_leaders_are_judged_unless_late_copies_are_to_come(monkeypatch: pytest.MonkeyPatch, expected: bool) -> None:
+    monkeypatch.setattr(Run, "expects_copies", lambda self: expected)
+    outcomes = [run_seed(registry.load("primcast"), seed, SMALL) for seed in range(4)]
+    assert any("other_restarts" in outcome.faults for outcome in outcomes) is not expected
+
+
+def test_copies_are_expected_until_the_last_one_was_sent() -> None:
+    settings = Settings(profile="calm", size="small", messages=30, options={"dedup_window_us": "1000000"})
+    run = Run(registry.load("primcast"), 0, settings)
+    expected = {}
+    again = run._again
+
+    def sent(message: AppMessage) -> None:
+        expected[run.world.now] = run.expects_copies()
+        again(message)
+
+    run._again = sent  # type: ignore[method-assign]
+    assert run.execute().violations == []
+    run.world.run_for(3_000_000)
+    assert expected and all(expected.values())
+    assert not run.expects_copies()
 
 
 def test_a_group_that_needs_everybody_is_found_by_a_minority_dead_for_good() -> None:
