@@ -205,12 +205,15 @@ class Engine:
         while own and own[0][0] <= number:
             _, channel, message = own.popleft()
             hurried = self._put_in(self.self_id, channel, message) or hurried
-        self._batch.sends += self._lanes.release(number)
+        if released := self._lanes.release(number):
+            self._batch.sends += released
+            self._batch.hurried = True
         return hurried
 
     def take_sends(self) -> list[tuple[tuple[ProcessId, ...], bytes]]:
         """What may leave before the next batch, as in `Batch.sends`."""
         sends, self._batch.sends = self._batch.sends, []
+        self._batch.hurried = False
         return sends
 
     # -- batches ------------------------------------------------------------------------------------------------------
@@ -435,6 +438,8 @@ class Engine:
             to = self._lanes.enter(to, data, ticket)
         if to:
             self._batch.sends.append((to, data))
+            if channel != wire.PROTOCOL or not self.protocol.can_ride(message):
+                self._batch.hurried = True
 
     def _send_to_self(self, channel: int, message: Any, ticket: int) -> None:
         """Only what waits for the disk waits: the rest is an input of this turn."""

@@ -203,11 +203,13 @@ class Outbox:
 class Handler(NamedTuple):
     """What is done with messages of one type. call: (sender, message, now, out); may raise PeerError. own_group: only
     members of the own group may send it. can_wait: whether nothing for which anybody waits would come of this message
-    alone, so that it has time until something else happens; without it none has. It changes nothing."""
+    alone, so that it has time until something else happens; without it none has. can_ride: the same of one that this
+    process sends: it has time until something else goes to its receivers. They change nothing."""
 
     call: Callable[[ProcessId, Any, int, Outbox], None]
     own_group: bool = False
     can_wait: Callable[[Any], bool] | None = None
+    can_ride: Callable[[Any], bool] | None = None
 
 
 class Electing(Protocol):
@@ -282,7 +284,7 @@ class MulticastProtocol:
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         """A message of `specification.messages` arrived. May raise PeerError."""
-        call, own_group, _ = self.handlers[type(message)]
+        call, own_group, _, _ = self.handlers[type(message)]
         if own_group and self.topology.group_of[sender] != self.group:
             raise PeerError(f"{type(message).__name__} from group {self.topology.group_of[sender]}")
         call(sender, message, now, out)
@@ -291,6 +293,11 @@ class MulticastProtocol:
         """Whether a host need not run for this message alone: see `Handler`."""
         handler = self.handlers.get(type(message))
         return handler is not None and handler.can_wait is not None and handler.can_wait(message)
+
+    def can_ride(self, message: Any) -> bool:
+        """Whether a host need not send this message alone: see `Handler`."""
+        handler = self.handlers.get(type(message))
+        return handler is not None and handler.can_ride is not None and handler.can_ride(message)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         """Timers. Called at the end of every batch, after `end_batch`; returns the next instant that it wants, None for

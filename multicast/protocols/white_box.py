@@ -213,7 +213,7 @@ class WhiteBox(MulticastProtocol):
             **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers, **self._reads.handlers,
             Multicast: Handler(self._on_multicast), Accept: Handler(self._on_accept),
             AcceptAck: Handler(self._on_accept_ack, can_wait=self._changes_nothing),
-            Deliver: Handler(self._on_deliver, own_group=True, can_wait=self._is_not_awaited),
+            Deliver: Handler(self._on_deliver, True, self._has_time_here, self._has_time_elsewhere),
             Stamps: Handler(self._on_stamps), Known: Handler(self._on_known), Stable: Handler(self._on_stable),
             Returned: Handler(self._on_returned, own_group=True),
         }  # fmt: skip
@@ -286,9 +286,8 @@ class WhiteBox(MulticastProtocol):
         self._queue.propose(message.id, local)
         self._retries.add(message.id, now)
         self._deadlines.by("retry", now + self.options.retry_us)
-        others = [g for g in groups if g != self.group]
         out.send(self.members, Accept(message.id, self.group, self.leadership.joined, local, message))
-        if others:
+        if others := [g for g in groups if g != self.group]:
             out.send(self.topology.members(others), Accept(message.id, self.group, self.leadership.joined, local, None))
 
     def _refers(self, sender: ProcessId, out: Outbox) -> bool:
@@ -418,10 +417,12 @@ class WhiteBox(MulticastProtocol):
                 self._early[deliver.position] = deliver
             out.catch_up(sender)
 
-    def _is_not_awaited(self, deliver: Deliver) -> bool:
-        """Only who multicast m waits for its delivery here: the others have time until the next ACCEPT."""
-        entry = self.entries.get(deliver.id)
-        return entry is None or entry.message is None or entry.message.origin != self.self_id
+    def _has_time_here(self, deliver: Deliver) -> bool:
+        """Only who multicast m waits for its delivery: the others have time until the next ACCEPT."""
+        return (message := self._payload(deliver.id)) is None or message.origin != self.self_id
+
+    def _has_time_elsewhere(self, deliver: Deliver) -> bool:
+        return (message := self._payload(deliver.id)) is None or message.origin not in self.leadership.others
 
     def _deliver_next(self, deliver: Deliver, out: Outbox) -> bool:
         """Lines 26-31. False if a delivery before this one, or its payload, is missing."""
@@ -553,8 +554,7 @@ class WhiteBox(MulticastProtocol):
             out.send((sender,), Stamps(self.group, self.leadership.joined, stamps, False))
 
     def _payload(self, message_id: MessageId) -> AppMessage | None:
-        entry = self.entries.get(message_id)
-        return entry.message if entry is not None else None
+        return entry.message if (entry := self.entries.get(message_id)) is not None else None
 
     def _on_copy(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """This process lacked it. A follower waits for its leader's stamps."""

@@ -341,7 +341,10 @@ class Host:
             answer = self._answers.pop(token, None)
             if answer is not None:
                 answer(result)
-        links.flush()
+        if batch.hurried:
+            links.flush()
+        else:
+            links.flush_soon()
         self._aside.carry_out(batch)
         for peer, reason in batch.faulty:
             links.close_faulty(peer, reason)

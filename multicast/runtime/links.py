@@ -4,9 +4,10 @@ Theory of operation. A connection opens with a greeting each way: `Hello`, then 
 and acknowledgements the other; `multicast.session` says which, and everything that outlives a connection is in its two
 classes. `greeting` has the bytes, `outgoing` and `incoming` the two ends; here they are kept together.
 
-Frames are collected and leave with one write per link when the host says `flush`, at the end of each of its turns. An
-acknowledgement leaves when enough frames have been flushed to disk, or a little later. What a slow peer does not take
-waits in its own bounded queue (`session.Sender`) and holds up nobody else.
+Frames are collected and leave with one write per link when the host says `flush`, at the end of each of its turns; or
+a little later, with others, if nobody waits for them. An acknowledgement leaves when enough frames have been flushed to
+disk, or a little later. What a slow peer does not take waits in its own bounded queue (`session.Sender`) and holds up
+nobody else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from multicast.wire import FRAME_BYTES_MAX
 
 ACK_FRAMES = 256
 ACK_DELAY_S = 0.1
+RIDE_S = 0.01
+"""For so long a frame that nobody waits for waits for another one to the same peer."""
 CLOSE_TIMEOUT_S = 2.0
 
 
@@ -63,6 +66,7 @@ class Links:
         )  # fmt: skip
         self._dialling: list[asyncio.Task[None]] = []
         self._ack_timer: asyncio.TimerHandle | None = None
+        self._ride_timer: asyncio.TimerHandle | None = None
 
     def _heard(self, peer: ProcessId) -> None:
         """It is up, so our own link to it need not wait any longer."""
@@ -79,8 +83,8 @@ class Links:
     async def stop(self) -> None:
         """Send what is staged and close everything. Idempotent."""
         self._troubles.closing = True
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
+        for timer in filter(None, (self._ack_timer, self._ride_timer)):
+            timer.cancel()
         self._acknowledge()
         for out in self.outgoing.values():
             out.close()
@@ -111,7 +115,7 @@ class Links:
     # -- the host's side ----------------------------------------------------------------------------------------------
 
     def send(self, sends: Sequence[tuple[tuple[ProcessId, ...], bytes]]) -> None:
-        """Queue these messages; `flush` sends them off."""
+        """Queue these messages; `flush` or `flush_soon` sends them off."""
         outgoing = self.outgoing
         for peers, data in sends:
             if len(data) > FRAME_BYTES_MAX:
@@ -124,6 +128,15 @@ class Links:
         for out in self._dirty:
             out.flush()
         self._dirty.clear()
+
+    def flush_soon(self) -> None:
+        """The same a little later, unless it is done before."""
+        if self._dirty and self._ride_timer is None and not self._troubles.closing:
+            self._ride_timer = asyncio.get_running_loop().call_later(RIDE_S, self._end_of_ride)
+
+    def _end_of_ride(self) -> None:
+        self._ride_timer = None
+        self.flush()
 
     def processed(self, batch: int) -> None:
         """Everything received so far is part of this batch, or of one before it."""

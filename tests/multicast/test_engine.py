@@ -340,6 +340,16 @@ def test_what_can_wait_alone_cannot_wait_with_another(bench: Bench) -> None:
     assert [bench.engine.receive(1, data), bench.engine.receive(2, data)] == [False, True]
 
 
+def test_a_batch_is_hurried_by_what_cannot_ride(bench: Bench) -> None:
+    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_ride=lambda note: note.text == "later")
+    batches = [
+        bench.run(lambda out, texts=texts: [out.send((1,), Note(text)) for text in texts])
+        for texts in (["later"], ["later", "now"], ["later"])
+    ]
+    assert [len(batch.sends) for batch in batches] == [1, 2, 1]
+    assert [batch.hurried for batch in batches] == [False, True, False]
+
+
 @pytest.mark.parametrize("can_wait", [True, False])
 def test_a_flush_is_a_reason_to_run_unless_what_was_told_oneself_can_wait(bench: Bench, can_wait: bool) -> None:
     def script(out: Outbox) -> None:

@@ -234,6 +234,20 @@ async def test_what_can_wait_is_processed_although_nothing_else_happens(clusters
     await cluster.stop()
 
 
+async def test_what_can_ride_leaves_although_nothing_follows_it(
+    clusters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = clusters(TWO)
+    await cluster.start()
+    await cluster.connected()
+    cluster.scripted(1).handlers[Note] = Handler(lambda *_: None, can_ride=lambda note: True)
+    monkeypatch.setattr(cluster.scripted(1), "on_message", lambda sender, note, now, out: out.send((0,), Note("alone")))
+    cluster.scripted(0).script = lambda out: out.send((1,), Note("ask"))
+    cluster.hosts[0].submit(AppMessage(bytes(16), (), b"", 0))
+    await eventually(lambda: cluster.scripted(0).heard == [(1, "alone")])
+    await cluster.stop()
+
+
 async def test_the_example_of_the_package(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     delivered: asyncio.Queue[AppMessage] = asyncio.Queue()

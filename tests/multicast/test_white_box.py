@@ -55,6 +55,17 @@ def test_only_its_sender_waits_for_a_delivery() -> None:
         assert world.delivered(process) == [m]
 
 
+def test_a_leader_hurries_only_if_a_follower_is_the_sender() -> None:
+    world = cluster(groups=1)
+    rides = {}
+    for sender in (0, 1):
+        m = world.submit(sender, 0)
+        world.settle()
+        deliver = Deliver(m, Ballot(1, 0), Timestamp(0, 0), Timestamp(0, 0), 0)
+        rides[sender] = world.protocol(0).can_ride(deliver)
+    assert rides == {0: True, 1: False}
+
+
 def test_a_sender_outside_the_destinations_learns_that_its_message_was_delivered() -> None:
     world = cluster(groups=3)
     m = world.submit(8, 0, 1)
