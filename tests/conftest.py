@@ -60,17 +60,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @cache
 def unit(test: str) -> str:
     """Tests of the same unit run in the same worker: all that use a Spark session, as it is dear to start and to warm
-    up; otherwise those of a file, which may share a cluster; each one for itself where each is dear."""
+    up; otherwise those of a file, which may share a cluster. Where each is dear, the tests of one function whose first
+    parameters are the same: the bugs of a module share runs without them."""
     path = test.partition("::")[0]
     if SPARK in (ROOT / path).read_text():
         return SPARK
-    return test if path.startswith(DEAR) else path
+    return test.partition("-")[0] if path.startswith(DEAR) else path
 
 
 def longest_first(test: str) -> int:
-    """So that no worker is left with something long when the others are done: Spark's tests, then those that are dear
-    each for itself, then files."""
-    return 0 if unit(test) == SPARK else 1 if unit(test) == test else 2
+    """So that no worker is left with something long when the others are done: Spark's tests, then those that are dear,
+    then files."""
+    return 0 if unit(test) == SPARK else 1 if test.startswith(DEAR) else 2
 
 
 @pytest.hookimpl(optionalhook=True)
