@@ -21,7 +21,7 @@ from client_sdk.errors import InvalidRequest, ResultsForgotten
 from client_sdk.operations import Compare, Operation, as_bytes, of_type
 from kvstore.api import codec
 from kvstore.api.codec import MalformedAnswer, Page
-from kvstore.api.model import InvalidTransaction, KeyValue, Range, Result, Transaction, only_reads, validate
+from kvstore.api.model import Cut, InvalidTransaction, KeyValue, Range, Result, Transaction, only_reads, validate
 from multicast.types import ZERO, MessageId, Timestamp, is_uuid7, new_message_id
 
 T = TypeVar("T")
@@ -244,7 +244,7 @@ def _keys(transaction: Transaction) -> list[bytes] | None:
     """What it touches; None: with a range, possibly everything."""
     keys = [compare.key for compare in transaction.compare]
     for operation in (*transaction.success, *transaction.failure):
-        if isinstance(operation, Range):
+        if isinstance(operation, Range | Cut):
             return None
         keys.append(operation.key)
     return keys

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from kvstore.console import FAILED, Output, OutputOption, UserError, complain, make_app, print_json, say, together
+from kvstore.console import (
+    FAILED,
+    Output,
+    OutputOption,
+    UserError,
+    complain,
+    make_app,
+    print_json,
+    remark,
+    say,
+    together,
+)
 
 if TYPE_CHECKING:
     from kvstore.cluster import ReplicaStatus
@@ -61,6 +72,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError):
         complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return FAILED
+    from kvstore.backup.files import BackupError
     from kvstore.cluster import ClusterError
     from kvstore.config import ConfigError
     from kvstore.process import AlreadyRunning, PortBusy
@@ -68,9 +80,8 @@ def _explain(error: Exception) -> int:
     from kvstore.storage.backend import StorageError
     from multicast.records import JournalError
 
-    if not isinstance(
-        error, ClusterError | ConfigError | AlreadyRunning | PortBusy | ServeError | StorageError | JournalError
-    ):
+    ours = ClusterError | ConfigError | AlreadyRunning | PortBusy | ServeError | StorageError | JournalError
+    if not isinstance(error, ours | BackupError):
         raise error
     complain(str(error))
     return FAILED
@@ -173,6 +184,47 @@ def cluster_down(directory: Directory) -> int:
     from kvstore import cluster
 
     return 0 if cluster.down(directory, say) else FAILED
+
+
+# -- backups ----------------------------------------------------------------------------------------------------------
+
+
+@app.command("backup")
+def backup_command(
+    source: Annotated[str, typer.Argument(metavar="DIR|ADDRESS|verify", help="A cluster's directory, or a replica.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The directory to make, or to verify.")],
+) -> None:
+    """Back up a running cluster, all of it at one point of its order; or read a backup and say whether it is whole."""
+    from kvstore.backup.files import verify
+    from kvstore.backup.take import take
+
+    done = verify(target, remark) if source == "verify" else take(source, target, remark)
+    rows = sum(shard.rows for shard in done.shards)
+    say(f"{target}: {rows} rows of {len(done.shards)} shard(s) of cluster {done.cluster_id} at version {done.version}")
+
+
+@app.command("restore")
+def restore_command(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A directory that `kvstore backup` has made.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The new cluster's directory.")],
+    replicas: Annotated[int, typer.Option(help="Replicas per shard.")] = 3,
+    protocol: Annotated[str, typer.Option(help="The multicast protocol; by default that of the backup.")] = "",
+    base_port: Annotated[int, typer.Option(help="Replica i: peer port base + i, HTTP port base + 100 + i.")] = 7400,
+    host: Annotated[str, typer.Option(help="Address that the replicas listen on.")] = "127.0.0.1",
+    advertise: Annotated[str, typer.Option(help="By which others reach them; by default that of --host.")] = "",
+    durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
+    archive: Annotated[str, typer.Option(help="Where old journals go, which the audit reads; or none.")] = "archive",
+) -> None:
+    """Make a new cluster with the rows of a backup, at their versions; start it with `cluster up`."""
+    from kvstore.backup.files import read_manifest
+    from kvstore.backup.restore import configuration, restore
+
+    made = configuration(
+        read_manifest(backup), replicas=replicas, protocol=protocol, base_port=base_port, host=host,
+        advertise=advertise, durability=durability, archive=archive,
+    )  # fmt: skip
+    restore(backup, directory, made, remark)
+    say(f"{directory}: {len(made.shards)} shard(s) of {replicas} replica(s), protocol {made.protocol}")
 
 
 @app.command("serve")

@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,13 @@ class ReplicaStatus(msgspec.Struct):
     details: dict[str, Any] = {}
 
 
-def fetch(url: str, seconds: float = HTTP_SECONDS) -> tuple[int, bytes]:
-    """(status, body) of a GET, past any proxy. OSError if nobody answers."""
+def fetch(
+    url: str, seconds: float = HTTP_SECONDS, body: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, bytes]:
+    """(status, body) of a GET, or of a POST of `body`, past any proxy. OSError if nobody answers."""
     try:
-        with _no_proxy.open(url, timeout=seconds) as answer:
+        asked = urllib.request.Request(url, body, dict(headers or {}))
+        with _no_proxy.open(asked, timeout=seconds) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

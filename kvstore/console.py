@@ -74,6 +74,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def remark(text: str) -> None:
+    """What happens meanwhile; no part of the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def complain(text: str) -> None:
     """The line that says why a command has failed."""
     print(f"{ERROR_PREFIX}{text}", file=sys.stderr, flush=True)

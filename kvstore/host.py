@@ -27,6 +27,7 @@ from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
 from kvstore.storage.backend import Backend, NoSpace
+from kvstore.storage.cut import Cut
 from kvstore.storage.failing import FailingBackend
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.snapshot import Snapshots
@@ -41,7 +42,7 @@ from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
 from multicast.runtime.failpoints import SENT, FailingDisk, Failpoints
 from multicast.runtime.host import Host, HostStopped
-from multicast.types import MessageId, ProcessId, new_message_id
+from multicast.types import MessageId, ProcessId, Timestamp, new_message_id
 from multicast.wire import SnapshotChunk
 
 SWEEP_SECONDS = 15.0
@@ -243,8 +244,9 @@ class LiveReplica:
         await self._begin()
 
     def _sweep(self) -> None:
-        """Nobody reads a snapshot for ever."""
+        """Nobody reads a snapshot for ever, or a backup."""
         self._snapshots.sweep()
+        self._store.cuts.sweep()
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     def _on_ended(self, work: asyncio.Future[None]) -> None:
@@ -309,6 +311,9 @@ class LiveReplica:
     def full(self) -> str:
         room, limit = self._room, self.config.limits.disk_full_bytes
         return f"the disk is full: {room} bytes are left, disk_full_bytes is {limit}" if room < limit else ""
+
+    def cut(self, version: Timestamp) -> Cut | None:
+        return None if self._host is None else self._store.cuts.find(version)
 
     def failure(self) -> str:
         return self._failure

@@ -20,8 +20,8 @@ import msgspec
 
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp
 
-FORMAT_VERSION = 3
-"""1 had no references, 2 no installations."""
+FORMAT_VERSION = 4
+"""1 had no references, 2 no installations, 3 no bases."""
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 """By default."""
@@ -43,6 +43,7 @@ BATCH_END = 8
 DELIVERED_REFERENCE = 9
 PUT_REFERENCE = 10
 INSTALLED = 11
+BASE = 12
 
 DELIVERIES = (DELIVERED, DELIVERED_REFERENCE)
 CHANGES = (PUT, DELETE, PUT_REFERENCE)
@@ -214,6 +215,13 @@ class Installed(msgspec.Struct, array_like=True, gc=False):
     at: int
 
 
+class Base(msgspec.Struct, array_like=True, gc=False):
+    """Some of what the application held from the beginning: its group began with a state that others had made
+    (`multicast.install`). `record` is the application's (the store's: `kvstore.core.audit`)."""
+
+    record: bytes
+
+
 class BatchEnd(msgspec.Struct, array_like=True, gc=False):
     """What stands before it was appended and synced as one: a replica that finds records after the last one cuts
     them."""
@@ -233,6 +241,7 @@ _TYPES: dict[int, type] = {
     DELIVERED_REFERENCE: DeliveredReference,
     PUT_REFERENCE: PutReference,
     INSTALLED: Installed,
+    BASE: Base,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {

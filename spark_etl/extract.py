@@ -152,6 +152,8 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
         _add_delivery(rows, place, record, record, record.length, False)
     elif kind is records.Completed:
         _add_account(rows, place, record)
+    elif kind is records.Base:
+        _add_base(rows, place, record)
     elif kind is records.Submitted:
         _check_id(record.id)
         _check_numbers("a multicast", _INT64, record.at)
@@ -214,6 +216,19 @@ def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.
             rows.add("writes", *who, write.key, write.value, write.value is None, write.digest)
 
 
+def _add_base(rows: _Rows, place: tuple[int, int, int, int], record: records.Base) -> None:
+    """Rows of `writes`: somebody wrote them before the first transaction, and is known by their version."""
+    try:
+        base = audit.decode_base(record.record)
+    except msgspec.MsgspecError as error:
+        raise JournalError(f"a base that is none of the store's: {error}") from None
+    if base.version > audit.BASE_VERSION:
+        raise JournalError(f"base version {base.version} is newer than this program's {audit.BASE_VERSION}")
+    for row in base.rows:
+        version = row.version.encode()
+        rows.add("writes", *place, 0, version, version, row.key, row.value, False, row.digest)
+
+
 def _bundle(account: audit.Outcomes) -> bytes:
     """Equal for accounts of the same transactions in the same order."""
     return hashlib.blake2b(b"".join(outcome.id or b"-" * 16 for outcome in account.outcomes), digest_size=16).digest()
@@ -262,6 +277,7 @@ class _Lives:
 
 _WANTED = (
     records.STARTED, records.STOPPED, records.INSTALLED, records.SUBMITTED, *records.DELIVERIES, records.COMPLETED,
+    records.BASE,
 )  # fmt: skip
 _IGNORED = records.CHANGES
 

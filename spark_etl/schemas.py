@@ -115,7 +115,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     ),
     # One per key that was read; version: what the replica says it saw.
     "reads": (*_PLACE, "position", "gts", "id", "key", "version"),
-    # One per key that was written with effect. digested: value is a digest of the real one.
+    # One per key that was written with effect. digested: value is a digest of the real one. position 0: a row of the
+    # backup with which the shard began; its version is also the id of who wrote it.
     "writes": (*_PLACE, "position", "gts", "id", "key", "value", "deleted", "digested"),
     # A process multicast a message.
     "submitted": (*_PLACE, "id", "destinations", "at"),

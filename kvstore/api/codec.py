@@ -25,6 +25,7 @@ from kvstore.api.model import (
     Add,
     Append,
     Compare,
+    Cut,
     Delete,
     Get,
     InvalidTransaction,
@@ -241,12 +242,19 @@ def _operation_json(operation: Operation) -> dict[str, Any]:
     if isinstance(operation, Range):
         body |= {**text_or_b64("prefix", operation.prefix), "limit": operation.limit}
         return body | text_or_b64("after", operation.after) if operation.after else body
+    if isinstance(operation, Cut):
+        return body
     body |= text_or_b64("key", operation.key)
     if isinstance(operation, (Put, Append)):
         body |= text_or_b64("value", operation.value)
     elif isinstance(operation, Add):
         body["delta"] = operation.delta
     return body
+
+
+def cut_answer(version: str, message_id: str) -> bytes:
+    """The body that answers `POST /v1/backups`: under `version` the rows of every shard can be fetched."""
+    return encode({"version": version, "id": message_id})
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------

@@ -80,7 +80,12 @@ class Range(msgspec.Struct, array_like=True, tag=6, gc=False):
     after: bytes = b""
 
 
-Operation = Get | Put | Delete | Add | Append | Range
+class Cut(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """Reads and writes nothing: every shard keeps its rows as they are once the message that carries this is complete,
+    for a backup (`kvstore.storage.cut`). It stands alone in its transaction, see `CUT`."""
+
+
+Operation = Get | Put | Delete | Add | Append | Range | Cut
 
 
 class Transaction(msgspec.Struct, array_like=True, gc=False):
@@ -89,6 +94,9 @@ class Transaction(msgspec.Struct, array_like=True, gc=False):
     compare: tuple[Compare, ...] = ()
     success: tuple[Operation, ...] = ()
     failure: tuple[Operation, ...] = ()
+
+
+CUT = Transaction(success=(Cut(),))
 
 
 class KeyValue(msgspec.Struct, array_like=True, gc=False):
@@ -177,6 +185,8 @@ def _check_operation(operation: Operation) -> None:
         if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
             raise InvalidTransaction("limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
         return
+    if isinstance(operation, Cut):
+        raise InvalidTransaction("op", "a cut stands alone in its transaction")
     _check_key(operation.key)
     if type(operation) is Put or type(operation) is Append:
         _check_value(operation.value)
@@ -212,6 +222,8 @@ def validate(transaction: Transaction) -> None:
         raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
     if count == 0:
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
+    if count == 1 and transaction == CUT:
+        return
     if transaction.compare:
         each("compare", _check_compare, transaction.compare)
     if transaction.success:

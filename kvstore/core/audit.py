@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, OperationResult, Put
+from kvstore.api.model import Add, Append, Compare, Cut, Delete, Get, Operation, OperationResult, Put
 from kvstore.core.bundles import version_of
 from multicast.types import MessageId, Timestamp
 
 AUDIT_VERSION = 2
 """1 was one transaction's: `_Single`."""
+
+BASE_VERSION = 1
 
 APPLIED = 1
 EXPIRED = 2
@@ -94,6 +96,23 @@ class _Single(msgspec.Struct, array_like=True, gc=False):
     state_digest: bytes | None = None
     reason: str = ""
     reason_key: bytes = b""
+
+
+class Based(msgspec.Struct, array_like=True, gc=False):
+    """A row that a shard held from the beginning, for it was restored from a backup. version: as it was there; value,
+    digest: as in `Write`."""
+
+    key: bytes
+    version: Timestamp
+    value: bytes
+    digest: bool = False
+
+
+class Base(msgspec.Struct, array_like=True, gc=False):
+    """The `record` of a journal's `Base`: some of these rows. version: BASE_VERSION."""
+
+    version: int
+    rows: list[Based]
 
 
 class Asked(msgspec.Struct, omit_defaults=True):
@@ -175,6 +194,8 @@ def _operation(operation: Operation) -> list[str | int]:
         return ["add", operation.key.decode(), operation.delta]
     if isinstance(operation, Append):
         return ["append", operation.key.decode(), value_text(operation.value)]
+    if isinstance(operation, Cut):
+        return ["cut"]
     return ["range", operation.prefix.decode()]
 
 
@@ -200,6 +221,8 @@ def _told(operation: Operation, result: OperationResult) -> Any:
     return {entry.key.decode(): value_text(entry.value) for entry in result.entries}
 
 
+encode_base = msgspec.msgpack.Encoder().encode
+decode_base = msgspec.msgpack.Decoder(Base).decode
 encode_outcomes = msgspec.msgpack.Encoder().encode
 
 

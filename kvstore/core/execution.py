@@ -19,6 +19,7 @@ from kvstore.api.model import (
     Add,
     Append,
     Compare,
+    Cut,
     Delete,
     Get,
     KeyValue,
@@ -34,7 +35,8 @@ from multicast.types import ZERO, Timestamp
 
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
 _FALLIBLE = (Add, Append)
-_READING = (Get, Range)
+_READING = (Get, Range, Cut)
+_EVERYWHERE = (Range, Cut)
 _PUT_RESULT = OperationResult()
 
 Indexed = list[tuple[int, Operation]]
@@ -50,7 +52,7 @@ class Impossible(Exception):
 
 
 class LocalPlan:
-    """The comparisons and operations of a transaction that one shard owns; Ranges are everybody's.
+    """The comparisons and operations of a transaction that one shard owns; Ranges and Cuts are everybody's.
 
     owns: whether the shard owns a key; None: it owns all of them.
     """
@@ -84,7 +86,7 @@ class LocalPlan:
         owns = self._owns
         if owns is None:
             return list(enumerate(branch))
-        return [(i, op) for i, op in enumerate(branch) if isinstance(op, Range) or owns(op.key)]
+        return [(i, op) for i, op in enumerate(branch) if isinstance(op, _EVERYWHERE) or owns(op.key)]
 
     def condition_keys(self) -> set[bytes]:
         """The keys whose values decide the vote."""
@@ -221,6 +223,10 @@ class Execution:
                 self._rows.setdefault(entry.key, (entry.value, entry.version))
         return OperationResult(entries=tuple(found), more=more)
 
+    def _cut(self, operation: Cut) -> OperationResult:
+        self._state.cut(self._timestamp)
+        return OperationResult()
+
 
 def _key_of(found: KeyValue) -> bytes:
     return found.key
@@ -232,6 +238,7 @@ _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
     Add: Execution._add,
     Append: Execution._append,
     Range: Execution._range,
+    Cut: Execution._cut,
 }
 
 

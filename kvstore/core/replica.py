@@ -281,7 +281,7 @@ class Replica(Application):
         self.signals.completed(entry)
         self.clients.completed(entry, results, self._replaying, now, out)
         self._forget(entry.timestamp)
-        self.store.reached(entry.timestamp)
+        self.store.reached(entry.position, entry.timestamp)
 
     def _execute(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> tuple[Fate, Execution]:
         """What becomes of one of its transactions, and what that reads and writes here."""

@@ -32,8 +32,11 @@ class State(Protocol):
     def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
         """value None: delete; an absent key may be deleted."""
 
-    def reached(self, timestamp: Timestamp) -> None:
-        """The delivery at `timestamp` is complete, with all that it writes."""
+    def cut(self, version: Timestamp) -> None:
+        """Once the delivery that is being executed is complete, its rows are kept under `version`, as they are then."""
+
+    def reached(self, position: int, timestamp: Timestamp) -> None:
+        """Delivery number `position`, at `timestamp`, is complete, with all that it writes."""
 
     def state_digest(self) -> bytes:
         """16 bytes, a function of all (key, value, version) alone."""

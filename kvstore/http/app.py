@@ -10,11 +10,13 @@ has been read and checked.
     PUT|GET|DELETE /v1/kv/{key}      raw bytes; ETag = version; If-Match, If-None-Match
     GET  /v1/kv?prefix=&limit=&page_token=
     POST /v1/txn                     JSON (kvstore.api.codec)
+    POST /v1/backups                 a cut; GET /v1/backups/{version}?after={hexadecimal key}: its rows in this shard
     GET  /v1/cluster, /livez, /readyz, /metrics
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -22,6 +24,7 @@ from typing import Protocol
 from kvstore.api import codec
 from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import (
+    CUT,
     VALUE_BYTES_MAX,
     Delete,
     Get,
@@ -43,9 +46,12 @@ from kvstore.http.answers import JSON, OCTETS, TEXT, Response
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
-from multicast.types import MessageId
+from kvstore.storage.backend import ViewGone
+from kvstore.storage.cut import Cut, CutRows, encode_cut_rows
+from multicast.types import MessageId, Timestamp
 
 KV = "/v1/kv/"
+BACKUPS = "/v1/backups/"
 
 _JSON_TYPE = "application/json"
 
@@ -74,6 +80,9 @@ class Node(Protocol):
     def full(self) -> str:
         """Why nothing can be added to the data; empty if it can."""
 
+    def cut(self, version: Timestamp) -> Cut | None:
+        """What this replica keeps of its shard for the backup with this version; None if it keeps nothing."""
+
     def failure(self) -> str:
         """What ended this replica; empty while it lives."""
 
@@ -97,6 +106,8 @@ class HttpApi:
             KV: {"GET": self._get, "HEAD": self._get, "PUT": self._put, "DELETE": self._delete},
             "/v1/kv": {"GET": self._scan},
             "/v1/txn": {"POST": self._txn},
+            "/v1/backups": {"POST": self._make_cut},
+            BACKUPS: {"GET": self._cut_rows},
             "/v1/cluster": {"GET": self._cluster},
             "/livez": {"GET": self._livez},
             "/readyz": {"GET": self._readyz},
@@ -108,9 +119,11 @@ class HttpApi:
         path, method = call.path, call.head.method
         if path.startswith(KV):
             call.route = KV
+        elif path.startswith(BACKUPS):
+            call.route = BACKUPS
         methods = self._routes.get(call.route)
         if methods is None:
-            known = ", ".join(self._routes).replace(KV, f"{KV}{{key}}", 1)
+            known = ", ".join(self._routes).replace(KV, f"{KV}{{key}}", 1).replace(BACKUPS, f"{BACKUPS}{{version}}")
             raise Problem(404, "unknown_path", f"known are {known}")
         handler = methods.get(method)
         if handler is None:
@@ -234,6 +247,37 @@ class HttpApi:
         body = codec.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
         headers = _json_headers(call.text_id) if call.text_id else JSON + _read_at_line(_read_at(answered))
         call.answer(Response(200, headers, body))
+
+    # -- backups ------------------------------------------------------------------------------------------------------
+
+    def _make_cut(self, call: Call) -> None:
+        call.message_id = request.message_id_of(call.head.fields.values) or NO_ID
+        self._open(call)
+        call.read_body("the body", 0, self._order_cut)
+
+    def _order_cut(self, call: Call, nothing: bytes) -> None:
+        self._write(call, CUT, self._did_cut, True)
+
+    def _did_cut(self, call: Call, answered: Answered) -> None:
+        body = codec.cut_answer(str(answered.result.version), call.text_id)
+        call.answer(Response(200, _json_headers(call.text_id), body))
+
+    def _cut_rows(self, call: Call) -> None:
+        """Read in a thread: pages may have to come from the disk."""
+        version, after = request.cut_of(call.path, call.query, BACKUPS)
+        cut = self.node.cut(version)
+        if cut is None:
+            raise Problem(404, "not_found", "this replica keeps no rows for this backup, or no longer")
+        self._open(call)
+        work = asyncio.get_running_loop().run_in_executor(None, cut.read, after)
+        work.add_done_callback(lambda _: call.step(self._did_read, work))
+
+    def _did_read(self, call: Call, work: asyncio.Future[CutRows]) -> None:
+        try:
+            rows = work.result()
+        except ViewGone:
+            raise Problem(404, "not_found", "this replica keeps the rows for this backup no longer") from None
+        call.answer(Response(200, OCTETS, encode_cut_rows(rows)))
 
     # -- ordering -----------------------------------------------------------------------------------------------------
 

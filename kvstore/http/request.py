@@ -126,6 +126,17 @@ def query_of(query: str, known: tuple[str, ...]) -> dict[str, bytes]:
     return parameters
 
 
+def cut_of(path: str, query: str, prefix: str) -> tuple[Timestamp, bytes]:
+    """The version of a backup in a raw path, after `prefix`, and the key after which its rows are asked for."""
+    name, _, value = query.partition("=")
+    if query and name != "after":
+        raise invalid(name[:40], "known is after")
+    try:
+        return Timestamp.parse(path[len(prefix) :]), bytes.fromhex(value)
+    except ValueError as error:
+        raise invalid("version or after", str(error)) from None
+
+
 def scan_of(query: str) -> Range:
     """The range that `GET /v1/kv?prefix=&limit=&page_token=` asks for."""
     parameters = query_of(query, ("prefix", "limit", "page_token"))

@@ -16,7 +16,6 @@ import msgspec
 
 from kvstore.storage.backend import (
     DATA,
-    FORMAT,
     IDS,
     META,
     PARTS,
@@ -27,7 +26,7 @@ from kvstore.storage.backend import (
     View,
     ViewGone,
 )
-from kvstore.storage.store import DIGEST, FORGOTTEN, FORMAT_VERSION, OWNER, POSITION, TIMESTAMP, row_digest
+from kvstore.storage.store import DIGEST, FORGOTTEN, POSITION, TIMESTAMP, meta_of, row_digest
 from multicast.install import install
 from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
@@ -150,13 +149,9 @@ class Snapshots:
         return sealed
 
     def _take_over(self, sealed: Sealed, owner: bytes) -> None:
-        self._backend.swap({
-            **dict(self._backend.staged(META)),
-            FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
-            OWNER: owner,
-            POSITION: sealed.position.to_bytes(8, "big"),
-            TIMESTAMP: sealed.timestamp.encode(),
-        })  # fmt: skip
+        staged = dict(self._backend.staged(META))
+        timestamp = sealed.timestamp.encode()
+        self._backend.swap(meta_of(owner, sealed.position, timestamp, sealed.digest, staged.get(FORGOTTEN, b"")))
 
 
 def _position(view: View) -> int:

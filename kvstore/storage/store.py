@@ -29,6 +29,7 @@ from kvstore.storage.backend import (
     Changes,
     StorageError,
 )
+from kvstore.storage.cut import Cut, Cuts
 from multicast.types import MessageId, Timestamp
 
 FORMAT_VERSION = 4
@@ -104,6 +105,20 @@ def owner_of(cluster: bytes, replica: int) -> bytes:
     return cluster + replica.to_bytes(4, "big")
 
 
+def meta_of(
+    owner: bytes, position: int, timestamp: bytes, digest: bytes, forgotten: bytes = b""
+) -> dict[bytes, bytes]:
+    """The rows of `META` that say whose the data is, and of what. timestamp: encoded."""
+    return {
+        FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
+        OWNER: owner,
+        POSITION: position.to_bytes(8, "big"),
+        TIMESTAMP: timestamp,
+        DIGEST: digest,
+        FORGOTTEN: forgotten,
+    }
+
+
 class Store:
     """See the module. Open it with `Store.open`."""
 
@@ -118,6 +133,8 @@ class Store:
         self._row_digests: dict[bytes, int] = {}
         """Of keys written lately, 0 for a deleted one."""
         self._forgotten = backend.get(META, FORGOTTEN) or b""
+        self.cuts = Cuts()
+        self._cuts_due: list[Timestamp] = []
         self._newest_id = self._newest_frozen = backend.last(IDS) or b""
         """No id in the backend is greater: nearly all that are asked for are not there, and greater."""
 
@@ -163,14 +180,7 @@ class Store:
         if self._frozen is not None:
             return False
         self._frozen, self._active = self._active, Layer()
-        self._frozen_meta = {
-            FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
-            OWNER: self._owner,
-            POSITION: position.to_bytes(8, "big"),
-            DIGEST: self.state_digest(),
-            FORGOTTEN: self._forgotten,
-            TIMESTAMP: self._timestamp,
-        }
+        self._frozen_meta = meta_of(self._owner, position, self._timestamp, self.state_digest(), self._forgotten)
         return True
 
     def commit(self) -> None:
@@ -266,9 +276,19 @@ class Store:
         layer.data[key] = row
         layer.bytes += _ENTRY_BYTES + len(key) + len(row)
 
-    def reached(self, timestamp: Timestamp) -> None:
-        """The delivery at `timestamp` is complete."""
+    def cut(self, version: Timestamp) -> None:
+        """Keep the rows as they are when the delivery that is being executed is complete."""
+        self._cuts_due.append(version)
+
+    def reached(self, position: int, timestamp: Timestamp) -> None:
+        """Delivery number `position`, at `timestamp`, is complete."""
         self._timestamp = timestamp.encode()
+        if self._cuts_due:
+            layers = [layer.data for layer in (self._frozen, self._active) if layer is not None]
+            for version in self._cuts_due:
+                cut = Cut(position, timestamp, self.state_digest(), self._backend.view(), layers)
+                self.cuts.keep(version, cut)
+            self._cuts_due = []
 
     def state_digest(self) -> bytes:
         """16 bytes: the sum of all rows' digests modulo 2**128, so it depends on (key, value, version) alone."""

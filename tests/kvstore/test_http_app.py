@@ -18,6 +18,7 @@ from kvstore.core.messages import Answered, Refused
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics, flat_numbers
+from kvstore.storage.cut import Cut
 from multicast.types import MessageId, Timestamp, new_message_id
 
 VERSION = Timestamp(0x1234, 7)
@@ -40,6 +41,7 @@ class FakeNode:
         self.overloaded = overloaded
         self.no_room = no_room
         self.broken = broken
+        self.kept: dict[Timestamp, Cut] = {}
 
     def execute(
         self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
@@ -65,6 +67,9 @@ class FakeNode:
 
     def full(self) -> str:
         return self.no_room
+
+    def cut(self, version: Timestamp) -> Cut | None:
+        return self.kept.get(version)
 
     def failure(self) -> str:
         return self.broken

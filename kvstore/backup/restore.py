@@ -1,0 +1,169 @@
+"""A new cluster from a backup.
+
+Theory of operation. The new cluster begins with the cut: to each of its replicas the cut is the first delivery, which
+has had its effect, with the rows of the backup, at their versions, for its outcome (`multicast.install`). So stamps and
+clocks go on above the cut, a replica that loses its disk gets the rows from others, and whoever has read a version
+before may go by it. Ids are forgotten: a request that was under way when the cluster was lost may be asked again and
+takes effect again. The cluster has an id of its own; replicas of the old one do not take it for theirs.
+
+In the journals the rows stand as the *base* (`kvstore.core.audit.Base`): to the audit they are written by somebody
+before the first transaction. Nothing is said of what was before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from kvstore import config
+from kvstore.api.model import CUT
+from kvstore.backup.files import MANIFEST, BackupError, Manifest, ShardManifest, read_rows, verify
+from kvstore.config import ClusterConfig, ReplicaConfig
+from kvstore.core.audit import (
+    APPLIED,
+    AUDIT_VERSION,
+    BASE_VERSION,
+    WRITTEN_BYTES_KEPT,
+    Base,
+    Based,
+    Outcome,
+    Outcomes,
+    encode_base,
+    encode_outcomes,
+)
+from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
+from kvstore.storage.backend import DATA, META, Changes
+from kvstore.storage.lmdb_backend import LmdbBackend
+from kvstore.storage.store import meta_of, owner_of
+from multicast import install, records, registry
+from multicast.journal import Journal
+from multicast.protocol import MulticastProtocol
+from multicast.runtime.disk import FileDisk
+from multicast.types import FINAL, AppMessage, Timestamp, new_message_id
+
+RESTORED_FROM = "restored-from.json"
+"""In the new cluster's directory: the manifest of the backup."""
+_FIRST = 1
+"""The cut is delivery number 1."""
+_CLOCK_BEHIND_US_MAX = 1_000_000
+_VERSION_BYTES = 16
+
+
+def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callable[[str], None]) -> Manifest:
+    """Make `directory`, with a cluster of configuration `made`, which `configuration` has made for this backup; none
+    of its replicas runs afterwards. BackupError, ConfigError: nothing is left behind."""
+    manifest = verify(backup, progress)
+    if directory.exists():
+        raise BackupError(f"{directory} exists already; nothing was changed")
+    _check_clock(manifest)
+    beside = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
+    try:
+        config.create(beside, made)
+        first = _cut(made, Timestamp.parse(manifest.timestamp))
+        by_id = {shard.id: shard for shard in manifest.shards}
+        for replica in made.replicas:
+            _Seeding(backup, beside, made, replica, first, by_id[replica.shard]).run()
+            progress(f"replica {replica.id} of shard {replica.shard}: {by_id[replica.shard].rows} rows")
+        shutil.copyfile(backup / MANIFEST, beside / RESTORED_FROM)
+        os.rename(beside, directory)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return manifest
+
+
+def configuration(
+    manifest: Manifest, *, replicas: int, protocol: str, base_port: int, host: str, advertise: str, durability: str,
+    archive: str,
+) -> ClusterConfig:
+    """For `restore`: the shards and slots of the backup. protocol: empty: that of the backup. ConfigError."""
+    shards = [shard.id for shard in manifest.shards]
+    made = config.new_cluster(
+        shards=len(shards), replicas=replicas, protocol=protocol or manifest.protocol, cluster_id=uuid.uuid4().hex,
+        base_port=base_port, host=host, advertise=advertise, durability=durability, archive=archive,
+    )  # fmt: skip
+    members = tuple(msgspec.structs.replace(replica, shard=shards[replica.shard]) for replica in made.replicas)
+    made = msgspec.structs.replace(
+        made, replicas=members, shard_map=manifest.shard_map, dedup_window_ms=manifest.dedup_window_ms
+    )
+    config.check(made, "the new cluster")
+    if _protocol(made, made.replicas[0]).history is None:
+        raise BackupError(
+            f"the protocol {made.protocol} cannot begin with a state that others have made; white_box and primcast can:"
+            " choose one with --protocol"
+        )
+    return made
+
+
+def _check_clock(manifest: Manifest) -> None:
+    """Stamps above the cut would be ahead of everybody's ids, and these expired."""
+    behind = Timestamp.parse(manifest.timestamp).time - time.time_ns() // 1000
+    if behind > _CLOCK_BEHIND_US_MAX:
+        raise BackupError(
+            f"this machine's clock is {behind / 1e6:.1f} s behind the time of the backup, and a cluster's time does not"
+            " go back; set the clock first"
+        )
+
+
+def _protocol(made: ClusterConfig, replica: ReplicaConfig) -> MulticastProtocol:
+    """One that never runs."""
+    return registry.load(made.protocol)(replica.id, made.topology(), made.options(), random.Random(0))
+
+
+def _cut(made: ClusterConfig, timestamp: Timestamp) -> records.Delivered:
+    """The new cluster's first delivery."""
+    now = time.time_ns() // 1000
+    message_id = new_message_id(now, random.SystemRandom().getrandbits(62))
+    payload = encode_bundle([(NO_ID, encode_transaction(CUT))])
+    message = AppMessage(message_id, tuple(made.shards), payload, made.replicas[0].id)
+    return records.Delivered(_FIRST, timestamp, FINAL, False, message, now)
+
+
+class _Seeding:
+    """The disk of one replica. shard: of which it has the rows."""
+
+    def __init__(
+        self, backup: Path, directory: Path, made: ClusterConfig, replica: ReplicaConfig, first: records.Delivered,
+        shard: ShardManifest,
+    ):  # fmt: skip
+        self._backup, self._shard = backup, shard
+        self._made, self._replica, self._first = made, replica, first
+        self._home = config.replica_directory(directory, replica.id)
+
+    def run(self) -> None:
+        """Data and journal, and that it is not new any more."""
+        made, replica, digest = self._made, self._replica, bytes.fromhex(self._shard.digest)
+        with contextlib.ExitStack() as opened:
+            disk = FileDisk(self._home / "journal")
+            opened.callback(disk.close)
+            journal = Journal(disk, made.cluster, replica.shard, replica.id, made.limits.segment_bytes_max)
+            backend = LmdbBackend(self._home / "data", durability=made.durability)
+            opened.callback(backend.close)
+            outcomes = Outcomes(AUDIT_VERSION, self._first.timestamp, [Outcome(NO_ID, APPLIED, True)], digest)
+            outcome = encode_outcomes(outcomes)
+            bases = self._bases(backend)
+            install.begin(journal, _protocol(made, replica), self._first, outcome, bases, made.durability)
+            meta = meta_of(owner_of(made.cluster, replica.id), _FIRST, self._first.timestamp.encode(), digest)
+            backend.apply(Changes({META: {**meta}}, b""))
+        config.mark_started(self._home)
+
+    def _bases(self, backend: LmdbBackend) -> Iterator[records.Base]:
+        """For the journal, each once the data has it."""
+        for rows in read_rows(self._backup, self._shard):
+            backend.apply(Changes({DATA: dict(rows)}, b""))
+            yield records.Base(encode_base(Base(BASE_VERSION, [_based(key, row) for key, row in rows])))
+
+
+def _based(key: bytes, row: bytes) -> Based:
+    version, value = Timestamp.decode(row[:_VERSION_BYTES]), row[_VERSION_BYTES:]
+    if len(value) > WRITTEN_BYTES_KEPT:
+        return Based(key, version, blake2b(value, digest_size=16).digest(), True)
+    return Based(key, version, value)

@@ -1,0 +1,178 @@
+"""Taking a backup of a cluster that serves: a cut, and the rows of every shard at it, from one replica each.
+
+Theory of operation. One ordered transaction is the cut; when it is answered, a replica of every shard keeps its rows
+as they were then (`kvstore.storage.cut`). They are fetched portion by portion, of the shards in turn, so that none
+waits for long, from a replica that does not lead if one answers. All replicas of a shard keep the same rows, so
+another one goes on where one has failed. Where none has them any more all of it begins anew, with another cut.
+
+It is written under a temporary name, read once more, and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kvstore.api.cluster import ClusterJson, ShardJson, decode_cluster
+from kvstore.api.codec import id_text
+from kvstore.backup.files import FORMAT, BackupError, Manifest, RowWriter, ShardManifest, verify, write_manifest
+from kvstore.cluster import fetch
+from kvstore.config import CLUSTER_FILE, load
+from kvstore.storage.cut import CutRows, decode_cut_rows
+from multicast.types import Timestamp, new_message_id
+
+TRIES = 3
+"""So many cuts are made, if rows are gone before they were fetched."""
+CUT_SECONDS = 30.0
+LACK_SECONDS = 5.0
+"""For so long the replicas of a shard are asked for rows that none of them has: one may be behind."""
+FETCH_SECONDS = 20.0
+PAUSE_SECONDS = 0.1
+SAY_SECONDS = 1.0
+
+
+class _Gone(Exception):
+    """No replica of a shard has its rows any more; the text says of which, and what they said."""
+
+
+def take(source: str, target: Path, progress: Callable[[str], None]) -> Manifest:
+    """Of the cluster whose directory, or one of whose replicas' address, `source` is. BackupError if it cannot be
+    done; then nothing is left behind. ConfigError."""
+    if target.exists():
+        raise BackupError(f"{target} exists already; nothing was changed")
+    urls = _urls(source)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    for attempt in range(1, TRIES + 1):
+        try:
+            beside.mkdir(parents=True)
+            _take_once(urls, beside, progress)
+            manifest = verify(beside, progress)
+            os.rename(beside, target)
+            return manifest
+        except _Gone as gone:
+            if attempt == TRIES:
+                raise BackupError(f"{gone}; tried {TRIES} times") from None
+            progress(f"{gone}: another cut is made")
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    raise AssertionError("it returns or raises")
+
+
+def _urls(source: str) -> list[str]:
+    """Of the replicas that may be asked first."""
+    if (Path(source) / CLUSTER_FILE).exists():
+        return [replica.url for replica in load(Path(source)).replicas]
+    if Path(source).is_dir():
+        raise BackupError(f"{source}: there is no {CLUSTER_FILE} in this directory")
+    return [(source if "://" in source else f"http://{source}").rstrip("/")]
+
+
+def _describe(urls: list[str]) -> ClusterJson:
+    why = "there is no replica"
+    for url in urls:
+        try:
+            return decode_cluster(fetch(f"{url}/v1/cluster")[1])
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            why = f"{url}: {error}"
+    raise BackupError(f"no replica says what its cluster is: {why}")
+
+
+def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None]) -> None:
+    known = _describe(urls)
+    every = [replica.url for shard in known.shards for replica in shard.replicas]
+    version = _cut(every)
+    progress(f"cut at {version}")
+    known = _describe(every)
+    with contextlib.ExitStack() as opened:
+        fetches = [_Fetch(shard, version, directory, opened) for shard in known.shards]
+        said = time.monotonic()
+        while left := [one for one in fetches if not one.done]:
+            for one in left:
+                one.next()
+            if time.monotonic() > said + SAY_SECONDS:
+                said = time.monotonic()
+                rows, size = sum(one.writer.rows for one in fetches), sum(one.writer.bytes for one in fetches)
+                progress(f"{rows} rows, {size / 1e6:.1f} MB")
+        shards = [one.finish() for one in fetches]
+    timestamps = {one.timestamp for one in fetches}
+    if len(timestamps) != 1:
+        raise BackupError("the shards kept their rows at different points of the order")
+    manifest = Manifest(
+        format=FORMAT, cluster_id=known.cluster_id, protocol=known.protocol, version=version, shards=shards,
+        timestamp=str(timestamps.pop()), dedup_window_ms=known.dedup_window_ms, shard_map=known.shard_map,
+    )  # fmt: skip
+    write_manifest(directory, manifest)
+
+
+def _cut(urls: list[str]) -> str:
+    """Have it ordered, through one replica after the other under one id; its version."""
+    deadline = time.monotonic() + CUT_SECONDS
+    headers = {"Idempotency-Key": id_text(new_message_id(time.time_ns() // 1000, secrets.randbits(62)))}
+    while True:
+        for url in urls:
+            try:
+                status, body = fetch(f"{url}/v1/backups", CUT_SECONDS / 3, b"", headers)
+                if status == 200:
+                    return str(msgspec.json.decode(body)["version"])
+                why = f"{url}: {body.decode(errors='replace')[:300]}"
+            except OSError as error:
+                why = f"{url}: {error}"
+            if time.monotonic() > deadline:
+                raise BackupError(f"no cut was made: {why}")
+        time.sleep(PAUSE_SECONDS)
+
+
+class _Fetch:
+    """The rows of one shard. done: all are there."""
+
+    def __init__(self, shard: ShardJson, version: str, directory: Path, opened: contextlib.ExitStack):
+        self.writer = RowWriter(directory, shard.id)
+        opened.callback(self.writer.close)
+        self.done = False
+        self._version = version
+        self._urls = [r.url for r in sorted(shard.replicas, key=lambda r: r.id == shard.leader)]
+        self._after = b""
+        self._first: CutRows | None = None
+        self._lacks_since = time.monotonic()
+
+    @property
+    def timestamp(self) -> Timestamp | None:
+        """Of the cut, as the replica says."""
+        return self._first.timestamp if self._first else None
+
+    def next(self) -> None:
+        """One portion, or one failure. _Gone."""
+        url = self._urls[0]
+        try:
+            path = f"{url}/v1/backups/{self._version}?after={self._after.hex()}"
+            status, body = fetch(path, FETCH_SECONDS)
+            if status == 200:
+                return self._take(decode_cut_rows(body))
+            why = f"{url}: {body.decode(errors='replace')[:300]}"
+        except (OSError, msgspec.DecodeError) as error:
+            why = f"{url}: {error}"
+        if time.monotonic() > self._lacks_since + LACK_SECONDS:
+            raise _Gone(f"no replica of shard {self.writer.shard} has its rows ({why})")
+        self._urls.append(self._urls.pop(0))
+        time.sleep(PAUSE_SECONDS)
+
+    def _take(self, found: CutRows) -> None:
+        first = self._first = self._first or found
+        if (found.position, found.timestamp, found.digest) != (first.position, first.timestamp, first.digest):
+            raise BackupError(f"shard {self.writer.shard}: its replicas do not have the same rows")
+        if found.rows:
+            self.writer.add(found.rows)
+        self._after, self.done = found.next, not found.next
+        self._lacks_since = time.monotonic()
+
+    def finish(self) -> ShardManifest:
+        """All are written."""
+        assert self._first is not None
+        return self.writer.finish(self._first.position, self._first.digest)
