@@ -224,9 +224,8 @@ def _add_base(rows: _Rows, place: tuple[int, int, int, int], record: records.Bas
         raise JournalError(f"a base that is none of the store's: {error}") from None
     if base.version > audit.BASE_VERSION:
         raise JournalError(f"base version {base.version} is newer than this program's {audit.BASE_VERSION}")
-    for row in base.rows:
-        version = row.version.encode()
-        rows.add("writes", *place, 0, version, version, row.key, row.value, False, row.digest)
+    for key, version, value, digested in base.rows:
+        rows.add("writes", *place, 0, version.encode(), version.encode(), key, value, False, digested)
 
 
 def _bundle(account: audit.Outcomes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -98,7 +98,7 @@ class _Single(msgspec.Struct, array_like=True, gc=False):
     reason_key: bytes = b""
 
 
-class Based(msgspec.Struct, array_like=True, gc=False):
+class Based(NamedTuple):
     """A row that a shard held from the beginning, for it was restored from a backup. version: as it was there; value,
     digest: as in `Write`."""
 

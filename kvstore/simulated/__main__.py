@@ -121,6 +121,7 @@ def run(
     shards: Annotated[int | None, typer.Option(min=1, max=16, help="Default: drawn from the seed.")] = None,
     replicas: Annotated[int | None, typer.Option(min=1, max=7, help="Of a shard, if the protocol allows it.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, max=100, help="Default: drawn from the seed.")] = None,
+    backups: Annotated[bool, typer.Option("--backups", help="Cuts for backups are made meanwhile.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.1, max=600, help="Simulated; default: drawn.")] = None,
     option: OptionPairs = None,
     out: Out = None,
@@ -144,6 +145,7 @@ def run(
             shards=shards,
             replicas=replicas,
             clients=clients,
+            backups=backups,
             seconds=seconds,
             options=options,
         )

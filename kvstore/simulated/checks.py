@@ -14,6 +14,7 @@ from itertools import pairwise
 from kvstore.api.model import Range, Transaction
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
 from kvstore.core.messages import Answered
+from kvstore.simulated import backups
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, SimulatedCluster
 from kvstore.simulated.serial import serial_execution
@@ -36,6 +37,7 @@ def check(cluster: SimulatedCluster, history: History) -> list[str]:
         "serial execution": serial_execution(logs.values()),
         STRICTNESS: strict_serializability(logs, history),
         "conservation": conservation(history),
+        "cuts": backups.check(logs, cluster.kept),
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 

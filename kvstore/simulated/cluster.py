@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,7 @@ from kvstore.core.replica import Replica
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
+from kvstore.storage.cut import Cut, Cuts
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
@@ -80,13 +81,34 @@ class Logged(msgspec.Struct, frozen=True):
     transactions: list[Executed]
 
 
+class Kept(NamedTuple):
+    """What a replica of this shard kept for the cut with this version."""
+
+    shard: GroupId
+    version: Timestamp
+    cut: Cut
+
+
+class _RecordedCuts(Cuts):
+    """Of one replica: all that it ever kept goes to `kept`, too."""
+
+    def __init__(self, shard: GroupId, kept: list[Kept]):
+        super().__init__()
+        self._shard = shard
+        self._record = kept
+
+    def keep(self, version: Timestamp, cut: Cut) -> None:
+        self._record.append(Kept(self._shard, version, cut))
+        super().keep(version, cut)
+
+
 class SimulatedCluster:
     """`shards` groups of `replicas` replicas of a protocol, or its name, in a world of their own.
 
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
     None: as the live store decides it (`signals_for`).
     replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`.
-    drops: old segments of journals may go.
+    drops: old segments of journals may go. kept: whatever was kept for cuts.
     """
 
     def __init__(
@@ -118,6 +140,7 @@ class SimulatedCluster:
         self.stores: dict[ProcessId, Store] = {}
         self.replicas: dict[ProcessId, Replica] = {}
         self.commits = 0
+        self.kept: list[Kept] = []
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
         self._bundles_at_once = random.Random(f"{seed}/bundles").choice(BUNDLES_AT_ONCE)
@@ -148,6 +171,7 @@ class SimulatedCluster:
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Replica]:
         store = self.stores[pid] = self._store_class.open(self.backends[pid], self.world.cluster, pid)
+        store.cuts = _RecordedCuts(self.topology.group_of[pid], self.kept)
         self._frozen_at.pop(pid, None)
         protocol = self.protocol(pid, self.topology, self.options, rng)
         replica = self.replicas[pid] = self._replica_class(

@@ -15,7 +15,7 @@ import msgspec
 
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import chase, clients
+from kvstore.simulated import backups, chase, clients
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -43,8 +43,8 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. size: one of `drawing.SIZES`. options: the protocol's. signals:
-    see `SimulatedCluster`."""
+    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. size: one of `drawing.SIZES`.
+    options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -54,12 +54,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shards: int | None = None
     replicas: int | None = None
     clients: int | None = None
+    backups: bool = False
     seconds: float | None = None
 
     def replay(self, seed: int) -> str:
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
+        words += ["--backups"] * self.backups
         return shlex.join(words + fixed_words(self, ("signals", "size", "shards", "replicas", "clients", "seconds")))
 
 
@@ -241,6 +243,8 @@ def _execute(
         chase.prepare(cluster, rng)
     world.start()
     workload.start()
+    if settings.backups:
+        backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)
     if profile == "faults":
         pace, survives = size.fault_pace, cluster.protocol.specification.survives_lost_disk
         planned = faults.draw(rng, cluster.topology, int(span_us / pace))

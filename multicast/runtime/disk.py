@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterable
@@ -39,7 +40,8 @@ class FileDisk:
             missing.append(path)
             path = os.path.dirname(path)
         for made in reversed(missing):
-            os.mkdir(made)
+            with contextlib.suppress(FileExistsError):  # another process makes its own beside
+                os.mkdir(made)
             parent = os.open(os.path.dirname(made), os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(parent)

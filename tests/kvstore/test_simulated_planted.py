@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.simulated.runner import run_seed
+from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
 from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
@@ -17,12 +18,13 @@ CHECKS = {
     "serial execution",
     "strict serializability",
     "conservation",
+    "cuts",
     "liveness",
     "exception",
 }
 
 
-BUGS = [bug for bug in (*PLANTED_IN_STORE, *MORE, *IN_SNAPSHOTS) if not bug.elusive]
+BUGS = [bug for bug in (*PLANTED_IN_STORE, *MORE, *IN_SNAPSHOTS, *IN_BACKUPS) if not bug.elusive]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.key)
@@ -31,7 +33,7 @@ def test_a_planted_bug_is_found(bug: Planted) -> None:
 
 
 def test_every_check_has_a_bug() -> None:
-    assert {bug.checker for bug in PLANTED_IN_STORE} == CHECKS
+    assert {bug.checker for bug in (*PLANTED_IN_STORE, *IN_BACKUPS)} == CHECKS
 
 
 def test_without_a_bug_nothing_is_found() -> None:

@@ -1,0 +1,80 @@
+"""Backups while the clients of a simulated cluster work: cuts are made, and what replicas keep for them is checked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+from kvstore.api.model import CUT
+from kvstore.core.audit import APPLIED, Write
+from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, version_of
+from kvstore.simulated.clients import COMPANIONS_MAX, Operated, Prober, Workload
+from kvstore.simulated.cluster import Executed, Kept
+from kvstore.storage.store import row_digest
+from multicast.types import GroupId, Timestamp
+
+CUTS_MAX = 6
+CROWDS = 0.5
+"""With so many cuts many clients come at once."""
+
+_VERSION_BYTES = 16
+_DIGEST_MASK = (1 << 128) - 1
+
+
+def start(workload: Workload, seed: str, span_us: int) -> None:
+    """Draw cuts for a run of `span_us`."""
+    rng = random.Random(f"{seed}/backups")
+    world = workload.world
+
+    def make() -> None:
+        def done(operation: Operated) -> None:
+            workload.running -= 1
+
+        replica = rng.choice(world.topology.processes)
+        if rng.random() < CROWDS:
+            workload.crowd(replica, rng.randint(2, COMPANIONS_MAX))
+        Prober(workload, random.Random(rng.getrandbits(64)), replica).operate("cut", CUT, done)
+
+    for _ in range(rng.randint(1, CUTS_MAX)):
+        workload.running += 1
+        world.after(rng.randint(0, span_us), make)
+
+
+def check(logs: Mapping[GroupId, list[Executed]], kept: Iterable[Kept]) -> list[str]:
+    """Each cut is one point of the order: every shard keeps what all below it have left there, and nothing else."""
+    violations: list[str] = []
+    found: dict[Timestamp, set[GroupId]] = {}
+    for one in kept:
+        found.setdefault(one.version, set()).add(one.shard)
+        violations += _differences(one, logs[one.shard])
+    for log in logs.values():
+        for executed in log:
+            if executed.transaction == CUT and executed.outcome is not None and executed.outcome.status == APPLIED:
+                lacking = set(logs) - found.get(executed.version, set())
+                violations += [f"shard {shard} keeps nothing for the cut at {executed.version}" for shard in lacking]
+    return violations
+
+
+def _differences(kept: Kept, log: list[Executed]) -> list[str]:
+    cut, name = kept.cut, f"shard {kept.shard}, cut at {kept.version}"
+    if not version_of(cut.timestamp, 0) <= kept.version < version_of(cut.timestamp, BUNDLE_TRANSACTIONS_MAX):
+        return [f"{name}: it was made at {cut.timestamp}"]
+    below = [e for e in log if e.outcome is not None and e.version < version_of(cut.timestamp, BUNDLE_TRANSACTIONS_MAX)]
+    state: dict[bytes, tuple[Timestamp, Write]] = {}
+    for executed in below:
+        for write in executed.outcome.writes if executed.outcome is not None else ():
+            state[write.key] = (executed.version, write)
+    rows = dict(cut.rows(b""))
+    present = {key: (version, write) for key, (version, write) in state.items() if write.value is not None}
+    violations = [f"{name}: {key!r} is there, or not, as it was not" for key in rows.keys() ^ present.keys()]
+    for key in rows.keys() & present.keys():
+        version, write = present[key]
+        value = rows[key][_VERSION_BYTES:]
+        said = blake2b(value, digest_size=16).digest() if write.digest else value
+        if (Timestamp.decode(rows[key][:_VERSION_BYTES]), said) != (version, write.value):
+            violations.append(f"{name}: {key!r} is not as it was")
+    digest = sum(row_digest(key, row) for key, row in rows.items()) & _DIGEST_MASK
+    if not violations and digest.to_bytes(16, "big") != cut.digest:
+        violations.append(f"{name}: the digest is of other rows")
+    return violations

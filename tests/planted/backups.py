@@ -1,0 +1,61 @@
+"""Bugs planted in what a store keeps for a backup."""
+
+from __future__ import annotations
+
+from kvstore.simulated.runner import Settings
+from kvstore.storage.store import Store
+from multicast.types import Timestamp
+from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+SMALL = Settings(protocol="white_box", size="small", backups=True)
+TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2, backups=True)
+CALM = Settings(protocol="white_box", profile="calm", size="small", shards=2, clients=6, backups=True)
+
+
+class OneDeliveryLate(Store):
+    """A cut holds one delivery more than it should."""
+
+    _waiting: tuple[Timestamp, ...] = ()
+
+    def cut(self, version: Timestamp) -> None:
+        self._waiting = (version,)
+
+    def reached(self, position: int, timestamp: Timestamp) -> None:
+        due, self._waiting = self._waiting if self._waiting and self._waiting[0] < timestamp else (), self._waiting
+        super().reached(position, timestamp)
+        for version in due:
+            super().cut(version)
+            self._waiting = ()
+
+
+class InsideItsBundle(Store):
+    """A cut is made where it stands in its bundle, not behind that."""
+
+    def cut(self, version: Timestamp) -> None:
+        super().cut(version)
+        super().reached(0, Timestamp(version.time, version.tiebreak >> 16))
+
+
+@rewrite("reached", "for layer in (self._frozen, self._active)", "for layer in (self._active,)")
+class WithoutTheFrozenLayer(Store):
+    """What is about to be committed is not in a cut."""
+
+
+@rewrite("reached", "(self._frozen, self._active)", "(self._active, self._frozen)")
+class FrozenOverActive(Store):
+    """What was overwritten since is in a cut."""
+
+
+@rewrite("reached", "if self._cuts_due:", "if self._cuts_due and not self._active.data:")
+class OnlyWhereNothingIsBuffered(Store):
+    """A shard that is busy keeps nothing."""
+
+
+PLANTED_IN_STORE = (
+    Planted("one_delivery_late", "cuts", store=OneDeliveryLate, settings=SMALL),
+    Planted("inside_its_bundle", "cuts", store=InsideItsBundle, settings=CALM),
+    Planted("without_the_frozen_layer", "cuts", store=WithoutTheFrozenLayer, settings=SMALL),
+    Planted("frozen_over_active", "cuts", store=FrozenOverActive, settings=SMALL),
+    Planted("only_where_nothing_is_buffered", "cuts", store=OnlyWhereNothingIsBuffered, settings=TWO_SHARDS),
+)
