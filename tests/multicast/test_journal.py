@@ -266,7 +266,7 @@ def test_another_cluster_another_process_and_a_newer_format_are_refused(director
     with pytest.raises(JournalError) as refused:
         directory.open()
     assert str(refused.value) == (
-        "journal-00000000.seg: journal format 4 is newer than this program's 3; use a newer release"
+        "journal-00000000.seg: journal format 5 is newer than this program's 4; use a newer release"
     )
 
 

@@ -122,4 +122,4 @@ def test_a_newer_format_is_refused_in_one_sentence() -> None:
     data[9] = records.FORMAT_VERSION + 1
     with pytest.raises(JournalError) as refused:
         SegmentHeader.decode(bytes(data), "seg-1")
-    assert str(refused.value) == "seg-1: journal format 4 is newer than this program's 3; use a newer release"
+    assert str(refused.value) == "seg-1: journal format 5 is newer than this program's 4; use a newer release"
