@@ -311,6 +311,15 @@ def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
     assert group[0].joined == group[1].joined == Ballot(5, 0) and group[0].state == LEADER
 
 
+def test_a_promised_ballot_gets_no_second_vote() -> None:
+    group = Group()
+    group.campaign(2)
+    out = group.members[1].out
+    group.members[1].handlers[NewLeader].call(2, NewLeader(Ballot(2, 2), 0), group.now, out)
+    assert out.sends == [((2,), Nack(Ballot(2, 2)), False)]
+    assert group.states() == [FOLLOWER, FOLLOWER, LEADER]
+
+
 def test_a_heartbeat_of_a_lower_ballot_is_refused_and_reassures_nobody() -> None:
     group = Group()
     group.cut = {(2, 0), (0, 2), (1, 2)}
