@@ -178,6 +178,29 @@ def _status_row(replica: ReplicaStatus) -> tuple[str, ...]:
     return tuple("-" if value in (None, "") else str(value) for value in values)
 
 
+@cluster_app.command("replace-replica")
+def cluster_replace_replica(
+    directory: Directory,
+    replica: Annotated[int, typer.Argument(metavar="ID", help="Which one; it keeps its id.")],
+    host: Annotated[str, typer.Option(help="The address that it listens on; by default as it was, and so on.")] = "",
+    advertise: Annotated[str, typer.Option(help="By which others reach it; by default the address.")] = "",
+    peer_port: Annotated[int, typer.Option(help="For its peers.")] = 0,
+    http_port: Annotated[int, typer.Option(help="For HTTP.")] = 0,
+    to: Annotated[Path | None, typer.Option("--dir", help="The cluster's directory, for its machine.")] = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Put a new replica, with an empty disk, in the place of one, while clients go on; it runs on, here."""
+    from kvstore.replacing import replace_replica
+
+    changes: dict[str, str | int] = {}
+    for name, value in (("host", host), ("peer_port", peer_port), ("http_port", http_port)):
+        if value:
+            changes[name] = value
+    if host or advertise:
+        changes["advertise"] = advertise
+    replace_replica(directory, replica, changes, to or directory, say, insecure)
+
+
 @cluster_app.command("down")
 def cluster_down(directory: Directory) -> int:
     """Stop all replicas cleanly."""

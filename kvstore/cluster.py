@@ -145,7 +145,7 @@ def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> l
                 except (ClusterError, ConfigError, OSError) as error:
                     name = f"replica {replica.id}: "
                     problems.append(name + str(error).removeprefix(name))
-        ended = _wait_ready(directory, config, started, problems, say)
+        ended = wait_ready(directory, config, started, problems, say)
     except BaseException:
         stop_started(directory, started, say)
         raise
@@ -154,7 +154,7 @@ def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> l
     return started
 
 
-def _wait_ready(
+def wait_ready(
     directory: Path, config: ClusterConfig, started: list[Started], problems: list[str], say: Callable[[str], None]
 ) -> list[Started]:
     """Until every replica is ready that can be; adds why one is not. Returns those that have ended meanwhile."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api import model
 from kvstore.api.shard_map import ShardMap
 from kvstore.fields import find_unknown
+from kvstore.limits import Limits
 from kvstore.process import is_loopback
 from multicast import registry
 from multicast.parts.rejoin import can_return
@@ -31,63 +31,17 @@ DURABILITIES = ("fsync", "os")
 ALL_ADDRESSES = ("0.0.0.0", "::")
 NO_ARCHIVE = "none"
 
-MIB = 1024 * 1024
-
 
 class ConfigError(ValueError):
     """The configuration cannot be used; the text names the file, the key and the limit."""
-
-
-class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503.
-    in_flight_bytes_max: of the bodies of unanswered requests at one replica; more wait. As much again and one body may
-    be arriving: of those beyond 64 KiB what has come is counted, and one that comes slowly is refused. What all
-    replicas may have under way together has to fit a message of the protocol (64 MiB) when a leader takes over.
-    timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
-    commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
-    buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
-    journal_keep_bytes: of which stays for others that lag. stop_deadline_ms: for open requests, when it stops.
-    disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
-    on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
-    """
-
-    body_bytes_max: int = model.BODY_BYTES_MAX
-    in_flight_requests_max: int = 4096
-    in_flight_bytes_max: int = 8 * MIB
-    timeout_default_ms: int = 5_000
-    timeout_max_ms: int = 60_000
-    commit_interval_ms: int = 1_000
-    commit_bytes: int = 8 * MIB
-    buffer_bytes_max: int = 128 * MIB
-    segment_bytes_max: int = 64 * MIB
-    journal_keep_bytes: int = 256 * MIB
-    stop_deadline_ms: int = 5_000
-    disk_full_bytes: int = 64 * MIB
-    disk_stop_bytes: int = 16 * MIB
-
-
-LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
-    "body_bytes_max": (1024, model.BODY_BYTES_MAX),
-    "in_flight_requests_max": (1, 1_000_000),
-    "in_flight_bytes_max": (64 * 1024, 64 * MIB),
-    "timeout_default_ms": (1, 600_000),
-    "timeout_max_ms": (1, 600_000),
-    "commit_interval_ms": (10, 60_000),
-    "commit_bytes": (64 * 1024, 1024 * MIB),
-    "buffer_bytes_max": (MIB, 16 * 1024 * MIB),
-    "segment_bytes_max": (MIB, 1024 * MIB),
-    "journal_keep_bytes": (0, MIB * MIB),
-    "stop_deadline_ms": (100, 600_000),
-    "disk_full_bytes": (0, MIB * MIB),
-    "disk_stop_bytes": (0, MIB * MIB),
-}
 
 
 class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """One replica: its shard, and where it listens for its peers and for HTTP.
 
     host: the address that it listens on; one of 0.0.0.0 and ::, for all. advertise: the address or name by which the
-    others and clients reach it; empty: `host`.
+    others and clients reach it; empty: `host`. since: when it took the place of another machine, microseconds since
+    1970: a journal that began before is that one's. 0: it has not.
     """
 
     id: ProcessId
@@ -96,6 +50,7 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     advertise: str = ""
     peer_port: int
     http_port: int
+    since: int = 0
 
     @property
     def address(self) -> str:
@@ -154,6 +109,11 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
             if replica.id == replica_id:
                 return replica
         raise ConfigError(f"no replica {replica_id} in this cluster; it has {_listed([r.id for r in self.replicas])}")
+
+    def with_replica(self, replica: ReplicaConfig) -> ClusterConfig:
+        """The same, but for the one with this id."""
+        replicas = tuple(replica if one.id == replica.id else one for one in self.replicas)
+        return msgspec.structs.replace(self, replicas=replicas)
 
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -277,16 +237,8 @@ def check(config: ClusterConfig, source: str) -> None:
         fail(f"durability: one of {', '.join(DURABILITIES)}, not {config.durability!r}")
     if not 1_000 <= config.dedup_window_ms <= 86_400_000:
         fail(f"dedup_window_ms: from 1000 to 86400000, not {config.dedup_window_ms}")
-    for name, (low, high) in LIMIT_BOUNDS.items():
-        value = getattr(config.limits, name)
-        if not low <= value <= high:
-            fail(f"limits.{name}: from {low} to {high}, not {value}")
-    if config.limits.timeout_default_ms > config.limits.timeout_max_ms:
-        fail("limits.timeout_default_ms: at most limits.timeout_max_ms")
-    if config.limits.commit_bytes > config.limits.buffer_bytes_max:
-        fail("limits.commit_bytes: at most limits.buffer_bytes_max")
-    if config.limits.disk_stop_bytes > config.limits.disk_full_bytes:
-        fail("limits.disk_stop_bytes: at most limits.disk_full_bytes")
+    if problem := config.limits.problem():
+        fail(problem)
     _check_replicas(config, fail)
     _check_protocol(config, fail)
 
@@ -449,7 +401,7 @@ def mark_started(home: Path) -> None:
 
 def lost_disk_remedy(directory: Path, config: ClusterConfig, replica_id: ProcessId) -> str:
     """What to do about a replica whose data is gone."""
-    problem = _cannot_return(config, replica_id)
+    problem = cannot_return(config, replica_id)
     if problem:
         return f"this replica has run before and its data is gone, and it cannot come back without it: {problem}"
     return (
@@ -478,7 +430,7 @@ def _has_data(home: Path) -> bool:
     return any(path.is_file() for name in ("journal", "data") for path in (home / name).glob("*"))
 
 
-def _cannot_return(config: ClusterConfig, replica_id: ProcessId) -> str:
+def cannot_return(config: ClusterConfig, replica_id: ProcessId) -> str:
     """Why the cluster cannot take this replica back without its disk; empty if it can."""
     if not registry.load(config.protocol).specification.survives_lost_disk:
         return f"the protocol {config.protocol} does not survive the loss of a disk"
@@ -490,7 +442,7 @@ def _cannot_return(config: ClusterConfig, replica_id: ProcessId) -> str:
 
 
 def _check_lost_disk(home: Path, config: ClusterConfig, replica_id: ProcessId) -> None:
-    problem = _cannot_return(config, replica_id)
+    problem = cannot_return(config, replica_id)
     if problem:
         raise ConfigError(f"--lost-disk: {problem}")
     if _has_data(home):

@@ -22,7 +22,18 @@ import structlog
 
 from kvstore.api.cluster import ClusterJson, LimitsJson, ReplicaJson, ShardJson
 from kvstore.api.model import Transaction
-from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, claim, identity, lost_disk_remedy, mark_started
+from kvstore.config import (
+    NO_ARCHIVE,
+    ClusterConfig,
+    ConfigError,
+    ReplicaConfig,
+    claim,
+    identity,
+    load,
+    lost_disk_remedy,
+    mark_started,
+    save,
+)
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
@@ -121,6 +132,9 @@ class LiveReplica:
             self._snapshots.install(
                 self._journal, new_protocol(), owner, (wall_us(), config.durability), wall_us()
             )
+            life = self._journal.life()
+            if life is not None and life < self.me.since:
+                raise ConfigError(f"{home} is of the replica {replica_id} in whose place another one was put")
             self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
             known = identity(home)
             self._lost_disk = known.lost_disk
@@ -175,6 +189,8 @@ class LiveReplica:
             on_snapshot=self._on_snapshot,
             wall=self._failpoints.wall if self._failpoints else wall_us,
             retention=self._retention(),
+            since={replica.id: replica.since for replica in self.config.replicas},
+            incarnation=max(wall_us(), self.me.since) if self.me.since and not self._journal.end else None,
         )
         self._host.release(self._committed)
         await self._host.start()
@@ -217,6 +233,17 @@ class LiveReplica:
         assert self._host is not None
         life = self._journal.life() or self._host.engine.incarnation  # a replica whose disk was lost begins another
         return FileDisk(self._directory / self.config.archive / "replicas" / str(self.me.id) / f"journal-{life}")
+
+    def put_in_place(self, replica: ReplicaConfig) -> None:
+        """This replica takes the place of the one with its id, from now on and after every restart. ConfigError."""
+        known = self.config.replica(replica.id)
+        if replica.id == self.me.id or replica.shard != known.shard or replica.since < known.since:
+            raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
+        save(self._directory, load(self._directory).with_replica(replica))
+        self.config = self.config.with_replica(replica)
+        self._addresses[replica.id] = (replica.address, replica.peer_port)
+        if self._host is not None:
+            self._host.move(replica.id, self._addresses[replica.id], replica.since)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

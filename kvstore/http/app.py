@@ -11,6 +11,7 @@ has been read and checked.
     GET  /v1/kv?prefix=&limit=&page_token=
     POST /v1/txn                     JSON (kvstore.api.codec)
     POST /v1/backups                 a cut; GET /v1/backups/{version}?after={hexadecimal key}: its rows in this shard
+    POST /v1/replaced                a replica of `cluster.json`, which takes the place of the one with its id
     GET  /v1/cluster, /livez, /readyz, /metrics
 """
 
@@ -20,6 +21,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from kvstore.api import codec
 from kvstore.api.cluster import ClusterJson
@@ -38,7 +41,7 @@ from kvstore.api.model import (
     validate,
 )
 from kvstore.api.problem import UNKNOWN
-from kvstore.config import Limits
+from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
 from kvstore.http import errors, request
@@ -46,6 +49,7 @@ from kvstore.http.answers import JSON, OCTETS, TEXT, Response
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
+from kvstore.limits import Limits
 from kvstore.storage.backend import ViewGone
 from kvstore.storage.cut import Cut, CutRows, encode_cut_rows
 from multicast.types import MessageId, Timestamp
@@ -80,6 +84,9 @@ class Node(Protocol):
     def full(self) -> str:
         """Why nothing can be added to the data; empty if it can."""
 
+    def put_in_place(self, replica: ReplicaConfig) -> None:
+        """It takes the place of the one with its id. ConfigError if it cannot."""
+
     def cut(self, version: Timestamp) -> Cut | None:
         """What this replica keeps of its shard for the backup with this version; None if it keeps nothing."""
 
@@ -107,6 +114,7 @@ class HttpApi:
             "/v1/kv": {"GET": self._scan},
             "/v1/txn": {"POST": self._txn},
             "/v1/backups": {"POST": self._make_cut},
+            "/v1/replaced": {"POST": self._replaced},
             BACKUPS: {"GET": self._cut_rows},
             "/v1/cluster": {"GET": self._cluster},
             "/livez": {"GET": self._livez},
@@ -278,6 +286,19 @@ class HttpApi:
         except ViewGone:
             raise Problem(404, "not_found", "this replica keeps the rows for this backup no longer") from None
         call.answer(Response(200, OCTETS, encode_cut_rows(rows)))
+
+    # -- replicas that are replaced -----------------------------------------------------------------------------------
+
+    def _replaced(self, call: Call) -> None:
+        self._open(call)
+        call.read_body("the body", self.limits.body_bytes_max, self._put_in_place)
+
+    def _put_in_place(self, call: Call, body: bytes) -> None:
+        try:
+            self.node.put_in_place(msgspec.json.decode(body, type=ReplicaConfig))
+        except (msgspec.MsgspecError, ConfigError) as error:
+            raise errors.invalid("body", str(error)) from None
+        call.answer(Response(200, JSON, b"{}"))
 
     # -- ordering -----------------------------------------------------------------------------------------------------
 

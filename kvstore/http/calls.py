@@ -20,13 +20,13 @@ import structlog
 from kvstore.api.http1 import Head
 from kvstore.api.model import Compare, Transaction
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
-from kvstore.config import Limits
 from kvstore.core.bundles import NO_ID
 from kvstore.http import errors
 from kvstore.http.answers import Response
 from kvstore.http.budget import Arrivals, ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
+from kvstore.limits import Limits
 from multicast.types import MessageId
 
 OWN_BYTES = 64 * 1024

@@ -7,12 +7,13 @@ counted, and with an earlier life it is a disk that was replaced: it is refused,
 
 This is memory of the living only. What escapes: a copy as long as what was last heard, less than ACK_DELAY_S old; and a
 copy that meets nobody who has heard more, for all those have been restarted since, or are away. So an old copy is never
-something to start; a disk that was replaced by one counts as lost.
+something to start; a disk that was replaced by one counts as lost. What does not escape, for it is no memory: a machine
+in whose place another one was put (`Fence.since`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from multicast.types import ProcessId
@@ -27,11 +28,13 @@ class Vouched(NamedTuple):
 
 
 class Fence:
-    """life: of the own journal. length(): up to where it is synced, bytes."""
+    """life: of the own journal. length(): up to where it is synced, bytes. since: peer -> the least life that its
+    journal may have, for another machine has taken the place of the one before."""
 
-    def __init__(self, life: int, length: Callable[[], int]):
+    def __init__(self, life: int, length: Callable[[], int], since: Mapping[ProcessId, int] | None = None):
         self.life = life
         self.length = length
+        self.since = dict(since or {})
         self._heard: dict[ProcessId, Vouched] = {}
 
     def refusal(self, peer: ProcessId, said: Vouched) -> str:
@@ -39,7 +42,7 @@ class Fence:
 
         What the same process says on two connections may come in any order: in one incarnation a journal only grows."""
         known = self._heard.get(peer, said)
-        if said.life < known.life:
+        if said.life < max(known.life, self.since.get(peer, 0)):
             return f"the journal of process {peer} is of a disk that was lost, and another one has taken its place"
         if said.life == known.life and said.length < known.length:
             if said.incarnation == known.incarnation:

@@ -58,6 +58,7 @@ class Host:
     lost: the disk that this process had before is gone (`Saved.lost`). keeper: gives and takes snapshots, if anything
     does; on_snapshot(its last chunk): all of one is staged, and is further than this process: seal it and begin a new
     life. wall(): the wall clock, microseconds since 1970. retention: of the journal; None: all of it stays.
+    since: see `Fence`.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Host:
         on_snapshot: Callable[[SnapshotChunk], None] | None = None,
         wall: Callable[[], int] = wall_us,
         retention: Retention | None = None,
+        since: Mapping[ProcessId, int] | None = None,
     ):
         if durability not in ("fsync", "os"):
             raise ValueError(f"durability is 'fsync' or 'os', not {durability!r}")
@@ -105,7 +107,7 @@ class Host:
             addresses={p: addresses[p] for p in protocol.topology.processes},
             cluster=cluster,
             incarnation=self.engine.incarnation,
-            fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced),
+            fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced, since),
             receive=self._receive,
             reset=self._reset,
             connected=self._connected,
@@ -256,6 +258,10 @@ class Host:
         self._suspended = suspended
         self._pause()
         self._schedule()
+
+    def move(self, peer: ProcessId, address: tuple[str, int], since: int) -> None:
+        """See `Links.move`."""
+        self._links.move(peer, address, since)
 
     def release(self, position: int) -> None:
         """The application durably holds what the first `position` deliveries have led to: the journal need not."""

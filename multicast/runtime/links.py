@@ -112,6 +112,15 @@ class Links:
         for task in self._dialling:
             task.cancel()
 
+    def move(self, peer: ProcessId, address: tuple[str, int], since: int) -> None:
+        """Another machine takes the place of this peer, there, with a journal that is not older: nothing that the one
+        before sends is read any more."""
+        self._fence.since[peer] = since
+        connection = self.incoming[peer].connection
+        if connection is not None:
+            connection.abort()
+        self.outgoing[peer].move(address)
+
     # -- the host's side ----------------------------------------------------------------------------------------------
 
     def send(self, sends: Sequence[tuple[tuple[ProcessId, ...], bytes]]) -> None:

@@ -109,6 +109,12 @@ class Outgoing(asyncio.Protocol):
             self._pending_bytes -= len(data)
             transport.write(data)
 
+    def move(self, address: tuple[str, int]) -> None:
+        """The peer is elsewhere from now on."""
+        self._address = address
+        self.abort("it is elsewhere now")
+        self.wake.set()
+
     # -- connecting ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -116,11 +122,11 @@ class Outgoing(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         jitter = random.Random()
         delay = BACKOFF_MIN_S
-        host, port = self._address
         missing_since = loop.time()
         while True:
             began = loop.time()
             self._lost = loop.create_future()
+            host, port = self._address
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await loop.create_connection(lambda: self, host, port)

@@ -12,12 +12,13 @@ import pytest
 
 from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import KeyValue, OperationResult, Result, Transaction
-from kvstore.config import Limits
+from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics, flat_numbers
+from kvstore.limits import Limits
 from kvstore.storage.cut import Cut
 from multicast.types import MessageId, Timestamp, new_message_id
 
@@ -67,6 +68,9 @@ class FakeNode:
 
     def full(self) -> str:
         return self.no_room
+
+    def put_in_place(self, replica: ReplicaConfig) -> None:
+        raise ConfigError("not here")
 
     def cut(self, version: Timestamp) -> Cut | None:
         return self.kept.get(version)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from kvstore.api.model import KeyValue, OperationResult, Transaction
-from kvstore.config import Limits
 from kvstore.core.messages import Answered, Refused
 from kvstore.http import connection as module
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer, Connection
 from kvstore.http.metrics import Metrics
+from kvstore.limits import Limits
 from multicast.types import MessageId
 from tests.kvstore.test_http_app import VERSION, Client, FakeNode, answered, done, never, serving
 from tests.multicast.live import eventually

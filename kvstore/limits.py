@@ -1,0 +1,68 @@
+"""What a replica takes at once, keeps, and waits for: `limits` of `cluster.json`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvstore.api import model
+
+MIB = 1024 * 1024
+
+
+class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503.
+    in_flight_bytes_max: of the bodies of unanswered requests at one replica; more wait. As much again and one body may
+    be arriving: of those beyond 64 KiB what has come is counted, and one that comes slowly is refused. What all
+    replicas may have under way together has to fit a message of the protocol (64 MiB) when a leader takes over.
+    timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
+    commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
+    buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
+    journal_keep_bytes: of which stays for others that lag. stop_deadline_ms: for open requests, when it stops.
+    disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
+    on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
+    """
+
+    body_bytes_max: int = model.BODY_BYTES_MAX
+    in_flight_requests_max: int = 4096
+    in_flight_bytes_max: int = 8 * MIB
+    timeout_default_ms: int = 5_000
+    timeout_max_ms: int = 60_000
+    commit_interval_ms: int = 1_000
+    commit_bytes: int = 8 * MIB
+    buffer_bytes_max: int = 128 * MIB
+    segment_bytes_max: int = 64 * MIB
+    journal_keep_bytes: int = 256 * MIB
+    stop_deadline_ms: int = 5_000
+    disk_full_bytes: int = 64 * MIB
+    disk_stop_bytes: int = 16 * MIB
+
+    def problem(self) -> str:
+        """What is wrong with them, beginning with the key; empty if nothing is."""
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                return f"limits.{name}: from {low} to {high}, not {value}"
+        if self.timeout_default_ms > self.timeout_max_ms:
+            return "limits.timeout_default_ms: at most limits.timeout_max_ms"
+        if self.commit_bytes > self.buffer_bytes_max:
+            return "limits.commit_bytes: at most limits.buffer_bytes_max"
+        if self.disk_stop_bytes > self.disk_full_bytes:
+            return "limits.disk_stop_bytes: at most limits.disk_full_bytes"
+        return ""
+
+
+_BOUNDS: dict[str, tuple[int, int]] = {
+    "body_bytes_max": (1024, model.BODY_BYTES_MAX),
+    "in_flight_requests_max": (1, 1_000_000),
+    "in_flight_bytes_max": (64 * 1024, 64 * MIB),
+    "timeout_default_ms": (1, 600_000),
+    "timeout_max_ms": (1, 600_000),
+    "commit_interval_ms": (10, 60_000),
+    "commit_bytes": (64 * 1024, 1024 * MIB),
+    "buffer_bytes_max": (MIB, 16 * 1024 * MIB),
+    "segment_bytes_max": (MIB, 1024 * MIB),
+    "journal_keep_bytes": (0, MIB * MIB),
+    "stop_deadline_ms": (100, 600_000),
+    "disk_full_bytes": (0, MIB * MIB),
+    "disk_stop_bytes": (0, MIB * MIB),
+}

@@ -1,0 +1,107 @@
+"""A new replica in the place of one: new disk, perhaps another machine, the same id.
+
+Theory of operation. To its shard the new one is the old one without its disk (`multicast.parts.rejoin`), so it needs
+all others of its shard. Before it starts, these are told of it (`POST /v1/replaced`): from then on they read nothing
+of the old machine, whether it runs or returns, and the file from which they start says so, too. So what the old one
+may still say to other shards is of ballots that its shard has begun before, as if it had said it before its disk was
+lost. Replicas of other shards are told, too; one that is not reached learns the address when the new one greets it, and
+needs a copy of `cluster.json` before it is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvstore import config
+from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, start, wait_ready
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
+from kvstore.process import Handle
+from multicast.types import ProcessId
+
+TELL_SECONDS = 10.0
+
+
+def replace_replica(
+    directory: Path,
+    replica_id: ProcessId,
+    changes: Mapping[str, Any],
+    to: Path,
+    say: Callable[[str], None],
+    insecure: bool = False,
+) -> Started:
+    """Returns when it is ready. changes: to its entry in `cluster.json`. to: the cluster's directory on the machine of
+    the new one, which is this machine.
+
+    ClusterError, ConfigError: why it cannot be; the same command may be given again. insecure: see `check_exposure`.
+    """
+    before = config.load(directory)
+    old = before.replica(replica_id)
+    if problem := config.cannot_return(before, replica_id):
+        raise ConfigError(f"replica {replica_id} cannot be replaced: {problem}")
+    new: ReplicaConfig = msgspec.structs.replace(old, **changes, since=time.time_ns() // 1000)
+    if not insecure:
+        config.check_exposure(new)
+    after = before.with_replica(new)
+    config.check(after, f"with another replica {replica_id}")
+    _check_others(before, old)
+    _put_away(config.replica_directory(directory, replica_id), new.since, say)
+    if to != directory:
+        _put_away(config.replica_directory(to, replica_id), new.since, say)
+        to.mkdir(parents=True, exist_ok=True)
+        config.save(to, after)
+    config.save(directory, after)
+    _tell(after, new, say)
+    started = start(to, after, new, lost_disk=True, insecure=insecure)
+    problems: list[str] = []
+    wait_ready(to, msgspec.structs.replace(after, replicas=(new,)), [started], problems, say)
+    if problems:
+        raise ClusterError(problems[0])
+    return started
+
+
+def _check_others(known: ClusterConfig, old: ReplicaConfig) -> None:
+    for other in known.replicas:
+        if other.shard == old.shard and other.id != old.id and not is_ready(other):
+            raise ClusterError(
+                f"replica {other.id} of shard {old.shard} is not ready, and a new replica {old.id} has to hear from all"
+                " others of its shard: bring it back first; nothing was changed"
+            )
+
+
+def _put_away(home: Path, since: int, say: Callable[[str], None]) -> None:
+    """End the old one, if it runs here, and keep its directory under another name."""
+    handle = Handle.of(home)
+    if handle is not None:
+        handle.send(signal.SIGTERM)
+        if not handle.wait(KILL_GRACE_SECONDS):
+            handle.send(signal.SIGKILL)
+            handle.wait(KILL_GRACE_SECONDS)
+        handle.close()
+    if home.exists():
+        aside = home.with_name(f"{home.name}-replaced-{since}")
+        os.rename(home, aside)
+        say(f"what was in {home} is in {aside}")
+
+
+def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) -> None:
+    """All other replicas; those of its shard must have heard."""
+    body = msgspec.json.encode(new)
+    for other in known.replicas:
+        if other.id == new.id:
+            continue
+        try:
+            status, answer = fetch(f"{other.url}/v1/replaced", TELL_SECONDS, body)
+            problem = "" if status == 200 else answer.decode(errors="replace")[:300]
+        except OSError as error:
+            problem = str(error)
+        if problem and other.shard == new.shard:
+            raise ClusterError(f"replica {other.id} was not told: {problem}; give the same command again")
+        if problem:
+            say(f"replica {other.id} was not told ({problem}): before it starts, copy {config.CLUSTER_FILE} to it")

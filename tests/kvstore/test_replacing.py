@@ -1,0 +1,130 @@
+"""A replica gets a new disk and a new address under load; the machine in whose place it is does not come back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvstore import cluster, config, replacing
+from kvstore.cluster import ClusterError
+from kvstore.config import ConfigError
+from kvstore.host import LiveReplica
+from kvstore.process import Handle
+from multicast.runtime.clock import wall_us
+from tests.kvstore.live import Replica, make_cluster
+from tests.kvstore.test_lost_disk import Load
+from tests.kvstore.test_snapshot import ready
+from tests.multicast.live import eventually
+from tests.ports import free_base_port
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Of a cluster that is down after the test."""
+    yield tmp_path / "cluster"
+    for home in tmp_path.glob("*/replicas/*"):
+        handle = Handle.of(home)
+        if handle is not None:
+            handle.send(signal.SIGKILL)
+            assert handle.wait(10)
+            handle.close()
+
+
+def test_a_replica_is_replaced_under_load(directory: Path) -> None:
+    made = make_cluster(directory, 1, 3, "white_box")
+    said: list[str] = []
+    started = cluster.up(directory, said.append)
+    load = Load([Replica(r.host, r.http_port) for r in made.replicas])
+    base = free_base_port(2)
+    try:
+        load.wait_for(20)
+        changes = {"peer_port": base, "http_port": base + 1}
+        started.append(replacing.replace_replica(directory, 0, changes, directory, said.append))
+        load.wait_for(20)
+    finally:
+        load.stop()
+    after = config.load(directory)
+    assert (after.replica(0).peer_port, after.replica(0).http_port) == (base, base + 1)
+    told = Replica(made.replica(2).host, made.replica(2).http_port)("GET", "/v1/cluster").json
+    assert after.replica(0).url in [replica["url"] for replica in told["shards"][0]["replicas"]]
+    back = Replica(after.replica(0).host, after.replica(0).http_port)
+    for key, value in load.acknowledged.items():
+        assert back("GET", f"/v1/kv/{key}").body == value, key
+    assert list(directory.glob("replicas/0-replaced-*/journal"))
+    assert said[-1].startswith("replica 0 of shard 0 is ready")
+    cluster.down(directory, said.append)
+    for one in started:
+        one.process.wait()
+
+
+async def test_the_machine_that_was_replaced_is_refused_also_by_who_never_heard_of_it(tmp_path: Path) -> None:
+    """It runs on all the while, and thinks that it is a member."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
+    elsewhere, after = tmp_path / "elsewhere", made
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await ready(replicas)
+        base = free_base_port(2)
+        new = msgspec.structs.replace(made.replica(0), peer_port=base, http_port=base + 1, since=wall_us())
+        after = made.with_replica(new)
+        for replica in replicas[1:]:
+            replica.put_in_place(new)
+        elsewhere.mkdir()
+        config.save(elsewhere, after)
+        config.claim(elsewhere, after, 0, lost_disk=True)
+        replicas.append(LiveReplica(elsewhere, after, 0))
+        await replicas[3].start()
+        await ready(replicas[1:])
+        await eventually(lambda: bool(replicas[0].failure()), "the old one has ended")
+        assert "another one has taken its place" in replicas[0].failure()
+        assert config.load(tmp_path) == after
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+        replicas = [LiveReplica(tmp_path, after, number) for number in (1, 2)]
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        config.save(tmp_path, made)
+        replicas.append(LiveReplica(tmp_path, made, 0))
+        await replicas[2].start()
+        await eventually(lambda: bool(replicas[2].failure()), "the old one has ended")
+        assert "another one has taken its place" in replicas[2].failure()
+        await replicas.pop().stop()
+        with pytest.raises(ConfigError, match="in whose place another one was put"):
+            LiveReplica(tmp_path, after, 0)
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "changes"), [(0, {"since": 9}), (1, {"since": 9, "shard": 7}), (1, {"since": 6})]
+)
+def test_what_cannot_be_put_in_place_is_refused(tmp_path: Path, replica_id: int, changes: dict[str, int]) -> None:
+    """Itself, one of another shard, one that was replaced before."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    made = made.with_replica(msgspec.structs.replace(made.replica(1), since=7))
+    config.save(tmp_path, made)
+    replica = LiveReplica(tmp_path, made, 0)
+    with pytest.raises(ConfigError, match="it cannot be put in the place"):
+        replica.put_in_place(msgspec.structs.replace(made.replica(replica_id), **changes))
+    replica.put_in_place(msgspec.structs.replace(made.replica(1), since=8))
+    assert config.load(tmp_path).replica(1).since == replica.config.replica(1).since == 8
+    replica._store.close()
+    replica._journal.close()
+
+
+def test_without_all_others_of_the_shard_nothing_is_changed(directory: Path) -> None:
+    made = make_cluster(directory, 1, 3, "white_box")
+    with pytest.raises(ClusterError, match=r"replica 0 of shard 0 is not ready.*nothing was changed"):
+        replacing.replace_replica(directory, 1, {}, directory, print)
+    assert config.load(directory) == made and (directory / "replicas" / "1").is_dir()
+
+
+def test_a_protocol_that_does_not_survive_a_lost_disk_refuses(directory: Path) -> None:
+    made = make_cluster(directory, 1, 1, "skeen")
+    with pytest.raises(ConfigError, match="cannot be replaced: the protocol skeen does not survive"):
+        replacing.replace_replica(directory, 0, {}, directory, print)
+    assert config.load(directory) == made
