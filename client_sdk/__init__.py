@@ -61,7 +61,7 @@ from client_sdk.errors import (
     Unavailable,
 )
 from client_sdk.interactive import InteractiveTransaction
-from client_sdk.operations import Add, Append, Compare, Delete, Get, Operation, Put, Range
+from client_sdk.operations import Add, Append, Compare, Delete, DeleteRange, Get, Operation, Put, Range
 from client_sdk.requests import new_id
 from kvstore.api.codec import Page
 from kvstore.api.model import KeyValue, OperationResult, Operator, Result, Target
@@ -79,6 +79,7 @@ __all__ = [
     "ConditionFailed",
     "Conflict",
     "Delete",
+    "DeleteRange",
     "Expired",
     "ForeignLoop",
     "Get",

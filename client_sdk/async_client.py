@@ -79,28 +79,56 @@ class AsyncClient:
     get = _method(requests.get)
     put = _method(requests.put)
     delete = _method(requests.delete)
+    delete_range = _method(requests.delete_range)
+    count = _method(requests.count)
     txn = _method(requests.txn)
     cluster = _method(requests.cluster)
 
     async def scan_pages(
-        self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
+        self,
+        prefix: bytes | str = b"",
+        *,
+        start: bytes | str = b"",
+        end: bytes | str = b"",
+        reverse: bool = False,
+        keys_only: bool = False,
+        page_size: int = 100,
+        timeout: float | None = None,
     ) -> AsyncIterator[Page]:
-        """The keys that begin with `prefix`, in order, page by page. Each page is one point of the order, and a later
-        page a later one: of what is written meanwhile some may be seen and some not, even of one transaction. What
-        must be seen at one instant has to fit one page, or one `Range` of a `txn`. `timeout` is for each page."""
+        """The keys that begin with `prefix`, are not less than `start` and less than `end`, in order, or with `reverse`
+        from the last to the first; page by page; with `keys_only` without their values. Each page is one point of the
+        order, and a later page a later one: of what is written meanwhile some may be seen and some not, even of one
+        transaction. What must be seen at one instant has to fit one page, or one `Range` of a `txn`. `timeout` is for
+        each page."""
         token: str | None = None
         while True:
-            page = await self.run(requests.page(prefix, page_size, token, timeout))
+            page = await self.run(
+                requests.page(
+                    prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size,
+                    token=token, timeout=timeout,
+                )
+            )  # fmt: skip
             yield page
             token = page.next_page_token
             if token is None:
                 return
 
     async def scan(
-        self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
+        self,
+        prefix: bytes | str = b"",
+        *,
+        start: bytes | str = b"",
+        end: bytes | str = b"",
+        reverse: bool = False,
+        keys_only: bool = False,
+        page_size: int = 100,
+        timeout: float | None = None,
     ) -> AsyncIterator[KeyValue]:
         """The entries of `scan_pages`, one by one."""
-        async for page in self.scan_pages(prefix, page_size=page_size, timeout=timeout):
+        pages = self.scan_pages(
+            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, timeout=timeout
+        )
+        async for page in pages:
             for entry in page.entries:
                 yield entry
 

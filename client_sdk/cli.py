@@ -21,7 +21,7 @@ from client_sdk.client import Client
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
 from client_sdk.routing import find_urls
-from kvstore.api.codec import entry_json, id_text, parse_transaction, result_json, text_or_b64
+from kvstore.api.codec import entry_json, id_text, operation_name, parse_transaction, result_json, text_or_b64
 from kvstore.api.model import SCAN_LIMIT_MAX, InvalidTransaction
 from kvstore.api.problem import UNKNOWN
 from kvstore.console import (
@@ -65,6 +65,10 @@ MessageIdOption = Annotated[
     typer.Option("--id", metavar="UUID", help="The write's id, see `kvstore id`: repeat it after an unknown outcome."),
 ]
 
+PrefixOption = Annotated[str | None, typer.Option("--prefix", help="Keys that begin with this.")]
+StartOption = Annotated[str | None, typer.Option("--start", help="Keys from this one on.")]
+EndOption = Annotated[str | None, typer.Option("--end", help="Keys before this one.")]
+
 
 @app.command("get")
 def get_command(key: str, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text) -> int:
@@ -103,23 +107,39 @@ def put_command(
 
 @app.command("delete")
 def delete_command(
-    key: str,
     cluster: Target,
+    key: Annotated[str | None, typer.Argument(help="The key; leave it out to delete a range.")] = None,
+    prefix: PrefixOption = None,
+    start: StartOption = None,
+    end: EndOption = None,
     if_version: Annotated[str | None, typer.Option(help="Only this version.")] = None,
     message_id: MessageIdOption = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Delete a key; prints whether it was there."""
+    """Delete a key, and print whether it was there; or a range, at one instant, and print how many keys it had."""
     version, identity = _version(if_version), _message_id(message_id)
+    bounds = [None if bound is None else os.fsencode(bound) for bound in (prefix, start, end)]
+    if (key is None) == (bounds == [None, None, None]):
+        raise UserError("give a key, or a range by --prefix, --start, --end (an empty prefix is everything)")
+    if key is None and version is not None:
+        raise UserError("--if-version: a range has no one version")
     with _client(cluster, timeout) as client:
-        deleted = client.delete(os.fsencode(key), if_version=version, message_id=identity)
-    say("deleted" if deleted else "no such key")
+        if key is not None:
+            deleted = client.delete(os.fsencode(key), if_version=version, message_id=identity)
+            say("deleted" if deleted else "no such key")
+        else:
+            say(str(client.delete_range(bounds[0], start=bounds[1], end=bounds[2], message_id=identity)))
 
 
 @app.command("scan")
 def scan_command(
     cluster: Target,
     prefix: Annotated[str, typer.Argument(help="Only keys that begin with this.")] = "",
+    start: StartOption = None,
+    end: EndOption = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="From the last to the first.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="No values.")] = False,
+    count_only: Annotated[bool, typer.Option("--count-only", help="Print how many there are.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many keys.")] = 1000,
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
@@ -127,12 +147,20 @@ def scan_command(
     """Print keys and values in key order, tab between them.
 
     The first thousand are read at one point in time, unless they are large; the next thousand at a later one."""
+    begins, first, last = os.fsencode(prefix), os.fsencode(start or ""), os.fsencode(end or "")
     with _client(cluster, timeout) as client:
-        for count, found in enumerate(client.scan(os.fsencode(prefix), page_size=min(limit, SCAN_LIMIT_MAX)), 1):
+        if count_only:
+            count = client.count(begins, start=first, end=last)
+            print_json({"count": count}) if output is Output.json else say(str(count))
+            return
+        entries = client.scan(
+            begins, start=first, end=last, reverse=reverse, keys_only=keys_only, page_size=min(limit, SCAN_LIMIT_MAX)
+        )
+        for count, found in enumerate(entries, 1):
             if output is Output.json:
-                say(json_line(entry_json(found)))
+                say(json_line(entry_json(found, keys_only)))
             else:
-                _print_bytes(found.key + b"\t" + found.value)
+                _print_bytes(found.key if keys_only else found.key + b"\t" + found.value)
             if count == limit:
                 break
 
@@ -167,7 +195,7 @@ def txn_command(
         return
     say(f"{'success' if result.succeeded else 'failure'} at {result.version}")
     for operation, one in zip(branch, results, strict=False):
-        say(f"  {type(operation).__name__.lower()}: {json_line(one)}")
+        say(f"  {operation_name(operation)}: {json_line(one)}")
 
 
 def _transaction_text(argument: str) -> bytes:

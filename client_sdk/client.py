@@ -165,20 +165,45 @@ class Client:
     get = _method(requests.get)
     put = _method(requests.put)
     delete = _method(requests.delete)
+    delete_range = _method(requests.delete_range)
+    count = _method(requests.count)
     txn = _method(requests.txn)
     cluster = _method(requests.cluster)
 
     def scan_pages(
-        self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
+        self,
+        prefix: bytes | str = b"",
+        *,
+        start: bytes | str = b"",
+        end: bytes | str = b"",
+        reverse: bool = False,
+        keys_only: bool = False,
+        page_size: int = 100,
+        timeout: float | None = None,
     ) -> Iterator[Page]:
         """See `AsyncClient.scan_pages`."""
-        return self._iterate(self._client.scan_pages(prefix, page_size=page_size, timeout=timeout))
+        return self._iterate(
+            self._client.scan_pages(
+                prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, timeout=timeout
+            )
+        )
 
     def scan(
-        self, prefix: bytes | str = b"", *, page_size: int = 100, timeout: float | None = None
+        self,
+        prefix: bytes | str = b"",
+        *,
+        start: bytes | str = b"",
+        end: bytes | str = b"",
+        reverse: bool = False,
+        keys_only: bool = False,
+        page_size: int = 100,
+        timeout: float | None = None,
     ) -> Iterator[KeyValue]:
         """See `AsyncClient.scan`."""
-        for page in self.scan_pages(prefix, page_size=page_size, timeout=timeout):
+        pages = self.scan_pages(
+            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, timeout=timeout
+        )
+        for page in pages:
             yield from page.entries
 
     @contextmanager

@@ -108,19 +108,40 @@ class Append(_Part):
 
 
 class Range(_Part):
-    """Reads the first `limit` keys that begin with `prefix` and are greater than `after` (empty: from the first). The
-    result has `entries` and `more`; it ends early, with `more`, where they are large."""
+    """Reads the first `limit` keys that begin with `prefix`, are greater than `after`, not less than `start` and less
+    than `end` (each empty: any); with `reverse` the last ones, falling. The result has `entries` and `more`; it ends
+    early, with `more`, where they are large. `keys_only`: without values. `count_only`: the result has `value`, how
+    many there are, whatever the limit; at least so many if it has `more`."""
 
-    prefix: bytes | str
-    limit: int
+    prefix: bytes | str = b""
+    limit: int = model.SCAN_LIMIT_DEFAULT
     after: bytes | str = b""
+    start: bytes | str = b""
+    end: bytes | str = b""
+    reverse: bool = False
+    keys_only: bool = False
+    count_only: bool = False
 
     def plain(self) -> model.Range:
         limit = of_type("limit", self.limit, int)
-        return model.Range(as_bytes("prefix", self.prefix), limit, as_bytes("after", self.after))
+        bounds = [as_bytes(name, getattr(self, name)) for name in ("prefix", "after", "start", "end")]
+        flags = [of_type(name, getattr(self, name), bool) for name in ("reverse", "keys_only", "count_only")]
+        return model.Range(bounds[0], limit, bounds[1], bounds[2], bounds[3], *flags)
 
 
-Operation = Get | Put | Delete | Add | Append | Range
+class DeleteRange(_Part):
+    """Deletes all keys that begin with `prefix`, are not less than `start` and less than `end` (each empty: any). The
+    result has `value`, how many there were. More than RANGE_KEYS_MAX in one shard fail the whole transaction."""
+
+    prefix: bytes | str = b""
+    start: bytes | str = b""
+    end: bytes | str = b""
+
+    def plain(self) -> model.DeleteRange:
+        return model.DeleteRange(*[as_bytes(name, getattr(self, name)) for name in ("prefix", "start", "end")])
+
+
+Operation = Get | Put | Delete | Add | Append | Range | DeleteRange
 
 
 def transaction(

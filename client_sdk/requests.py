@@ -17,11 +17,20 @@ from urllib.parse import quote_from_bytes
 import msgspec
 
 from client_sdk import operations
-from client_sdk.errors import InvalidRequest, ResultsForgotten
+from client_sdk.errors import InvalidRequest, ResultsForgotten, TransactionFailed
 from client_sdk.operations import Compare, Operation, as_bytes, of_type
 from kvstore.api import codec
 from kvstore.api.codec import MalformedAnswer, Page
-from kvstore.api.model import Cut, InvalidTransaction, KeyValue, Range, Result, Transaction, only_reads, validate
+from kvstore.api.model import (
+    EVERYWHERE,
+    RANGE_KEYS_MAX,
+    InvalidTransaction,
+    KeyValue,
+    Result,
+    Transaction,
+    only_reads,
+    validate,
+)
 from multicast.types import ZERO, MessageId, Timestamp, is_uuid7, new_message_id
 
 T = TypeVar("T")
@@ -44,6 +53,8 @@ ARGUMENTS = {
     "Idempotency-Key": "message_id",
     "query.limit": "page_size",
     "query.prefix": "prefix",
+    "query.start": "start",
+    "query.end": "end",
 }
 """What a part of a request, as problems name it, is called here."""
 
@@ -163,9 +174,30 @@ def delete(
     name, fields = as_bytes("key", key), _conditions(if_version, False)
 
     def parse(answer: Answer) -> bool:
-        return codec.parse_write(answer.body)[1]
+        return bool(codec.parse_write(answer.body)[1])
 
     return Request("DELETE", _key_path(name), parse, (name,), timeout, fields=fields).under(message_id)
+
+
+def delete_range(
+    prefix: bytes | str | None = None,
+    *,
+    start: bytes | str | None = None,
+    end: bytes | str | None = None,
+    message_id: MessageId | None = None,
+    timeout: float | None = None,
+) -> Request[int]:
+    """Delete all keys that begin with `prefix`, are not less than `start` and less than `end`, at one instant; how many
+    there were. One of these must be given: an empty prefix is everything. TransactionFailed, and nothing is deleted,
+    if there are more than RANGE_KEYS_MAX in one shard."""
+    if prefix is None and start is None and end is None:
+        raise InvalidRequest("prefix, start, end: give one of them", code="invalid", field="prefix")
+
+    def parse(answer: Answer) -> int:
+        return int(codec.parse_write(answer.body)[1])
+
+    path = "/v1/kv?" + _bounds_query(prefix or b"", start or b"", end or b"")
+    return Request("DELETE", path, parse, None, timeout).under(message_id)
 
 
 def txn(
@@ -204,13 +236,40 @@ def transaction(
     return request if message_id is None and only_reads(asked) else request.under(message_id)
 
 
-def page(prefix: bytes | str, page_size: int, token: str | None, timeout: float | None) -> Request[Page]:
-    """The keys that begin with `prefix`, in order: the first so many, or those from where `token` says."""
-    path = f"/v1/kv?prefix={quote_from_bytes(as_bytes('prefix', prefix), safe='')}"
-    path += f"&limit={of_type('page_size', page_size, int)}"
+def page(
+    prefix: bytes | str,
+    *,
+    start: bytes | str = b"",
+    end: bytes | str = b"",
+    reverse: bool = False,
+    keys_only: bool = False,
+    page_size: int,
+    token: str | None,
+    timeout: float | None,
+) -> Request[Page]:
+    """The keys that begin with `prefix`, are not less than `start` and less than `end`, in order: the first so many, or
+    those from where `token` says."""
+    path = f"/v1/kv?{_bounds_query(prefix, start, end)}&limit={of_type('page_size', page_size, int)}"
+    for name, flag in (("reverse", reverse), ("keys_only", keys_only)):
+        path += f"&{name}=true" if of_type(name, flag, bool) else ""
     if token is not None:
         path += f"&page_token={quote_from_bytes(token.encode(), safe='')}"
-    return Request("GET", path, lambda answer: codec.parse_page(answer.body), None, timeout)
+    return Request("GET", path, lambda answer: codec.parse_page(answer.body, keys_only), None, timeout)
+
+
+def count(
+    prefix: bytes | str = b"", *, start: bytes | str = b"", end: bytes | str = b"", timeout: float | None = None
+) -> Request[int]:
+    """How many keys begin with `prefix`, are not less than `start` and less than `end`. Linearizable. TransactionFailed
+    if there are more than RANGE_KEYS_MAX in one shard: count the pages of a scan."""
+
+    def parse(answer: Answer) -> int:
+        found, more = codec.parse_count(answer.body)
+        if more:
+            raise TransactionFailed(f"more than {RANGE_KEYS_MAX} keys in a shard", code="failed")
+        return found
+
+    return Request("GET", f"/v1/kv?{_bounds_query(prefix, start, end)}&count_only=true", parse, None, timeout)
 
 
 def cluster(url: str | None = None, *, timeout: float | None = None) -> Request[dict[str, Any]]:
@@ -223,6 +282,14 @@ def cluster(url: str | None = None, *, timeout: float | None = None) -> Request[
             raise MalformedAnswer(f"not a JSON object: {error}") from error
 
     return Request("GET", "/v1/cluster", parse, (), timeout, only=url)
+
+
+def _bounds_query(prefix: bytes | str, start: bytes | str, end: bytes | str) -> str:
+    parts = [f"prefix={quote_from_bytes(as_bytes('prefix', prefix), safe='')}"]
+    for name, bound in (("start", start), ("end", end)):
+        if bound or not isinstance(bound, bytes | str):
+            parts.append(f"{name}={quote_from_bytes(as_bytes(name, bound), safe='')}")
+    return "&".join(parts)
 
 
 def _key_path(key: bytes) -> str:
@@ -244,7 +311,7 @@ def _keys(transaction: Transaction) -> list[bytes] | None:
     """What it touches; None: with a range, possibly everything."""
     keys = [compare.key for compare in transaction.compare]
     for operation in (*transaction.success, *transaction.failure):
-        if isinstance(operation, Range | Cut):
+        if isinstance(operation, EVERYWHERE):
             return None
         keys.append(operation.key)
     return keys

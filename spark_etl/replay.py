@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from kvstore.core.audit import value_text
 
 UNKNOWN = object()
+RANGES = ("range", "keys", "count", "delete_range")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -119,7 +120,9 @@ def _integers(read: Mapping[str, int], seen: Mapping[str, Seen]) -> list[Mismatc
 
 
 def _answer(what: str, key: str, said: Any, right: Any) -> list[Mismatch]:
-    if what == "range":
+    if what in ("count", "delete_range"):
+        return [] if said is None or said >= right else [_told(key, f"{said} of them", f"{right}, or more")]
+    if what in ("range", "keys"):
         entries = said if isinstance(said, dict) else {}
         return [
             _told(k, v, right[k])
@@ -139,11 +142,11 @@ class Replay:
         self.seen = seen
         self.writes: dict[str, Any] = {}
 
-    def run(self, what: str, key: str, operand: Any = None) -> Any:
-        """What the client must be told of this operation; of a range: key -> value, for all keys that are known."""
-        if what == "range":
-            known = {k: one.value for k, one in self.seen.items()} | self.writes
-            return {k: value for k, value in known.items() if k.startswith(key)}
+    def run(self, what: str, key: str, operand: Any = None, *further: str) -> Any:
+        """What the client must be told of this operation; of a range: key -> value or version, for all keys that are
+        known; of a count: at least how many."""
+        if what in RANGES:
+            return self._range(what, key, *(operand or "", *further))
         seen = self.seen.get(key)
         now = self.writes.get(key, UNKNOWN if seen is None else seen.value)
         if what == "get":
@@ -157,6 +160,18 @@ class Replay:
         if what == "add":
             return self._add(key, now, operand)
         return self._append(key, now, operand)
+
+    def _range(self, what: str, prefix: str, start: str, end: str = "") -> Any:
+        known = {k: one.value for k, one in self.seen.items()} | self.writes
+        known = {k: v for k, v in known.items() if k.startswith(prefix) and start <= k and (not end or k < end)}
+        if what == "range":
+            return known
+        there = [k for k, value in known.items() if value is not None]
+        if what == "keys":
+            return {k: UNKNOWN if k in self.writes else self.seen[k].version for k in there}
+        if what == "delete_range":
+            self.writes |= dict.fromkeys(there)
+        return len(there)
 
     def _add(self, key: str, now: Any, delta: int) -> Any:
         if now is UNKNOWN or (now is not None and now[0] == "#"):

@@ -5,7 +5,8 @@ padding), in `key_b64` and `value_b64`; so in requests, so in answers.
 
     request    `transaction_body` -> `parse_transaction`
     answer     to a transaction `transaction_answer` -> `parse_transaction_answer`, to a scan `page_answer` ->
-               `parse_page`, to a put or delete `put_answer`, `delete_answer` -> `parse_write`
+               `parse_page` or, if it counts, `count_answer` -> `parse_count`, to a put or delete `put_answer`,
+               `delete_answer` -> `parse_write`
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import msgspec
 from kvstore.api.model import (
     INT64_MAX,
     INT64_MIN,
+    RANGES,
     SCAN_LIMIT_DEFAULT,
     Add,
     Append,
     Compare,
     Cut,
     Delete,
+    DeleteRange,
     Get,
     InvalidTransaction,
     KeyValue,
@@ -59,9 +62,10 @@ def text_or_b64(name: str, data: bytes) -> dict[str, str]:
         return {f"{name}_b64": base64.b64encode(data).decode()}
 
 
-def _bytes(name: str, text: str | None, b64: str | None) -> bytes:
-    """What stands in `name` or `name_b64`, of which there is one."""
+def _bytes(name: str, text: str | None, b64: str | None, default: str | None = None) -> bytes:
+    """What stands in `name` or `name_b64`, of which there is one; `default` if there is none."""
     if b64 is None:
+        text = default if text is None else text
         if text is None:
             raise InvalidTransaction(name, f"missing; give {name} or {name}_b64")
         return text.encode()
@@ -118,16 +122,34 @@ class AppendJson(_Keyed, tag="append"):
     value_b64: str | None = None
 
 
-class RangeJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="op", tag="range"):
+class _Bounded(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="op"):
     prefix: str | None = None
     prefix_b64: str | None = None
+    start: str | None = None
+    start_b64: str | None = None
+    end: str | None = None
+    end_b64: str | None = None
+
+
+class RangeJson(_Bounded, tag="range"):
     limit: int = SCAN_LIMIT_DEFAULT
     after: str | None = None
     after_b64: str | None = None
+    reverse: bool = False
+    keys_only: bool = False
+    count_only: bool = False
 
 
-OperationJson = GetJson | PutJson | DeleteJson | AddJson | AppendJson | RangeJson
-_OPERATIONS = ("get", "put", "delete", "add", "append", "range")
+class DeleteRangeJson(_Bounded, tag="delete_range"):
+    pass
+
+
+OperationJson = GetJson | PutJson | DeleteJson | AddJson | AppendJson | RangeJson | DeleteRangeJson
+_OPERATION_NAMES: dict[type[Operation], str] = {
+    Get: "get", Put: "put", Delete: "delete", Add: "add", Append: "append", Range: "range", DeleteRange: "delete_range",
+    Cut: "cut",
+}  # fmt: skip
+_OPERATIONS = tuple([name for kind, name in _OPERATION_NAMES.items() if kind is not Cut])
 
 
 class TransactionJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -198,12 +220,12 @@ def _compare(compare: CompareJson) -> Compare:
 
 def _operation(operation: OperationJson) -> Operation:
     if isinstance(operation, RangeJson):
-        prefix, after = b"", b""
-        if operation.prefix is not None or operation.prefix_b64 is not None:
-            prefix = _bytes("prefix", operation.prefix, operation.prefix_b64)
-        if operation.after is not None or operation.after_b64 is not None:
-            after = _bytes("after", operation.after, operation.after_b64)
-        return Range(prefix, operation.limit, after)
+        prefix, start, end = _bounds(operation)
+        after = _bytes("after", operation.after, operation.after_b64, "")
+        flags = operation.reverse, operation.keys_only, operation.count_only
+        return Range(prefix, operation.limit, after, start, end, *flags)
+    if isinstance(operation, DeleteRangeJson):
+        return DeleteRange(*_bounds(operation))
     key = _bytes("key", operation.key, operation.key_b64)
     if isinstance(operation, GetJson):
         return Get(key)
@@ -216,6 +238,12 @@ def _operation(operation: OperationJson) -> Operation:
     if isinstance(operation, AppendJson):
         return Append(key, _bytes("value", operation.value, operation.value_b64))
     return Delete(key)
+
+
+def _bounds(operation: _Bounded) -> tuple[bytes, bytes, bytes]:
+    prefix = _bytes("prefix", operation.prefix, operation.prefix_b64, "")
+    start = _bytes("start", operation.start, operation.start_b64, "")
+    return prefix, start, _bytes("end", operation.end, operation.end_b64, "")
 
 
 def transaction_body(transaction: Transaction) -> bytes:
@@ -237,11 +265,20 @@ def _compare_json(compare: Compare) -> dict[str, Any]:
     return body | {"value": str(operand) if isinstance(operand, Timestamp) else operand}
 
 
+def operation_name(operation: Operation) -> str:
+    """As `op` says it."""
+    return _OPERATION_NAMES[type(operation)]
+
+
 def _operation_json(operation: Operation) -> dict[str, Any]:
-    body: dict[str, Any] = {"op": type(operation).__name__.lower()}
-    if isinstance(operation, Range):
-        body |= {**text_or_b64("prefix", operation.prefix), "limit": operation.limit}
-        return body | text_or_b64("after", operation.after) if operation.after else body
+    body: dict[str, Any] = {"op": operation_name(operation)}
+    if isinstance(operation, RANGES):
+        for name in ("prefix", "start", "end", "after"):
+            bound = getattr(operation, name, b"")
+            body |= text_or_b64(name, bound) if bound else {}
+        if isinstance(operation, Range):
+            body["limit"] = operation.limit
+            body |= {name: True for name in ("reverse", "keys_only", "count_only") if getattr(operation, name)}
     if isinstance(operation, Cut):
         return body
     body |= text_or_b64("key", operation.key)
@@ -280,15 +317,17 @@ class _EntryAnswer(msgspec.Struct):
 
 
 class _ResultAnswer(msgspec.Struct):
-    """One operation's result; `value` is a string after a get and an integer after an add."""
+    """One operation's result; `value` is a string after a get and an integer after an add, `deleted` a number after a
+    delete_range."""
 
     value: str | int | None = None
     value_b64: str | None = None
     version: str = ""
-    deleted: bool = False
+    deleted: bool | int = False
     length: int = 0
     entries: list[_EntryAnswer] = []
     more: bool = False
+    count: int = 0
 
 
 class _TransactionAnswer(msgspec.Struct):
@@ -304,13 +343,20 @@ class _PageAnswer(msgspec.Struct):
     next_page_token: str | None = None
 
 
+class _CountAnswer(msgspec.Struct):
+    version: str
+    count: int
+    more: bool
+
+
 class _WriteAnswer(msgspec.Struct):
     version: str
-    deleted: bool = True
+    deleted: bool | int = True
 
 
 _decode_transaction_answer = msgspec.json.Decoder(_TransactionAnswer).decode
 _decode_page = msgspec.json.Decoder(_PageAnswer).decode
+_decode_count = msgspec.json.Decoder(_CountAnswer).decode
 _decode_write = msgspec.json.Decoder(_WriteAnswer).decode
 
 
@@ -319,13 +365,14 @@ def put_answer(version: bytes, message_id: bytes) -> bytes:
     return b'{"version":"%b","id":"%b"}' % (version, message_id)
 
 
-def delete_answer(version: str, deleted: bool, message_id: str) -> bytes:
-    """The body that answers `DELETE /v1/kv/KEY`."""
+def delete_answer(version: str, deleted: bool | int, message_id: str) -> bytes:
+    """The body that answers `DELETE /v1/kv/KEY`, and `DELETE /v1/kv`. deleted: whether it was there; how many were."""
     return encode({"version": version, "deleted": deleted, "id": message_id})
 
 
-def parse_write(body: bytes) -> tuple[Timestamp, bool]:
-    """The answer to a put or delete: its version, and whether the key was there before a delete. MalformedAnswer."""
+def parse_write(body: bytes) -> tuple[Timestamp, bool | int]:
+    """The answer to a put or delete: its version, and of a delete whether the key was there before, or how many were.
+    MalformedAnswer."""
     try:
         answer = _decode_write(body)
         return Timestamp.parse(answer.version), answer.deleted
@@ -341,29 +388,54 @@ def parse_etag(etag: str | None) -> Timestamp:
         raise MalformedAnswer(f"ETag: {error}") from error
 
 
-def entry_json(found: KeyValue) -> dict[str, Any]:
+def entry_json(found: KeyValue, keys_only: bool = False) -> dict[str, Any]:
     """A key with its value and version."""
-    return {**text_or_b64("key", found.key), **text_or_b64("value", found.value), "version": str(found.version)}
+    value = {} if keys_only else text_or_b64("value", found.value)
+    return {**text_or_b64("key", found.key), **value, "version": str(found.version)}
 
 
-def _entry(answer: _EntryAnswer) -> KeyValue:
-    key = _bytes("key", answer.key, answer.key_b64)
-    return KeyValue(key, _bytes("value", answer.value, answer.value_b64), Timestamp.parse(answer.version))
+def _entries(answers: list[_EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...]:
+    default = "" if keys_only else None
+    return tuple(
+        [
+            KeyValue(
+                _bytes("key", answer.key, answer.key_b64),
+                _bytes("value", answer.value, answer.value_b64, default),
+                Timestamp.parse(answer.version),
+            )
+            for answer in answers
+        ]
+    )
 
 
-def page_answer(page: Page) -> bytes:
+def page_answer(page: Page, keys_only: bool = False) -> bytes:
     """The body that answers `GET /v1/kv`."""
-    entries = [entry_json(found) for found in page.entries]
+    entries = [entry_json(found, keys_only) for found in page.entries]
     return encode({"version": str(page.version), "entries": entries, "next_page_token": page.next_page_token})
 
 
-def parse_page(body: bytes) -> Page:
+def parse_page(body: bytes, keys_only: bool = False) -> Page:
     """The answer to a scan. MalformedAnswer."""
     try:
         answer = _decode_page(body)
-        return Page(Timestamp.parse(answer.version), tuple(map(_entry, answer.entries)), answer.next_page_token)
+        entries = _entries(answer.entries, keys_only)
+        return Page(Timestamp.parse(answer.version), entries, answer.next_page_token)
     except ValueError as error:
         raise MalformedAnswer(f"answer to a scan: {error}") from error
+
+
+def count_answer(version: Timestamp, count: int, more: bool) -> bytes:
+    """The body that answers `GET /v1/kv?count_only=true`. more: there are more than were counted."""
+    return encode({"version": str(version), "count": count, "more": more})
+
+
+def parse_count(body: bytes) -> tuple[int, bool]:
+    """How many there are, and whether there are more. MalformedAnswer."""
+    try:
+        answer = _decode_count(body)
+    except ValueError as error:
+        raise MalformedAnswer(f"answer to a count: {error}") from error
+    return answer.count, answer.more
 
 
 def result_json(operation: Operation, result: OperationResult) -> dict[str, Any]:
@@ -378,8 +450,12 @@ def result_json(operation: Operation, result: OperationResult) -> dict[str, Any]
         return {"value": result.value}
     if isinstance(operation, Append):
         return {"length": result.length}
+    if isinstance(operation, DeleteRange):
+        return {"deleted": result.value}
     if isinstance(operation, Range):
-        return {"entries": [entry_json(f) for f in result.entries], "more": result.more}
+        if operation.count_only:
+            return {"count": result.value, "more": result.more}
+        return {"entries": [entry_json(f, operation.keys_only) for f in result.entries], "more": result.more}
     return {}
 
 
@@ -396,8 +472,11 @@ def _result(operation: Operation, answer: _ResultAnswer) -> OperationResult:
             raise MalformedAnswer("an add without its new value")
         return OperationResult(value=answer.value)
     if isinstance(operation, Range):
-        return OperationResult(entries=tuple(map(_entry, answer.entries)), more=answer.more)
-    return OperationResult(deleted=answer.deleted, length=answer.length)
+        entries = _entries(answer.entries, operation.keys_only)
+        return OperationResult(entries=entries, more=answer.more, value=answer.count)
+    if isinstance(operation, DeleteRange):
+        return OperationResult(value=int(answer.deleted))
+    return OperationResult(deleted=bool(answer.deleted), length=answer.length)
 
 
 def transaction_answer(transaction: Transaction, result: Result, omitted: bool, message_id: str) -> bytes:

@@ -26,6 +26,10 @@ RANGE_BYTES_MAX = 4 * 1024 * 1024
 """A Range ends early (`more`) once what a shard found has so many bytes; it returns at least one entry."""
 RESULT_BYTES_MAX = 16 * 1024 * 1024
 """Of what one shard reads for one transaction; more is left out of the answer, which says so."""
+RANGE_KEYS_MAX = 10_000
+"""So many keys one shard counts for a Range, and deletes for all DeleteRanges of one transaction."""
+SCANNED_KEYS_MAX = 512_000
+"""Of all ranges of one transaction together, in one shard."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 Target = Literal["value", "version", "exists"]
@@ -72,12 +76,20 @@ class Append(msgspec.Struct, array_like=True, tag=5, gc=False):
 
 
 class Range(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """The first `limit` keys that begin with `prefix` and are greater than `after` (empty: from the first); fewer when
-    they are large, see RANGE_BYTES_MAX."""
+    """The first `limit` keys that begin with `prefix`, are greater than `after`, not less than `start` and less than
+    `end` (each empty: any); fewer when they are large, see RANGE_BYTES_MAX.
+
+    reverse: the last ones, falling. keys_only: without values. count_only: how many there are, whatever the limit.
+    """
 
     prefix: bytes
     limit: int
     after: bytes = b""
+    start: bytes = b""
+    end: bytes = b""
+    reverse: bool = False
+    keys_only: bool = False
+    count_only: bool = False
 
 
 class Cut(msgspec.Struct, array_like=True, tag=8, gc=False):
@@ -85,7 +97,33 @@ class Cut(msgspec.Struct, array_like=True, tag=8, gc=False):
     for a backup (`kvstore.storage.cut`). It stands alone in its transaction, see `CUT`."""
 
 
-Operation = Get | Put | Delete | Add | Append | Range | Cut
+class DeleteRange(msgspec.Struct, array_like=True, tag=9, gc=False):
+    """Deletes all keys that begin with `prefix`, are not less than `start` and less than `end` (each empty: any). More
+    than RANGE_KEYS_MAX in one shard fail the whole transaction."""
+
+    prefix: bytes
+    start: bytes = b""
+    end: bytes = b""
+
+
+Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut
+RANGES = (Range, DeleteRange)
+EVERYWHERE = (*RANGES, Cut)
+"""What concerns every shard: keys are hashed."""
+
+
+def bounds(operation: Range | DeleteRange) -> tuple[bytes, bytes]:
+    """The least key that may be in it, and the least greater one that may not; that one is empty if there is none."""
+    first, end, prefix = max(operation.prefix, operation.start), operation.end, operation.prefix.rstrip(b"\xff")
+    if isinstance(operation, Range) and operation.after:
+        first = max(first, operation.after + b"\0")
+    past = prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b""
+    return first, min(past, end) if past and end else past or end
+
+
+def between(key: bytes, first: bytes, end: bytes) -> bool:
+    """Whether it lies within what `bounds` returned."""
+    return first <= key and (not end or key < end)
 
 
 class Transaction(msgspec.Struct, array_like=True, gc=False):
@@ -111,7 +149,8 @@ class OperationResult(msgspec.Struct, array_like=True, gc=False, omit_defaults=T
     """One per operation of the branch that ran, in its order.
 
     Get: `found` or None. Delete: `deleted`. Add: `value`, the new integer. Append: `length`, the new one, bytes.
-    Range: `entries` in key order, `more` if there are further ones.
+    Range: `entries` in its order, `more` if there are further ones; of a count `value`, at least so many if `more`.
+    DeleteRange: `value`, how many there were.
     """
 
     found: KeyValue | None = None
@@ -179,11 +218,8 @@ def _check_value(value: bytes) -> None:
 
 
 def _check_operation(operation: Operation) -> None:
-    if isinstance(operation, Range):
-        if len(operation.prefix) > KEY_BYTES_MAX or len(operation.after) > KEY_BYTES_MAX:
-            raise InvalidTransaction("prefix", f"at most {KEY_BYTES_MAX} bytes")
-        if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
-            raise InvalidTransaction("limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
+    if isinstance(operation, RANGES):
+        _check_range(operation)
         return
     if isinstance(operation, Cut):
         raise InvalidTransaction("op", "a cut stands alone in its transaction")
@@ -192,6 +228,23 @@ def _check_operation(operation: Operation) -> None:
         _check_value(operation.value)
     elif type(operation) is Add and not INT64_MIN <= operation.delta <= INT64_MAX:
         raise InvalidTransaction("delta", "not a signed 64-bit integer")
+
+
+def _check_range(operation: Range | DeleteRange) -> None:
+    for name in ("prefix", "start", "end", "after"):
+        if len(getattr(operation, name, b"")) > KEY_BYTES_MAX:
+            raise InvalidTransaction(name, f"at most {KEY_BYTES_MAX} bytes")
+    if isinstance(operation, Range):
+        if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
+            raise InvalidTransaction("limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
+        if operation.keys_only and operation.count_only:
+            raise InvalidTransaction("count_only", "give keys_only or count_only, not both")
+
+
+def _scanned(branch: tuple[Operation, ...]) -> int:
+    """How many keys its ranges may look at, in one shard."""
+    ranges = [op for op in branch if isinstance(op, RANGES)]
+    return sum([op.limit if isinstance(op, Range) and not op.count_only else RANGE_KEYS_MAX for op in ranges])
 
 
 def _check_compare(compare: Compare) -> None:
@@ -230,3 +283,6 @@ def validate(transaction: Transaction) -> None:
         each("success", _check_operation, transaction.success)
     if transaction.failure:
         each("failure", _check_operation, transaction.failure)
+    for name, branch in (("success", transaction.success), ("failure", transaction.failure)):
+        if len(branch) > SCANNED_KEYS_MAX // RANGE_KEYS_MAX and _scanned(branch) > SCANNED_KEYS_MAX:
+            raise InvalidTransaction(name, f"its ranges may see more than {SCANNED_KEYS_MAX} keys")

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from kvstore.api.model import Cut, Range, Transaction
+from kvstore.api.model import EVERYWHERE, Transaction
 from multicast.types import GroupId
 
 SLOTS = 16384
@@ -50,13 +50,13 @@ class ShardMap:
         return self.slots[slot_of(key)]
 
     def shards_of(self, transaction: Transaction) -> tuple[GroupId, ...]:
-        """Every shard that takes part in `transaction`, sorted. A Range or a Cut concerns all."""
+        """Every shard that takes part in `transaction`, sorted. A range or a Cut concerns all."""
         found = set()
         for compare in transaction.compare:
             found.add(self.shard_of(compare.key))
         for branch in (transaction.success, transaction.failure):
             for operation in branch:
-                if isinstance(operation, Range | Cut):
+                if isinstance(operation, EVERYWHERE):
                     return self.shards
                 found.add(self.shard_of(operation.key))
         return tuple(sorted(found))

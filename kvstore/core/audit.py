@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.api.model import Add, Append, Compare, Cut, Delete, Get, Operation, OperationResult, Put
+from kvstore.api.model import (
+    Add,
+    Append,
+    Compare,
+    Cut,
+    Delete,
+    DeleteRange,
+    Get,
+    Operation,
+    OperationResult,
+    Put,
+    Range,
+)
 from kvstore.core.bundles import version_of
 from multicast.types import MessageId, Timestamp
 
@@ -117,7 +129,8 @@ class Base(msgspec.Struct, array_like=True, gc=False):
 
 class Asked(msgspec.Struct, omit_defaults=True):
     """What a client asked for. compare: [key, target, operator, operand], a version as its text. success, failure:
-    ["get", key], ["put", key, value], ["delete", key], ["add", key, n], ["append", key, value], ["range", prefix].
+    ["get", key], ["put", key, value], ["delete", key], ["add", key, n], ["append", key, value], and "range", "keys" (no
+    values), "count" or "delete_range" with a prefix, and, if there are any, two bounds: ["range", prefix, start, end].
     """
 
     compare: list[list[str | bool]] = []
@@ -127,7 +140,8 @@ class Asked(msgspec.Struct, omit_defaults=True):
 
 Told = list[str | int | bool | dict[str, str] | None]
 """What a client was told, per operation of the branch that ran: of a get the value or null, of an add the new integer,
-of an append the new length in bytes, of a delete whether there was something, of a range key -> value, else null."""
+of an append the new length in bytes, of a delete whether there was something, of a range key -> value, of keys key ->
+version, of a count and a delete_range how many, else null."""
 
 
 class HistoryEvent(msgspec.Struct, omit_defaults=True):
@@ -196,7 +210,13 @@ def _operation(operation: Operation) -> list[str | int]:
         return ["append", operation.key.decode(), value_text(operation.value)]
     if isinstance(operation, Cut):
         return ["cut"]
-    return ["range", operation.prefix.decode()]
+    what = "delete_range"
+    if isinstance(operation, Range):
+        what = "count" if operation.count_only else "keys" if operation.keys_only else "range"
+    start, end = operation.start.decode(), operation.end.decode()
+    if isinstance(operation, Range) and operation.after:
+        start = max(start, operation.after.decode() + "\0")
+    return [what, operation.prefix.decode(), *((start, end) if start or end else ())]
 
 
 def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Told | None:
@@ -218,6 +238,10 @@ def _told(operation: Operation, result: OperationResult) -> Any:
         return result.value
     if isinstance(operation, Append):
         return result.length
+    if isinstance(operation, DeleteRange) or operation.count_only:
+        return result.value
+    if operation.keys_only:
+        return {entry.key.decode(): str(entry.version) for entry in result.entries}
     return {entry.key.decode(): value_text(entry.value) for entry in result.entries}
 
 

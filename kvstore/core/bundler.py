@@ -153,6 +153,7 @@ class Bundler:
         taken: list[Waiting] = []
         later: list[Waiting] = []
         written: set[bytes] = set()
+        deleted = False
         size, several = 0, len(lane.destinations) > 1
         queue = lane.queue
         while queue and len(taken) < FULL_TRANSACTIONS and (not taken or size + len(queue[0].body) <= FULL_BYTES):
@@ -162,10 +163,12 @@ class Bundler:
                 continue
             if several:
                 plan = LocalPlan(waiting.transaction)
-                if not written.isdisjoint(plan.condition_keys()):
+                deletes, conditions = plan.deletes_ranges(), plan.condition_keys()
+                if not written.isdisjoint(conditions) or (deleted and conditions) or (deletes and (deleted or written)):
                     later.append(waiting)
                     continue
                 written |= plan.written_keys()
+                deleted |= deletes
             taken.append(waiting)
             size += len(waiting.body)
         for waiting in reversed(later):

@@ -16,8 +16,9 @@ import msgspec
 from kvstore.api.model import Transaction
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
-BUNDLE_VERSION = 2
-"""1 was a single transaction, whose id was the message's and whose version was its timestamp."""
+BUNDLE_VERSION = 3
+"""1 was a single transaction, whose id was the message's and whose version was its timestamp. 2 had ranges by prefix
+only, and none that delete; it is read as 3."""
 
 NO_ID: MessageId = b""
 """Of a read that nobody can repeat: nothing is remembered under it."""

@@ -13,14 +13,18 @@ from operator import gt, lt
 from typing import Any
 
 from kvstore.api.model import (
+    EVERYWHERE,
     INT64_MAX,
     INT64_MIN,
+    RANGE_KEYS_MAX,
+    RANGES,
     VALUE_BYTES_MAX,
     Add,
     Append,
     Compare,
     Cut,
     Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Operation,
@@ -28,15 +32,16 @@ from kvstore.api.model import (
     Put,
     Range,
     Transaction,
+    between,
+    bounds,
 )
 from kvstore.core.messages import Vote
 from kvstore.core.state import Row, State
 from multicast.types import ZERO, Timestamp
 
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
-_FALLIBLE = (Add, Append)
+_FALLIBLE = (Add, Append, DeleteRange)
 _READING = (Get, Range, Cut)
-_EVERYWHERE = (Range, Cut)
 _PUT_RESULT = OperationResult()
 
 Indexed = list[tuple[int, Operation]]
@@ -52,7 +57,7 @@ class Impossible(Exception):
 
 
 class LocalPlan:
-    """The comparisons and operations of a transaction that one shard owns; Ranges and Cuts are everybody's.
+    """The comparisons and operations of a transaction that one shard owns; ranges and Cuts are everybody's.
 
     owns: whether the shard owns a key; None: it owns all of them.
     """
@@ -86,20 +91,26 @@ class LocalPlan:
         owns = self._owns
         if owns is None:
             return list(enumerate(branch))
-        return [(i, op) for i, op in enumerate(branch) if isinstance(op, _EVERYWHERE) or owns(op.key)]
+        return [(i, op) for i, op in enumerate(branch) if isinstance(op, EVERYWHERE) or owns(op.key)]
 
     def condition_keys(self) -> set[bytes]:
-        """The keys whose values decide the vote."""
+        """The keys whose values decide the vote; if it deletes ranges, so does all else."""
         keys = {c.key for c in self.compares}
         for branch in (self.success, self.failure):
             for _, op in branch:
-                if isinstance(op, _FALLIBLE):
+                if isinstance(op, (Add, Append)):
                     keys.add(op.key)
         return keys
 
     def written_keys(self) -> set[bytes]:
-        """Every key that either branch may write."""
-        return {op.key for branch in (self.success, self.failure) for _, op in branch if not isinstance(op, _READING)}
+        """Every key that either branch may write; if it deletes ranges, it may write any."""
+        written = (Put, Delete, Add, Append)
+        return {op.key for branch in (self.success, self.failure) for _, op in branch if isinstance(op, written)}
+
+    def deletes_ranges(self) -> bool:
+        """Whether either branch may."""
+        transaction = self.transaction
+        return any([type(op) is DeleteRange for op in (*transaction.success, *transaction.failure)])
 
 
 def voting_keys(transaction: Transaction) -> set[bytes]:
@@ -114,12 +125,17 @@ class Execution:
     why nothing has an effect; then `writes` and `results` are empty.
     """
 
-    __slots__ = ("_rows", "_state", "_timestamp", "failure", "failure_key", "read_bytes", "results", "writes")
+    __slots__ = (
+        "_deleted", "_rows", "_seen", "_state", "_timestamp", "failure", "failure_key", "read_bytes", "results",
+        "writes",
+    )  # fmt: skip
 
     def __init__(self, state: State, timestamp: Timestamp):
         self._state = state
         self._timestamp = timestamp
         self._rows: dict[bytes, Row | None] = {}
+        self._seen: dict[bytes, Timestamp] = {}  # without their values
+        self._deleted = 0
         self.writes: dict[bytes, bytes | None] = {}
         self.results: list[tuple[int, OperationResult]] = []
         self.read_bytes = 0
@@ -129,7 +145,9 @@ class Execution:
     @property
     def reads(self) -> list[tuple[bytes, Timestamp]]:
         """(key, version before the transaction)."""
-        return [(key, ZERO if row is None else row[1]) for key, row in self._rows.items()]
+        rows = self._rows
+        found = [(key, ZERO if row is None else row[1]) for key, row in rows.items()]
+        return found + [(key, version) for key, version in self._seen.items() if key not in rows]
 
     def compare(self, compares: tuple[Compare, ...]) -> bool:
         """Whether all hold. All are read, so that what is read does not depend on their order."""
@@ -202,26 +220,53 @@ class Execution:
         return OperationResult(length=len(value))
 
     def _range(self, operation: Range) -> OperationResult:
-        prefix, after, limit, writes = operation.prefix, operation.after, operation.limit, self.writes
+        if operation.count_only:
+            found, more = self._find(operation, RANGE_KEYS_MAX, True)
+            return OperationResult(value=len(found), more=more)
+        found, more = self._find(operation, operation.limit, operation.keys_only, operation.reverse)
+        for entry in found:
+            self.read_bytes += len(entry.key) + len(entry.value)
+        return OperationResult(entries=tuple(found), more=more)
+
+    def _delete_range(self, operation: DeleteRange) -> OperationResult:
+        found, more = self._find(operation, RANGE_KEYS_MAX - self._deleted, True)
+        if more:
+            raise Impossible(f"delete_range: more than {RANGE_KEYS_MAX} keys in a shard", bounds(operation)[0])
+        self._deleted += len(found)
+        for entry in found:
+            self.writes[entry.key] = None
+        return OperationResult(value=len(found))
+
+    def _find(
+        self, operation: Range | DeleteRange, limit: int, keys_only: bool, reverse: bool = False
+    ) -> tuple[list[KeyValue], bool]:
+        """The first `limit` that it finds, own writes among them, and whether there are more; see `State.scan`."""
+        (first, end), writes, scan = bounds(operation), self.writes, self._state.scan
         # Own writes hide at most len(writes) of the stored entries, so this many suffice, unless they are large.
-        stored, more = self._state.scan(prefix, after, limit + len(writes))
+        stored, more = scan(first, end, limit + len(writes), reverse, keys_only)
         while more and all(entry[0] in writes for entry in stored):
-            further, more = self._state.scan(prefix, stored[-1][0], limit + len(writes))
+            last = stored[-1][0]
+            rest = (first, last) if reverse else (last + b"\0", end)
+            further, more = scan(*rest, limit + len(writes), reverse, keys_only)
             stored += further
-        end = stored[-1][0] if more else None
+        if more:  # beyond what is known own writes are of no use
+            last = stored[-1][0]
+            first, end = (last, end) if reverse else (first, last + b"\0")
         found = [KeyValue(*entry) for entry in stored if entry[0] not in writes]
         if writes:
             for key, value in writes.items():
-                if value is not None and key.startswith(prefix) and key > after and (end is None or key <= end):
-                    found.append(KeyValue(key, value, self._timestamp))
-            found.sort(key=_key_of)
+                if value is not None and between(key, first, end):
+                    found.append(KeyValue(key, b"" if keys_only else value, self._timestamp))
+            found.sort(key=_key_of, reverse=reverse)
         more = more or len(found) > limit
         del found[limit:]
         for entry in found:
-            self.read_bytes += len(entry.key) + len(entry.value)
             if entry.key not in writes:
-                self._rows.setdefault(entry.key, (entry.value, entry.version))
-        return OperationResult(entries=tuple(found), more=more)
+                if keys_only:
+                    self._seen[entry.key] = entry.version
+                else:
+                    self._rows.setdefault(entry.key, (entry.value, entry.version))
+        return found, more
 
     def _cut(self, operation: Cut) -> OperationResult:
         self._state.cut(self._timestamp)
@@ -238,6 +283,7 @@ _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
     Add: Execution._add,
     Append: Execution._append,
     Range: Execution._range,
+    DeleteRange: Execution._delete_range,
     Cut: Execution._cut,
 }
 
@@ -271,7 +317,7 @@ def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
 
 
 def vote(plan: LocalPlan, state: State) -> Vote:
-    """A function of the values of `plan.condition_keys()` alone."""
+    """A function of the values of `plan.condition_keys()` alone, unless it deletes ranges."""
     holds = not plan.compares or Execution(state, ZERO).compare(plan.compares)
     return Vote(holds, *_trial(plan.success, state), *_trial(plan.failure, state))
 
@@ -286,19 +332,26 @@ def merge_results(
     ranges: dict[int, list[OperationResult]] = {}
     for results in shards:
         for index, result in results:
-            if type(branch[index]) is Range:
+            if isinstance(branch[index], RANGES):
                 ranges.setdefault(index, []).append(result)
             else:
                 merged[index] = result
     for index, pieces in ranges.items():
-        operation: Any = branch[index]
-        ends = [piece.entries[-1].key for piece in pieces if piece.more and piece.entries]
-        end = min(ends, default=None)  # beyond it that shard may have keys that it did not report
-        entries = [e for piece in pieces for e in piece.entries if end is None or e.key <= end]
-        entries.sort(key=_key_of)
-        more = bool(ends) or len(entries) > operation.limit
-        merged[index] = OperationResult(entries=tuple(entries[: operation.limit]), more=more)
+        merged[index] = _merge_range(branch[index], pieces)
     return tuple(merged)
+
+
+def _merge_range(operation: Operation, pieces: list[OperationResult]) -> OperationResult:
+    if not isinstance(operation, Range) or operation.count_only:
+        return OperationResult(value=sum([p.value for p in pieces]), more=any([p.more for p in pieces]))
+    reverse = operation.reverse
+    ends = [piece.entries[-1].key for piece in pieces if piece.more and piece.entries]
+    entries = [e for piece in pieces for e in piece.entries]
+    if ends:  # beyond it that shard may have keys that it did not report
+        end = max(ends) if reverse else min(ends)
+        entries = [e for e in entries if (e.key >= end if reverse else e.key <= end)]
+    entries.sort(key=_key_of, reverse=reverse)
+    return OperationResult(entries=tuple(entries[: operation.limit]), more=bool(ends) or len(entries) > operation.limit)
 
 
 def result_bytes(results: list[tuple[int, OperationResult]]) -> int:

@@ -2,6 +2,7 @@
 
 A replica sends its part of a multi-shard bundle m as soon as (1) every earlier uncompleted bundle in its log is
 addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's votes depend on.
+Who deletes a range may write any key, and his own vote depends on all that are written.
 Bundles complete in log order, so both come true when the last one that stands in the way completes: the *blocker*, one
 position, known at delivery. To find it the log keeps the last position per set of shards and per written key. (Inside
 a multi-shard bundle no transaction writes what another's vote depends on: `kvstore.core.bundler`.)
@@ -114,6 +115,7 @@ class Log:
         self._signal_at_delivery = signal_at_delivery
         self._last_of_shards: dict[tuple[GroupId, ...], int] = {}
         self._last_writer: dict[bytes, int] = {}
+        self._last_deleter = 0
         self._blocked: dict[int, list[Entry]] = {}
 
     def __len__(self) -> int:
@@ -130,6 +132,8 @@ class Log:
             for item in entry.items:
                 if item.takes_effect:
                     entry.written_keys |= item.plan.written_keys()
+                    if item.plan.deletes_ranges():
+                        self._last_deleter = entry.position
             for key in entry.written_keys:
                 self._last_writer[key] = entry.position
         self._last_of_shards[entry.message.destinations] = entry.position
@@ -164,8 +168,12 @@ class Log:
             for shards, position in self._last_of_shards.items():
                 if position > blocker and not own.issuperset(shards):
                     blocker = position
-        if self._last_writer:
+        if self.entries:
             for item in entry.items:
-                for key in item.plan.condition_keys() if item.takes_effect else ():
-                    blocker = max(blocker, self._last_writer.get(key, 0))
+                if not item.takes_effect:
+                    continue
+                if item.plan.deletes_ranges():
+                    return self.entries[-1].position
+                for key in item.plan.condition_keys():
+                    blocker = max(blocker, self._last_deleter, self._last_writer.get(key, 0))
         return blocker

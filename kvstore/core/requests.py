@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kvstore.api.model import Cut, Put, Range, Result, Transaction
+from kvstore.api.model import EVERYWHERE, Put, Result, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
 from kvstore.core.execution import merge_results
@@ -128,7 +128,7 @@ def reporting_shards(
         return ()
     found = set()
     for operation in transaction.success if succeeded else transaction.failure:
-        if isinstance(operation, Range | Cut):
+        if isinstance(operation, EVERYWHERE):
             return shard_map.shards
         if not isinstance(operation, Put):
             found.add(shard_map.shard_of(operation.key))

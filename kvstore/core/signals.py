@@ -107,6 +107,8 @@ class Signals:
         others = tuple(shard for shard in shards if shard != self._peers.shard)
         if self._rule != "off":
             return others
+        if any([item.plan.deletes_ranges() for item in items]):
+            return others
         keys = {key for item in items for key in voting_keys(item.plan.transaction)}
         voters = {self._shard_map.shard_of(key) for key in keys}
         return tuple(shard for shard in others if shard in voters)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from kvstore.api.model import RANGE_BYTES_MAX
 from multicast.types import MessageId, Timestamp
 
 Row = tuple[bytes, Timestamp]
@@ -23,11 +22,11 @@ class State(Protocol):
         """None: absent."""
 
     def scan(
-        self, prefix: bytes, after: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX
+        self, first: bytes, end: bytes, limit: int, reverse: bool = False, keys_only: bool = False
     ) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
-        """The first `limit` of (key, value, version) that begin with `prefix` and whose key is greater than `after`, in
-        key order, and whether there are more. It ends early, but not before the first, at `bytes_max` of keys and
-        values."""
+        """The first `limit` of (key, value, version) with first <= key < end (b"": no end), in key order, and whether
+        there are more. It ends early, but not before the first, at RANGE_BYTES_MAX of keys and values. reverse: the
+        last ones, falling. keys_only: empty values, and all that `limit` allows."""
 
     def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
         """value None: delete; an absent key may be deleted."""

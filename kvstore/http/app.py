@@ -8,7 +8,7 @@ goes wrong is raised as `Problem` and rendered in one place (`Call.step`). Nothi
 has been read and checked.
 
     PUT|GET|DELETE /v1/kv/{key}      raw bytes; ETag = version; If-Match, If-None-Match
-    GET  /v1/kv?prefix=&limit=&page_token=
+    GET|DELETE /v1/kv?prefix=&start=&end=     a range; GET also takes reverse, keys_only, count_only, limit, page_token
     POST /v1/txn                     JSON (kvstore.api.codec)
     POST /v1/backups                 a cut; GET /v1/backups/{version}?after={hexadecimal key}: its rows in this shard
     POST /v1/replaced                a replica of `cluster.json`, which takes the place of the one with its id
@@ -30,6 +30,7 @@ from kvstore.api.model import (
     CUT,
     VALUE_BYTES_MAX,
     Delete,
+    DeleteRange,
     Get,
     InvalidTransaction,
     Operation,
@@ -111,7 +112,7 @@ class HttpApi:
         self.calls = Calls(limits, metrics, node.forget)
         self._routes: dict[str, dict[str, Callable[[Call], None]]] = {
             KV: {"GET": self._get, "HEAD": self._get, "PUT": self._put, "DELETE": self._delete},
-            "/v1/kv": {"GET": self._scan},
+            "/v1/kv": {"GET": self._scan, "DELETE": self._delete_range},
             "/v1/txn": {"POST": self._txn},
             "/v1/backups": {"POST": self._make_cut},
             "/v1/replaced": {"POST": self._replaced},
@@ -224,10 +225,31 @@ class HttpApi:
         self._read(call, request.scan_of(call.query), self._scanned)
 
     def _scanned(self, call: Call, answered: Answered) -> None:
-        entries, more = answered.result.results[0].entries, answered.result.results[0].more
-        token = request.page_token(entries[-1].key) if more and entries else None
-        headers = JSON + _read_at_line(_read_at(answered))
-        call.answer(Response(200, headers, codec.page_answer(codec.Page(answered.result.version, entries, token))))
+        (scan,), (result,), version = call.transaction.success, answered.result.results, answered.result.version
+        assert isinstance(scan, Range)
+        if scan.count_only:
+            body = codec.count_answer(version, result.value, result.more)
+        else:
+            token = request.page_token(result.entries[-1].key) if result.more and result.entries else None
+            body = codec.page_answer(codec.Page(version, result.entries, token), scan.keys_only)
+        call.answer(Response(200, JSON + _read_at_line(_read_at(answered)), body))
+
+    def _delete_range(self, call: Call) -> None:
+        fields = call.head.fields.values
+        if "if-match" in fields or "if-none-match" in fields:
+            raise errors.invalid("If-Match", "a range has no one version; compare in a transaction")
+        call.message_id = request.message_id_of(fields) or NO_ID
+        deletion = request.deletion_of(call.query)
+        self._open(call)
+        call.read_body("the body of a DELETE", 0, partial(self._delete_found, deletion))
+
+    def _delete_found(self, deletion: DeleteRange, call: Call, nothing: bytes) -> None:
+        self._write(call, Transaction((), (deletion,)), self._did_delete_range, True)
+
+    def _did_delete_range(self, call: Call, answered: Answered) -> None:
+        result = answered.result
+        body = codec.delete_answer(str(result.version), result.results[0].value, call.text_id)
+        call.answer(Response(200, _json_headers(call.text_id), body))
 
     def _txn(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -337,7 +359,7 @@ class HttpApi:
         failure = answer.result.failure
         if failure:
             [(name, text)] = codec.text_or_b64("key", answer.result.failure_key).items()
-            raise Problem(422, "failed", f"{failure} ({name} {text!r})")
+            raise Problem(422, "failed", f"{failure} ({name} {text!r})" if text else failure)
         if answer.results_omitted and call.message_id == NO_ID and len(call.transaction.success) == 1:
             # A read of a size that fits, and what another shard read for it was lost on its way: it is read again.
             self._execute(call, call.transaction, render)

@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from urllib.parse import unquote_to_bytes
 
 from kvstore.api.codec import id_text
-from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX, Compare, Range
+from kvstore.api.model import (
+    KEY_BYTES_MAX,
+    SCAN_LIMIT_DEFAULT,
+    SCAN_LIMIT_MAX,
+    Compare,
+    DeleteRange,
+    Range,
+    between,
+)
+from kvstore.api.model import bounds as range_bounds
 from kvstore.fields import nearest
 from kvstore.http.errors import invalid
 from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
@@ -21,6 +30,7 @@ from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")
 _STRONG_ETAG = re.compile(r'"([^"]*)"')
+_BOUNDS = ("prefix", "start", "end")
 _PAGE_TOKEN_VERSION = b"\x01"
 
 
@@ -138,29 +148,57 @@ def cut_of(path: str, query: str, prefix: str) -> tuple[Timestamp, bytes]:
 
 
 def scan_of(query: str) -> Range:
-    """The range that `GET /v1/kv?prefix=&limit=&page_token=` asks for."""
-    parameters = query_of(query, ("prefix", "limit", "page_token"))
-    prefix = parameters.get("prefix", b"")
-    if len(prefix) > KEY_BYTES_MAX:
-        raise invalid("query.prefix", f"at most {KEY_BYTES_MAX} bytes, not {len(prefix)}")
+    """The range that `GET /v1/kv` asks for."""
+    parameters = query_of(query, (*_BOUNDS, "reverse", "keys_only", "count_only", "limit", "page_token"))
+    bounds = _bounds_of(parameters)
     limit = parameters.get("limit", str(SCAN_LIMIT_DEFAULT).encode())
     if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= SCAN_LIMIT_MAX:
         raise invalid("query.limit", f"a whole number from 1 to {SCAN_LIMIT_MAX}, not {limit[:30].decode('latin-1')!r}")
+    reverse, keys_only, count_only = [_flag(parameters, name) for name in ("reverse", "keys_only", "count_only")]
+    if keys_only and count_only:
+        raise invalid("query.count_only", "give keys_only or count_only, not both")
+    scan = Range(bounds["prefix"], int(limit), b"", bounds["start"], bounds["end"], reverse, keys_only, count_only)
     token = parameters.get("page_token", b"")
-    return Range(prefix, int(limit), _after(token, prefix) if token else b"")
+    if token:
+        last = _last_key(token)
+        if not last or not between(last, *range_bounds(scan)):
+            raise invalid("query.page_token", "not a next_page_token of a scan with these bounds")
+        scan.after, scan.end = (b"", last) if reverse else (last, scan.end)
+    return scan
+
+
+def deletion_of(query: str) -> DeleteRange:
+    """The range that `DELETE /v1/kv` asks for. Who means everything says `prefix=`."""
+    parameters = query_of(query, _BOUNDS)
+    if not parameters:
+        raise invalid("query", "say what to delete by prefix, start or end; an empty prefix is everything")
+    return DeleteRange(**_bounds_of(parameters))
+
+
+def _bounds_of(parameters: Mapping[str, bytes]) -> dict[str, bytes]:
+    bounds = {name: parameters.get(name, b"") for name in _BOUNDS}
+    for name, bound in bounds.items():
+        if len(bound) > KEY_BYTES_MAX:
+            raise invalid(f"query.{name}", f"at most {KEY_BYTES_MAX} bytes, not {len(bound)}")
+    return bounds
+
+
+def _flag(parameters: Mapping[str, bytes], name: str) -> bool:
+    text = parameters.get(name, b"false")
+    if text not in (b"true", b"false"):
+        raise invalid(f"query.{name}", f"true or false, not {text[:30].decode('latin-1')!r}")
+    return text == b"true"
 
 
 def page_token(last_key: bytes) -> str:
-    """Where the page after `last_key` begins."""
+    """Where the page after the one that ends with `last_key` begins."""
     return base64.urlsafe_b64encode(_PAGE_TOKEN_VERSION + last_key).decode().rstrip("=")
 
 
-def _after(token: bytes, prefix: bytes) -> bytes:
+def _last_key(token: bytes) -> bytes:
+    """The inverse of `page_token`; empty for anything else."""
     try:
         data = base64.b64decode(token + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        data = b""
-    after = data[1:]
-    if data[:1] != _PAGE_TOKEN_VERSION or not 1 <= len(after) <= KEY_BYTES_MAX or not after.startswith(prefix):
-        raise invalid("query.page_token", "not a next_page_token of a scan with this prefix")
-    return after
+        return b""
+    return data[1:] if data[:1] == _PAGE_TOKEN_VERSION and len(data) <= 1 + KEY_BYTES_MAX else b""

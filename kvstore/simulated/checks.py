@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kvstore.api.model import Range, Transaction
+from kvstore.api.model import RANGES, Result, Transaction, between, bounds
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
 from kvstore.core.messages import Answered
 from kvstore.simulated import backups
@@ -34,7 +34,7 @@ def check(cluster: SimulatedCluster, history: History) -> list[str]:
         "exactly once": exactly_once(logs, history),
         "reads": reads(logs),
         "answers": answers(logs, history),
-        "serial execution": serial_execution(logs.values()),
+        "serial execution": serial_execution(logs.values(), told(history)),
         STRICTNESS: strict_serializability(logs, history),
         "conservation": conservation(history),
         "cuts": backups.check(logs, cluster.kept),
@@ -213,6 +213,15 @@ def _name(operation: Operated) -> MessageId | Timestamp:
     return operation.result.version if operation.result is not None else ZERO
 
 
+def told(history: History) -> dict[Timestamp, Result]:
+    """What clients were told, by version, except of reads at leaders."""
+    return {
+        operation.result.version: operation.result
+        for operation in history.operations.values()
+        if operation.result is not None and not operation.results_omitted and not operation.read_at_leader
+    }
+
+
 def conservation(history: History) -> list[str]:
     """Every read of all accounts saw the same total."""
     totals: dict[int, str] = {}
@@ -241,10 +250,10 @@ def strict_serializability(logs: Logs, history: History) -> list[str]:
 
 
 def _add_key_edges(graph: dict[object, set[object]], log: list[Executed]) -> None:
-    """Writer -> reader, reader -> next writer, writer -> next writer. A Range is a read of its prefix."""
+    """Writer -> reader, reader -> next writer, writer -> next writer. A range is a read of all that lies in it."""
     last_writer: dict[bytes, MessageId] = {}
     readers: dict[bytes, list[MessageId]] = {}
-    ranges: list[tuple[bytes, MessageId]] = []
+    ranges: list[tuple[bytes, bytes, MessageId]] = []
     for executed in log:
         outcome = executed.outcome
         if outcome is None or outcome.status != APPLIED:
@@ -255,24 +264,24 @@ def _add_key_edges(graph: dict[object, set[object]], log: list[Executed]) -> Non
             if read.key in last_writer:
                 before.add(last_writer[read.key])
             readers.setdefault(read.key, []).append(node)
-        prefixes = _prefixes(executed.transaction, outcome.succeeded)
-        before.update(w for prefix in prefixes for key, w in last_writer.items() if key.startswith(prefix))
+        found = _ranges(executed.transaction, outcome.succeeded)
+        before.update(w for first, end in found for key, w in last_writer.items() if between(key, first, end))
         for write in outcome.writes:
             if write.key in last_writer:
                 before.add(last_writer[write.key])
             before.update(readers.pop(write.key, []))
-            before.update(reader for prefix, reader in ranges if write.key.startswith(prefix))
+            before.update(reader for first, end, reader in ranges if between(write.key, first, end))
             last_writer[write.key] = node
-        ranges += [(prefix, node) for prefix in prefixes]
+        ranges += [(first, end, node) for first, end in found]
         for earlier in before:
             if earlier != node:
                 graph.setdefault(earlier, set()).add(node)
         graph.setdefault(node, set())
 
 
-def _prefixes(transaction: Transaction, succeeded: bool) -> list[bytes]:
+def _ranges(transaction: Transaction, succeeded: bool) -> list[tuple[bytes, bytes]]:
     branch = transaction.success if succeeded else transaction.failure
-    return [op.prefix for op in branch if isinstance(op, Range)]
+    return [bounds(op) for op in branch if isinstance(op, RANGES)]
 
 
 def _add_real_time_edges(graph: dict[object, set[object]], logs: Logs, history: History) -> None:

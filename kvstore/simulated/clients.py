@@ -15,7 +15,20 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.model import Add, Append, Compare, Delete, Get, Operation, Put, Range, Result, Transaction, only_reads
+from kvstore.api.model import (
+    Add,
+    Append,
+    Compare,
+    Delete,
+    DeleteRange,
+    Get,
+    Operation,
+    Put,
+    Range,
+    Result,
+    Transaction,
+    only_reads,
+)
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
 from kvstore.core.bundles import NO_ID
@@ -29,6 +42,8 @@ START = MINIMUM + 100
 KEYS = 6
 READERS, READERS_SHARE = 3, 0.3
 """So many clients that only read are added in this share of the runs, where a protocol has leader reads."""
+RANGERS, RANGERS_SHARE = 2, 0.25
+"""So many clients that read and delete ranges are added in this share of the runs."""
 TIMEOUT_US = 1_500_000
 """After this long without an answer the same id goes to another replica."""
 ATTEMPTS = 5
@@ -180,6 +195,11 @@ class Workload:
             for _ in range(READERS):
                 self.running += 1
                 Reader(self, own).go_on(None)
+        own = random.Random(f"{self._seed}/ranges")
+        if own.random() < RANGERS_SHARE:
+            for _ in range(RANGERS):
+                self.running += 1
+                Ranger(self, own).go_on(None)
 
     def make_client(self, number: int, rng: random.Random) -> Client:
         """The number-th client."""
@@ -407,6 +427,26 @@ class Reader(Client):
 
     def _choose(self) -> None:
         self.operate("get", self._get(), self.go_on, unnamed=True)
+
+
+class Ranger(Client):
+    """A client of ranges: of all keys, a few, one, or none; read in every way, and deleted."""
+
+    def _choose(self) -> None:
+        rng, keys = self._rng, self._workload.keys
+        start, end = sorted([rng.choice((b"", *keys, b"key/2x")), rng.choice((*keys, b"key/3x", b"l"))])
+        prefix = rng.choice((b"", b"key/", b"key/", rng.choice(keys)))
+        if rng.random() < 0.25:
+            within = prefix or b"key/"  # the accounts are not to be deleted
+            deleting = DeleteRange(within, start, end)
+            others: tuple[Operation, ...] = (Put(rng.choice(keys), b"5"),) if rng.random() < 0.5 else ()
+            after: tuple[Operation, ...] = (Add(rng.choice(keys), 1),) if rng.random() < 0.3 else ()
+            compare = (Compare(rng.choice(keys), "exists", "==", True),) if rng.random() < 0.3 else ()
+            self.operate("delete_range", Transaction(compare, (*others, deleting, *after)), self.go_on)
+            return
+        keys_only, count_only = rng.choice(((False, False), (True, False), (False, True)))
+        reading = Range(prefix, rng.randint(1, 6), b"", start, end, rng.random() < 0.5, keys_only, count_only)
+        self.operate("range", Transaction(success=(reading,)), self.go_on)
 
 
 class Prober(Client):

@@ -73,8 +73,9 @@ class Backend(Protocol):
 
     def get(self, table: str, key: bytes) -> bytes | None: ...
 
-    def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """Rising from the first key not less than `start`. To be consumed or closed before any other call."""
+    def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
+        """Rising from the first key not less than `start`; reverse: falling from the last one less than `start`, which
+        if empty is greater than all. To be consumed or closed before any other call."""
 
     def last(self, table: str) -> bytes | None:
         """The greatest key, None if there is none."""
@@ -107,6 +108,13 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
+def places(keys: list[bytes], start: bytes, reverse: bool) -> range:
+    """Of the sorted keys that `Backend.scan` returns, in its order."""
+    if reverse:
+        return range((bisect_left(keys, start) if start else len(keys)) - 1, -1, -1)
+    return range(bisect_left(keys, start), len(keys))
+
+
 class MemoryBackend:
     """Keeps what was applied for as long as the object lives: in a simulation it survives the crash of its process."""
 
@@ -120,10 +128,10 @@ class MemoryBackend:
     def get(self, table: str, key: bytes) -> bytes | None:
         return self._rows[table].get(key)
 
-    def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         rows = self._rows[table]
         keys = self._keys.get(table) or sorted(rows)
-        for i in range(bisect_left(keys, start), len(keys)):
+        for i in places(keys, start, reverse):
             yield keys[i], rows[keys[i]]
 
     def last(self, table: str) -> bytes | None:

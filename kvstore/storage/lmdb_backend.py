@@ -158,15 +158,23 @@ class LmdbBackend:
                 self._checked(table, *cursor.item())
         return None
 
-    def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         with self._map_lock:
-            yield from self.scan_by(self._reader, table, start)
+            yield from self.scan_by(self._reader, table, start, reverse)
 
-    def scan_by(self, transaction: Any, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan_by(
+        self, transaction: Any, table: str, start: bytes, reverse: bool = False
+    ) -> Generator[tuple[bytes, bytes], None, None]:
         """As this transaction sees it."""
         with transaction.cursor(self._tables[table]) as cursor:
-            if cursor.set_range(start):
-                for key, stored in cursor:
+            if not reverse:
+                found = cursor.set_range(start)
+            elif start and cursor.set_range(start):
+                found = cursor.prev()
+            else:
+                found = cursor.last()
+            if found:
+                for key, stored in cursor.iterprev() if reverse else cursor:
                     yield key, self._checked(table, key, stored)
 
     def count_by(self, transaction: Any, table: str) -> int:

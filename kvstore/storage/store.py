@@ -12,7 +12,7 @@ belong to it. What follows is in the journal.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Iterator
 from hashlib import blake2b
 
@@ -28,6 +28,7 @@ from kvstore.storage.backend import (
     Backend,
     Changes,
     StorageError,
+    places,
 )
 from kvstore.storage.cut import Cut, Cuts
 from multicast.types import MessageId, Timestamp
@@ -62,8 +63,8 @@ class SortedKeys:
         """`key` was not there before."""
         self._new.append(key)
 
-    def begin(self, start: bytes) -> Iterator[bytes]:
-        """Rising from the first key not less than `start`."""
+    def begin(self, start: bytes, reverse: bool = False) -> Iterator[bytes]:
+        """As `Backend.scan`."""
         keys, new = self._keys, self._new
         if new:
             if len(new) <= _INSORT_MAX:
@@ -73,7 +74,7 @@ class SortedKeys:
                 keys += new
                 keys.sort()
             new.clear()
-        for i in range(bisect_left(keys, start), len(keys)):
+        for i in places(keys, start, reverse):
             yield keys[i]
 
 
@@ -89,9 +90,9 @@ class Layer:
         self.parts: dict[MessageId, bytes | None] = {}
         self.bytes = 0
 
-    def rows(self, start: bytes, rank: int) -> Iterator[tuple[bytes, int, bytes]]:
+    def rows(self, start: bytes, rank: int, reverse: bool) -> Iterator[tuple[bytes, int, bytes]]:
         data = self.data
-        for key in self.keys.begin(start):
+        for key in self.keys.begin(start, reverse):
             yield key, rank, data[key]
 
 
@@ -228,21 +229,22 @@ class Store:
         return None if row is None else (row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES]))
 
     def scan(
-        self, prefix: bytes, after: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX
+        self, first: bytes, end: bytes, limit: int, reverse: bool = False, keys_only: bool = False
     ) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
-        """The first `limit` of (key, value, version) with this prefix and key > `after`, and about `bytes_max` at most;
-        whether there are more."""
-        start = after + b"\0" if after >= prefix else prefix
-        committed = self._backend.scan(DATA, start)
-        sources = [self._active.rows(start, 0), ((key, 2, row) for key, row in committed)]
+        """The first `limit` of (key, value, version) with first <= key < end (b"": no end), about RANGE_BYTES_MAX at
+        most; whether there are more. reverse: the last ones, falling. keys_only: empty values."""
+        start = end if reverse else first
+        committed = self._backend.scan(DATA, start, reverse)
+        newest = -1 if reverse else 1  # of two rows of a key the newer one comes first
+        sources = [self._active.rows(start, 0, reverse), ((key, 2 * newest, row) for key, row in committed)]
         if self._frozen is not None:
-            sources.append(self._frozen.rows(start, 1))
+            sources.append(self._frozen.rows(start, newest, reverse))
         found: list[tuple[bytes, bytes, Timestamp]] = []
         last = None
         more = False
-        left = bytes_max
-        for key, _, row in heapq.merge(*sources):
-            if not key.startswith(prefix):
+        left = RANGE_BYTES_MAX
+        for key, _, row in heapq.merge(*sources, reverse=reverse):
+            if key < first if reverse else end and key >= end:
                 break
             if key == last:
                 continue
@@ -251,8 +253,10 @@ class Store:
                 if len(found) == limit or left <= 0:
                     more = True
                     break
-                left -= len(key) + len(row) - _VERSION_BYTES
-                found.append((key, row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES])))
+                value = b"" if keys_only else row[_VERSION_BYTES:]
+                if not keys_only:
+                    left -= len(key) + len(value)
+                found.append((key, value, Timestamp.decode(row[:_VERSION_BYTES])))
         committed.close()
         return found, more
 

@@ -58,7 +58,11 @@ async def test_keys_and_values_are_any_bytes(directory: Path) -> None:
             assert found is not None
             assert (found.value, found.version) == (key[::-1] * 3, version)
         assert sorted(ODD_KEYS) == [entry.key async for entry in store.scan(page_size=4)]
-        for key in ODD_KEYS:
+        falling = [entry.key async for entry in store.scan(page_size=4, reverse=True, keys_only=True)]
+        assert falling == sorted(ODD_KEYS, reverse=True) and await store.count() == len(ODD_KEYS)
+        first, *middle, last = sorted(ODD_KEYS)
+        assert await store.delete_range(start=first + b"\0", end=last) == len(middle)
+        for key in (first, last):
             assert await store.delete(key)
         assert [entry async for entry in store.scan()] == []
 

@@ -17,6 +17,7 @@ from kvstore.api.model import (
     Append,
     Compare,
     Delete,
+    DeleteRange,
     Get,
     InvalidTransaction,
     KeyValue,
@@ -44,7 +45,9 @@ _operations = st.one_of(
     st.builds(Delete, _keys),
     st.builds(Add, _keys, st.integers(-(2**63), 2**63 - 1)),
     st.builds(Append, _keys, _values),
-    st.builds(Range, _values, st.integers(1, 1000), _values),
+    st.builds(Range, _values, st.integers(1, 1000), _values, _values, _values, st.booleans(), st.booleans()),
+    st.builds(Range, _values, st.just(100), _values, _values, _values, count_only=st.just(True)),
+    st.builds(DeleteRange, _values, _values, _values),
 )
 _compares = st.one_of(
     st.builds(Compare, _keys, st.just("value"), st.sampled_from(["==", "!=", "<", ">"]), _values),
@@ -66,8 +69,11 @@ def _answered(draw: st.DrawFn) -> tuple[Transaction, Result]:
         if isinstance(operation, Get):
             found = draw(st.none() | st.builds(KeyValue, st.just(operation.key), _values, _versions))
             return OperationResult(found=found)
+        if isinstance(operation, DeleteRange) or (isinstance(operation, Range) and operation.count_only):
+            return OperationResult(value=draw(st.integers(0, 1 << 20)))
         if isinstance(operation, Range):
-            return OperationResult(entries=draw(st.lists(_found, max_size=3).map(tuple)), more=draw(st.booleans()))
+            found = st.builds(KeyValue, _keys, st.just(b""), _versions) if operation.keys_only else _found
+            return OperationResult(entries=draw(st.lists(found, max_size=3).map(tuple)), more=draw(st.booleans()))
         if isinstance(operation, Add):
             return OperationResult(value=draw(_int64))
         if isinstance(operation, Append):

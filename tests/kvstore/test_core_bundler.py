@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvstore.api.model import Add, Compare, Delete, Get, Put, Transaction
+from kvstore.api.model import Add, Compare, Delete, DeleteRange, Get, Put, Transaction
 from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, UNDER_WAY, UNDER_WAY_MAX
 from kvstore.core.bundles import NO_ID, decode_bundle
 from kvstore.core.messages import ShardResults
@@ -198,6 +198,19 @@ def test_no_vote_depends_on_what_another_transaction_of_the_bundle_writes():
     left = bench.multicast()
     bench.tick(1_000_000)
     assert [ids_in(message) for message in left + bench.multicast()] == [[first, apart], [adds], [compares]]
+
+
+def test_who_deletes_a_range_depends_on_all_that_is_written_and_writes_all_that_votes_depend_on():
+    bench = Bench()
+    a, far = key(0), key(1)
+    puts = Transaction(success=(Put(a, b"1"), Put(far, b""), Get(key(2))))
+    deletes, adds = Transaction(success=(DeleteRange(b"x"),)), Transaction(success=(Add(a, 1), Get(far), Get(key(2))))
+    asked = [bench.request(transaction) for transaction in (puts, deletes, puts, adds, deletes)]
+    left = bench.multicast()
+    bench.tick(1_000_000)
+    assert [ids_in(message) for message in left + bench.multicast()] == [
+        [asked[0], asked[2]], [asked[1]], [asked[3]], [asked[4]],
+    ]  # fmt: skip
 
 
 def test_in_one_shard_they_may_depend_on_one_another():

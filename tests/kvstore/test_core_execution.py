@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvstore.api.model import (
     INT64_MAX,
@@ -11,6 +15,7 @@ from kvstore.api.model import (
     Append,
     Compare,
     Delete,
+    DeleteRange,
     Get,
     KeyValue,
     OperationResult,
@@ -116,6 +121,81 @@ def test_a_range_sees_state_and_own_writes():
     assert [(e.key, e.value) for e in first.entries] == [(b"k2", b"two"), (b"k25", b"new")] and first.more
     assert [e.key for e in second.entries] == [b"k25", b"k3"] and not second.more
     assert dict(done.reads) == {b"k1": OLD, b"k3": OLD}
+
+
+operands = st.binary(max_size=2).map(lambda b: bytes([x % 4 for x in b])) | st.sampled_from([b"\xff", b"\xff\xff"])
+bound = st.sampled_from([b""] * 4 + [b"\0", b"\1", b"\2\1", b"\3", b"\xff"])
+ranges = st.builds(
+    Range, bound, st.integers(1, 4), bound, bound, bound, st.booleans(), st.booleans()
+) | st.builds(Range, bound, st.just(1), bound, bound, bound, count_only=st.just(True))
+deletions = st.builds(DeleteRange, bound, bound, bound)
+keys = operands.filter(len)
+
+
+def naive(operation: Range | DeleteRange, rows: dict[bytes, tuple[bytes, Timestamp]]) -> list[bytes]:
+    after = getattr(operation, "after", b"")
+    return [
+        k for k in sorted(rows)
+        if k.startswith(operation.prefix) and k >= operation.start and (not after or k > after)
+        and (not operation.end or k < operation.end)
+    ]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(keys, st.booleans(), max_size=12),
+    st.lists(ranges | deletions | st.builds(Put, keys, st.just(b"new")) | st.builds(Delete, keys), max_size=8),
+)
+def test_ranges_find_what_is_there_on_any_number_of_shards(stored, operations):
+    """stored: key -> in which of two shards it is."""
+    shards = [state(), state()]
+    rows = {}
+    for k, second in stored.items():
+        shards[second].write(k, b"old", OLD)
+        rows[k] = (b"old", OLD)
+    told, alone = [], Execution(state(), NOW)
+    for shard, store in enumerate(shards):
+        plan = LocalPlan(Transaction(success=tuple(operations)), lambda k, s=shard: stored.get(k, False) == s)
+        execution = Execution(store, NOW)
+        execution.run(plan.success)
+        told.append(execution.results)
+        alone.writes |= execution.writes
+    for operation, result in zip(operations, merge_results(tuple(operations), told), strict=True):
+        if isinstance(operation, Put):
+            rows[operation.key] = (b"new", NOW)
+        elif isinstance(operation, Delete):
+            rows.pop(operation.key, None)
+        elif isinstance(operation, DeleteRange):
+            gone = naive(operation, rows)
+            assert result == OperationResult(value=len(gone))
+            for k in gone:
+                del rows[k]
+        elif operation.count_only:
+            assert result == OperationResult(value=len(naive(operation, rows)))
+        else:
+            found = naive(operation, rows)[:: -1 if operation.reverse else 1]
+            entries = [KeyValue(k, b"" if operation.keys_only else rows[k][0], rows[k][1]) for k in found]
+            more = len(found) > operation.limit
+            assert result == OperationResult(entries=tuple(entries[: operation.limit]), more=more)
+    assert {k for k, v in alone.writes.items() if v is not None} == {k for k, row in rows.items() if row[1] == NOW}
+
+
+def test_what_a_range_shows_was_read_and_what_it_deletes_was_there():
+    store = state(k1=b"1", k2=b"2", k3=b"3")
+    done = run(store, Range(b"k", 1, keys_only=True, reverse=True), DeleteRange(b"k", end=b"k2"), Get(b"k3"))
+    assert dict(done.reads) == {b"k3": OLD, b"k1": OLD}
+    assert done.writes == {b"k1": None} and done.results[2][1].found == KeyValue(b"k3", b"3", OLD)
+
+
+@patch("kvstore.core.execution.RANGE_KEYS_MAX", 3)
+def test_more_than_a_shard_may_delete_at_once_is_impossible_and_its_vote_says_so():
+    store = state(k0=b"", k1=b"", k2=b"", k3=b"")
+    whole, part = DeleteRange(b""), DeleteRange(b"", b"k1")
+    assert run(store, part).results[0][1].value == 3
+    assert run(store, Range(b"", 1, count_only=True)).results[0][1] == OperationResult(value=3, more=True)
+    for operations in ((whole,), (part, DeleteRange(b""))):
+        assert "more than" in run(store, *operations).failure and not run(store, *operations).writes
+        assert "more than" in vote(LocalPlan(Transaction(failure=operations)), store).failure_failure
 
 
 def test_a_vote_tells_comparisons_and_what_is_impossible_in_either_branch():

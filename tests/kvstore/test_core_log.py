@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.api.model import Add, Compare, Put, Transaction
+from kvstore.api.model import Add, Compare, DeleteRange, Put, Transaction
 from kvstore.core.execution import LocalPlan
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import Part
@@ -16,7 +16,7 @@ FATES = {"first": (False, None), "repeated": (False, b"digest"), "expired": (Tru
 
 some_keys = st.sets(st.sampled_from(KEYS), max_size=2)
 few_keys = st.sets(st.sampled_from(KEYS), max_size=1)
-branches = st.tuples(few_keys, some_keys)
+branches = st.tuples(few_keys, some_keys, st.sampled_from([False] * 5 + [True]))
 transactions = st.tuples(few_keys, branches, branches, st.sampled_from(["first", "first", *FATES]))
 deliveries = st.lists(
     st.tuples(
@@ -28,17 +28,17 @@ deliveries = st.lists(
 )
 
 
-Branch = tuple[set[bytes], set[bytes]]
-"""What is added to, which may be impossible, and what is put."""
+Branch = tuple[set[bytes], set[bytes], bool]
+"""What is added to, which may be impossible, what is put, and whether a range is deleted."""
 
 
-def operations(branch: Branch) -> tuple[Add | Put, ...]:
-    added, put = branch
-    return (*(Add(k, 1) for k in sorted(added)), *(Put(k, b"") for k in sorted(put)))
+def operations(branch: Branch) -> tuple[Add | Put | DeleteRange, ...]:
+    added, put, deletes = branch
+    return (*(Add(k, 1) for k in sorted(added)), *(Put(k, b"") for k in sorted(put)), *[DeleteRange(b"")] * deletes)
 
 
 def item(
-    number: int, compared: set[bytes], success: Branch, failure: Branch = (set(), set()), fate: str = "first"
+    number: int, compared: set[bytes], success: Branch, failure: Branch = (set(), set(), False), fate: str = "first"
 ) -> Item:
     conditions = tuple(Compare(k, "exists", "==", True) for k in sorted(compared))
     plan = LocalPlan(Transaction(conditions, operations(success), operations(failure)))
@@ -46,13 +46,16 @@ def item(
 
 
 def votes_depend_on(transaction: Transaction) -> set[bytes]:
-    """On what is compared, and on what an addition in either branch finds."""
+    """On what is compared, and on what an addition in either branch finds; on everything if it deletes a range."""
     branches = (*transaction.success, *transaction.failure)
+    if any(isinstance(op, DeleteRange) for op in branches):
+        return set(KEYS)
     return {c.key for c in transaction.compare} | {op.key for op in branches if isinstance(op, Add)}
 
 
 def may_write(transaction: Transaction) -> set[bytes]:
-    return {op.key for op in (*transaction.success, *transaction.failure)}
+    branches = (*transaction.success, *transaction.failure)
+    return set(KEYS) if any(isinstance(op, DeleteRange) for op in branches) else {op.key for op in branches}
 
 
 def entry(position: int, shards: tuple[int, ...], items: list[Item]) -> Entry:
@@ -70,6 +73,8 @@ def may_signal(earlier: list[Entry], m: Entry, signal_at_delivery: bool) -> bool
     untouched = not any(
         may_write(w.plan.transaction) & votes_depend_on(v.plan.transaction) for w in writing for v in voting
     )
+    if any(isinstance(op, DeleteRange) for i in voting for _, op in (*i.plan.success, *i.plan.failure)):
+        untouched = not earlier
     return (subset or signal_at_delivery) and untouched
 
 
@@ -98,10 +103,20 @@ def test_a_part_is_sent_exactly_when_the_rule_allows_it(plan, signal_at_delivery
                 complete_what_is_ready()
 
 
+def test_a_range_that_is_deleted_and_votes_wait_for_one_another():
+    log = Log()
+    deletes, compares = (set(), set(), True), (set(), set(), False)
+    first = entry(1, (0, 1), [item(1, set(), deletes)])
+    second = entry(2, (0, 1), [item(2, {b"a"}, compares)])
+    third = entry(3, (0, 1), [item(3, set(), deletes)])
+    assert [log.append(m) for m in (first, second, third)] == [[first], [], []]
+    assert [log.complete(), log.complete()] == [[second], [third]]
+
+
 def test_nothing_is_remembered_of_what_is_complete():
     log = Log()
     for position in range(1, 50):
-        items = [item(position, {b"a"}, (set(), {b"b", b"a"}))]
+        items = [item(position, {b"a"}, (set(), {b"b", b"a"}, False))]
         log.items[items[0].id] = items[0]
         log.append(entry(position, (0, 1 + position % 3), items))
     for _ in range(1, 50):

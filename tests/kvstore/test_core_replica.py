@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kvstore.api.model import Add, Compare, Get, Put, Transaction
+from kvstore.api.model import RANGE_KEYS_MAX, Add, Compare, DeleteRange, Get, Put, Transaction
 from kvstore.core.audit import APPLIED, FAILED, decode_outcomes
 from kvstore.core.bundles import (
     BUNDLE_TRANSACTIONS_MAX,
@@ -155,6 +155,18 @@ def test_the_own_vote_says_what_is_impossible_here():
 # -- replays ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_range_is_deleted_in_all_shards_or_in_none():
+    bench = Bench()
+    bench.store.write(key(0), b"v", Timestamp(1, 0))
+    for refused in (True, False):
+        delivery = bench.deliver(Transaction(success=(DeleteRange(b""),)))
+        no = Vote(True, f"more than {RANGE_KEYS_MAX} keys", b"") if refused else Vote()
+        bench.part(1, delivery, no)
+        bench.part(2, delivery, Vote())
+        assert (bench.store.get(key(0)) is None) is not refused
+    assert [outcome.status for outcome in bench.outcomes()] == [FAILED, APPLIED]
+
+
 def test_a_replayed_outcome_needs_no_parts_and_remembers_the_same():
     first, second = Bench(), Bench()
     transaction = Transaction((Compare(key(1), "exists", "==", True),), (Add(key(0), 1),), (Add(key(0), 10),))
@@ -184,10 +196,10 @@ def test_a_replay_that_gives_another_state_stops_the_replica():
     ("payload", "text"),
     [
         (
-            msgspec.msgpack.encode([3, [[], [], []]]),
-            "format 3 was ordered and this program knows 2; use a newer release",
+            msgspec.msgpack.encode([4, [[], [], []]]),
+            "format 4 was ordered and this program knows 3; use a newer release",
         ),
-        (msgspec.msgpack.encode([3, {"new": 1}]), "format 3 was ordered"),
+        (msgspec.msgpack.encode([4, {"new": 1}]), "format 4 was ordered"),
         (msgspec.msgpack.encode([2, {"new": 1}]), "not a bundle"),
         (msgspec.msgpack.encode([2, [[bytes(16), {"new": 1}]]]), "not a bundle"),
         (b"\xc1", "not a bundle"),

@@ -318,6 +318,41 @@ def test_pages_of_a_scan_cover_both_shards_in_key_order(replicas: list[Replica],
     assert len(versions) == 3 and versions == sorted(versions)
 
 
+def test_a_range_by_bounds_in_either_direction_page_by_page(replicas: list[Replica], key: str) -> None:
+    names = [f"{key}{i:02}" for i in range(12)]
+    replicas[0].txn({"success": [{"op": "put", "key": name, "value": "v"} for name in names]})
+    for more, expected in (("", names[3:10]), ("&reverse=true", names[9:2:-1]), ("&keys_only=true", names[3:10])):
+        path, seen = f"/v1/kv?start={names[3]}&end={names[10]}&limit=3{more}", []
+        token: str | None = ""
+        while token is not None:
+            page = replicas[1]("GET", path + (f"&page_token={token}" if token else "")).json
+            seen += page["entries"]
+            token = page["next_page_token"]
+        assert [entry["key"] for entry in seen] == expected
+        assert all(("value" in entry) is ("keys_only" not in more) for entry in seen)
+    counted = replicas[0]("GET", f"/v1/kv?prefix={key}&start={names[7]}&count_only=true").json
+    assert (counted["count"], counted["more"]) == (5, False)
+
+
+def test_a_range_is_deleted_in_all_shards_at_once_and_once(replicas: list[Replica], key: str) -> None:
+    names = [f"{key}{i:02}" for i in range(12)]
+    replicas[0].txn({"success": [{"op": "put", "key": name, "value": "v"} for name in names]})
+    repeat = {"Idempotency-Key": new_id()}
+    first = replicas[0]("DELETE", f"/v1/kv?prefix={key}&end={names[10]}", **repeat)
+    assert (first.status, first.json["deleted"], first.headers["Idempotency-Key"]) == (200, 10, first.json["id"])
+    assert replicas[1]("DELETE", f"/v1/kv?prefix={key}&end={names[10]}", **repeat).json == first.json
+    assert [e["key"] for e in replicas[1]("GET", f"/v1/kv?prefix={key}").json["entries"]] == names[10:]
+    answer = replicas[1].txn({"success": [{"op": "delete_range", "prefix": key}, {"op": "range", "prefix": key}]})
+    assert [result.get("deleted", result.get("entries")) for result in answer.json["results"]] == [2, []]
+
+
+@pytest.mark.parametrize("query", ["", "limit=3", "prefx=a", f"start={'a' * 401}"])
+def test_a_deletion_that_names_no_range_deletes_nothing(kv: Replica, key: str, query: str) -> None:
+    kv("PUT", f"/v1/kv/{key}", b"here")
+    problem(kv("DELETE", f"/v1/kv?{query}"), 400, "invalid")
+    assert kv("GET", f"/v1/kv/{key}").body == b"here"
+
+
 def test_a_page_of_large_values_ends_early_and_none_is_left_out(replicas: list[Replica], key: str) -> None:
     value = b"v" * 1_000_000
     for i in range(14):
@@ -354,6 +389,9 @@ def test_reads_beyond_all_measure_are_left_out_and_the_answer_says_so(replicas: 
         ("page_token=!!", "query.page_token"),
         ("page_token=AAAA", "query.page_token"),
         ("prefix=b&page_token=AWE", "query.page_token"),
+        ("end=a&page_token=AWE", "query.page_token"),
+        ("reverse=yes", "query.reverse"),
+        ("keys_only=true&count_only=true", "query.count_only"),
     ],
 )
 def test_a_malformed_scan_is_refused_by_name(kv: Replica, query: str, field: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import product
 from unittest.mock import patch
 
 import lmdb
@@ -22,7 +23,7 @@ IDS_OF_PARTS = [b"%016d" % n for n in range(3)]
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.sampled_from(KEYS), st.sampled_from([None, b"", b"1", b"22"])),
-        st.tuples(st.just("scan"), st.sampled_from([b"", b"a", b"b", b"x"]), st.sampled_from([b"", *KEYS])),
+        st.tuples(st.just("scan"), st.sampled_from([b"", b"x", *KEYS]), st.sampled_from([b"", *KEYS])),
         st.tuples(st.just("part"), st.sampled_from(IDS_OF_PARTS), st.sampled_from([None, b"", b"votes"])),
         st.tuples(st.sampled_from(["freeze", "commit", "thaw", "reopen"]), st.none(), st.none()),
     ),
@@ -43,8 +44,9 @@ class Oracle:
     def copy(self) -> tuple[dict[bytes, tuple[bytes, Timestamp]], dict[bytes, bytes]]:
         return dict(self.rows), dict(self.parts)
 
-    def scan(self, prefix: bytes, after: bytes, limit: int):
-        found = [(k, *self.rows[k]) for k in sorted(self.rows) if k.startswith(prefix) and k > after]
+    def scan(self, first: bytes, end: bytes, limit: int, reverse: bool, keys_only: bool):
+        keys = sorted([k for k in self.rows if first <= k and (not end or k < end)], reverse=reverse)
+        found = [(k, b"" if keys_only else self.rows[k][0], self.rows[k][1]) for k in keys]
         return found[:limit], len(found) > limit
 
     def digest(self) -> bytes:
@@ -72,8 +74,10 @@ def play(make_backend, plan) -> None:
                 store.keep_part(one, two)
                 oracle.parts[one] = two
         elif what == "scan":
-            for limit in (1, 2, 9):
-                assert store.scan(one, two, limit) == oracle.scan(one, two, limit)
+            for limit, reverse in product((1, 2, 9), (False, True)):
+                assert store.scan(one, two, limit, reverse, limit == 2) == oracle.scan(
+                    one, two, limit, reverse, limit == 2
+                )
         elif what == "freeze":
             assert store.freeze(time) == (oracle.frozen is None)
             if oracle.frozen is None:
@@ -122,6 +126,7 @@ def test_sorted_keys(plan):
             keys.add(key)
         if look:
             assert list(keys.begin(key)) == sorted(k for k in known if k >= key)
+            assert list(keys.begin(key, True)) == sorted([k for k in known if not key or k < key], reverse=True)
 
 
 @pytest.fixture(params=["memory", "lmdb"])

@@ -56,7 +56,7 @@ _MODULES = (
 # -- in the replica ---------------------------------------------------------------------------------------------------
 
 
-@rewrite("_blocker", "if self._last_writer:", "if False:")
+@rewrite("_blocker", "if self.entries:", "if False:")
 class VotesReadTooEarly(Log):
     """A vote is read at delivery, though earlier transactions still write what it depends on."""
 
@@ -186,8 +186,8 @@ class ReadsTheCommitted(Store):
 class ScansMissTheBuffer(Store):
     """A scan does not see what is not committed."""
 
-    def scan(self, prefix: bytes, after: bytes, limit: int, *rest: Any) -> Any:
-        found, more = super().scan(prefix, after, limit, *rest)
+    def scan(self, *arguments: Any) -> Any:
+        found, more = super().scan(*arguments)
         hidden = self._active.data
         return [row for row in found if row[0] not in hidden], more
 

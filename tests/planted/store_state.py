@@ -132,6 +132,16 @@ class BlockerOneOff(Log):
     """A part is sent when the last transaction but one in its way is complete."""
 
 
+@rewrite("_blocker", "max(blocker, self._last_deleter, ", "max(blocker, ")
+class DeletedRangesForgotten(Log):
+    """A vote is read though an earlier transaction may still delete what it depends on, in a range."""
+
+
+@rewrite("_find", "if value is not None and between(key, first, end):", "if False:")
+class OwnWritesInNoRange(Execution):
+    """A range shows, counts and deletes what was there before its transaction."""
+
+
 @rewrite("append", "if self.entries or not entry.ready:", "if self.entries:")
 class FirstWriterUnnoticed(Log):
     """A vote is read though the head of the log still writes what it depends on."""
@@ -362,6 +372,7 @@ PLANTED_IN_STORE = (
     ),
     *_core(FlightsNeverEnd, settings=ALONE),
     *_core(BlockerOneOff, settings=CALM),
+    *_core(DeletedRangesForgotten, OwnWritesInNoRange),
     *_core(DecisionsNotTold, settings=LOSSES),
     *_replica(OutcomeOneOff, settings=WINDOW),
     *_core(SettledTheWrongWay, PartsNotKept, NothingIsFetched, settings=FORGETFUL),

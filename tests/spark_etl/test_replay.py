@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore.api.model import Add, Append, Compare, Delete, Get, Put, Range, Transaction
+from kvstore.api.model import Add, Append, Compare, Delete, DeleteRange, Get, Put, Range, Transaction
 from kvstore.core import audit
 from kvstore.core.execution import Execution, LocalPlan
 from multicast.types import ZERO, Timestamp
@@ -31,8 +31,8 @@ class Store:
     def get(self, key: bytes) -> Any:
         return self.rows.get(key)
 
-    def scan(self, prefix: bytes, after: bytes, limit: int) -> Any:
-        found = [(k, *self.rows[k]) for k in sorted(self.rows) if k.startswith(prefix) and k > after]
+    def scan(self, first: bytes, end: bytes, limit: int, reverse: bool, keys_only: bool) -> Any:
+        found = [(k, *self.rows[k]) for k in sorted(self.rows, reverse=reverse) if first <= k and (not end or k < end)]
         return found[:limit], len(found) > limit
 
 
@@ -42,6 +42,10 @@ def random_transaction(rng: Random) -> Transaction:
         return rng.choice([
             Get(key), Put(key, rng.choice((b"1", b"text", MIDDLE, LONG, b"\xff"))), Delete(key), Append(key, b"x"),
             Append(key, LONG), Get(b"n"), Add(b"n", 3), Range(b"", 9),
+            rng.choice((
+                Range(b"", 9, b"", b"a", b"n", keys_only=True), Range(b"", 9, b"a", reverse=True),
+                Range(b"", 1, count_only=True), DeleteRange(b"", b"b"), DeleteRange(b"a"),
+            )),
         ])  # fmt: skip
 
     compare = tuple(

@@ -93,6 +93,18 @@ def test_put_get_scan_delete(shell: Shell) -> None:
     assert json.loads(gone.out) == {"key": "a/b", "value": None} and "no such key" in error_of(gone, status=3)
 
 
+def test_ranges(shell: Shell) -> None:
+    for n in range(4):
+        shell.data("put", f"r/{n}", "v")
+    assert shell.data("scan", "r/", "--start", "r/1", "--end", "r/3", "--keys-only").out == "r/1\nr/2\n"
+    assert shell.data("scan", "r/", "--reverse", "--keys-only", "--limit", "2").out == "r/3\nr/2\n"
+    assert shell.data("scan", "r/", "--count-only").out == "4\n"
+    assert shell.data("delete", "--prefix", "r/", "--end", "r/3").out == "3\n"
+    assert shell.data("scan", "r/", "--keys-only").out == "r/3\n"
+    assert shell.data("delete", "r/3", "--prefix", "r").status == 1 and shell.data("delete").status == 1
+    assert shell.data("delete", "--start", "r/", "--end", "r0").out == "1\n"
+
+
 def test_a_scan_of_up_to_a_thousand_keys_is_one_point_in_time(shell: Shell) -> None:
     puts = [{"op": "put", "key": f"many/{i:03}", "value": ""} for i in range(150)]
     assert shell.data("txn", json.dumps({"success": puts})).status == 0
