@@ -63,7 +63,7 @@ from client_sdk.errors import (
 from client_sdk.interactive import InteractiveTransaction
 from client_sdk.operations import Add, Append, Compare, Delete, DeleteRange, Get, Operation, Put, Range
 from client_sdk.requests import new_id
-from kvstore.api.codec import Page
+from kvstore.api.codec import Outcome, Page
 from kvstore.api.model import KeyValue, OperationResult, Operator, Result, Target
 from multicast.types import ZERO, MessageId, Timestamp
 
@@ -92,6 +92,7 @@ __all__ = [
     "Operation",
     "OperationResult",
     "Operator",
+    "Outcome",
     "OutcomeUnknown",
     "Page",
     "Put",

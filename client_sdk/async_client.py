@@ -82,6 +82,7 @@ class AsyncClient:
     delete_range = _method(requests.delete_range)
     count = _method(requests.count)
     txn = _method(requests.txn)
+    outcome = _method(requests.outcome)
     cluster = _method(requests.cluster)
 
     async def scan_pages(

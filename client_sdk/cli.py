@@ -23,7 +23,7 @@ from client_sdk.errors import KvError
 from client_sdk.routing import find_urls
 from kvstore.api.codec import entry_json, id_text, operation_name, parse_transaction, result_json, text_or_b64
 from kvstore.api.model import SCAN_LIMIT_MAX, InvalidTransaction
-from kvstore.api.problem import UNKNOWN
+from kvstore.api.problem import APPLIED, UNKNOWN
 from kvstore.console import (
     FAILED,
     OUTCOME_UNKNOWN,
@@ -189,13 +189,37 @@ def txn_command(
     with _client(cluster, timeout) as client:
         result = client.run(requests.transaction(parsed, message_id=identity))
     branch = parsed.success if result.succeeded else parsed.failure
-    results = [result_json(o, r) for o, r in zip(branch, result.results, strict=False)]
+    results = [result_json(o, r, str(result.version)) for o, r in zip(branch, result.results, strict=False)]
     if output is Output.json:
         print_json({"succeeded": result.succeeded, "version": str(result.version), "results": results})
         return
     say(f"{'success' if result.succeeded else 'failure'} at {result.version}")
     for operation, one in zip(branch, results, strict=False):
         say(f"  {operation_name(operation)}: {json_line(one)}")
+
+
+@app.command("outcome")
+def outcome_command(
+    message_id: Annotated[str, typer.Argument(metavar="UUID", help="The id of a write.")],
+    cluster: Target,
+    timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
+) -> int:
+    """Print what became of the write of an id, while it is remembered. Status 3 if it is not."""
+    identity = _message_id(message_id)
+    assert identity is not None
+    with _client(cluster, timeout) as client:
+        found = client.outcome(identity)
+    if found is None:
+        complain("nothing is remembered under this id")
+        return ABSENT
+    if output is Output.json:
+        print_json(found)
+    elif found.outcome == APPLIED:
+        say(f"applied, {'success' if found.succeeded else 'failure'} at {found.version}")
+    else:
+        say(f"not applied: {found.detail}")
+    return 0
 
 
 def _transaction_text(argument: str) -> bytes:

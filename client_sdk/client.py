@@ -168,6 +168,7 @@ class Client:
     delete_range = _method(requests.delete_range)
     count = _method(requests.count)
     txn = _method(requests.txn)
+    outcome = _method(requests.outcome)
     cluster = _method(requests.cluster)
 
     def scan_pages(

@@ -20,7 +20,7 @@ from client_sdk import operations
 from client_sdk.errors import InvalidRequest, ResultsForgotten, TransactionFailed
 from client_sdk.operations import Compare, Operation, as_bytes, of_type
 from kvstore.api import codec
-from kvstore.api.codec import MalformedAnswer, Page
+from kvstore.api.codec import MalformedAnswer, Outcome, Page
 from kvstore.api.model import (
     EVERYWHERE,
     RANGE_KEYS_MAX,
@@ -234,6 +234,18 @@ def transaction(
     body, fields, keys = codec.transaction_body(asked), "Content-Type: application/json\r\n", _keys(asked)
     request = Request("POST", "/v1/txn", parse, keys, timeout, fields=fields, body=body)
     return request if message_id is None and only_reads(asked) else request.under(message_id)
+
+
+def outcome(message_id: MessageId, *, timeout: float | None = None) -> Request[Outcome | None]:
+    """What became of the write of this id; None if no replica remembers one. It may be under way, or be sent yet."""
+    if not is_uuid7(of_type("message_id", message_id, bytes)):
+        raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
+
+    def parse(answer: Answer) -> Outcome | None:
+        return None if answer.status == 404 else codec.parse_outcome(answer.body)
+
+    path = f"/v1/txn/{codec.id_text(message_id)}"
+    return Request("GET", path, parse, (), timeout, accepts=(200, 404))
 
 
 def page(

@@ -34,7 +34,7 @@ from kvstore.config import (
     mark_started,
     save,
 )
-from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
 from kvstore.storage.backend import Backend, NoSpace
@@ -291,9 +291,15 @@ class LiveReplica:
     def execute(
         self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
     ) -> int:
+        return self._request(Execute(message_id, transaction), answer)
+
+    def lookup(self, message_id: MessageId, answer: Callable[[Answered | Refused], None]) -> int:
+        return self._request(Lookup(message_id), answer)
+
+    def _request(self, request: Execute | Lookup, answer: Callable[[Answered | Refused], None]) -> int:
         assert self._host is not None
         try:
-            return self._host.request(Execute(message_id, transaction), partial(_told, answer))
+            return self._host.request(request, partial(_told, answer))
         except Overloaded as error:
             answer(Refused("overloaded", str(error), retryable=True, outcome="not_applied"))
         except HostStopped as error:

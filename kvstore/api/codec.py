@@ -308,6 +308,20 @@ class Page(msgspec.Struct, frozen=True):
     next_page_token: str | None
 
 
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of the transaction of an id: the body that answers `GET /v1/txn/ID`.
+
+    outcome: "applied", with the branch that ran and its version; or "not_applied", with the problem's code and detail.
+    """
+
+    id: str
+    outcome: str
+    succeeded: bool | None = None
+    version: str = ""
+    code: str = ""
+    detail: str = ""
+
+
 class _EntryAnswer(msgspec.Struct):
     key: str | None = None
     key_b64: str | None = None
@@ -354,6 +368,7 @@ class _WriteAnswer(msgspec.Struct):
     deleted: bool | int = True
 
 
+_decode_outcome = msgspec.json.Decoder(Outcome).decode
 _decode_transaction_answer = msgspec.json.Decoder(_TransactionAnswer).decode
 _decode_page = msgspec.json.Decoder(_PageAnswer).decode
 _decode_count = msgspec.json.Decoder(_CountAnswer).decode
@@ -378,6 +393,14 @@ def parse_write(body: bytes) -> tuple[Timestamp, bool | int]:
         return Timestamp.parse(answer.version), answer.deleted
     except ValueError as error:
         raise MalformedAnswer(f"answer to a write: {error}") from error
+
+
+def parse_outcome(body: bytes) -> Outcome:
+    """What became of a transaction. MalformedAnswer."""
+    try:
+        return _decode_outcome(body)
+    except ValueError as error:
+        raise MalformedAnswer(f"answer to a question for an outcome: {error}") from error
 
 
 def parse_etag(etag: str | None) -> Timestamp:
@@ -438,25 +461,26 @@ def parse_count(body: bytes) -> tuple[int, bool]:
     return answer.count, answer.more
 
 
-def result_json(operation: Operation, result: OperationResult) -> dict[str, Any]:
-    """The result of one operation, as it stands in `results`."""
+def result_json(operation: Operation, result: OperationResult, version: str) -> dict[str, Any]:
+    """The result of one operation, as it stands in `results`. version: the transaction's."""
     if isinstance(operation, Get):
         if result.found is None:
             return {**text_or_b64("key", operation.key), "value": None}
         return entry_json(result.found)
-    if isinstance(operation, Delete):
-        return {"deleted": result.deleted}
-    if isinstance(operation, Add):
-        return {"value": result.value}
-    if isinstance(operation, Append):
-        return {"length": result.length}
-    if isinstance(operation, DeleteRange):
-        return {"deleted": result.value}
     if isinstance(operation, Range):
         if operation.count_only:
             return {"count": result.value, "more": result.more}
         return {"entries": [entry_json(f, operation.keys_only) for f in result.entries], "more": result.more}
-    return {}
+    written: dict[str, Any] = {"version": version}
+    if isinstance(operation, Delete):
+        written["deleted"] = result.deleted
+    elif isinstance(operation, Add):
+        written["value"] = result.value
+    elif isinstance(operation, Append):
+        written["length"] = result.length
+    elif isinstance(operation, DeleteRange):
+        written["deleted"] = result.value
+    return written
 
 
 def _result(operation: Operation, answer: _ResultAnswer) -> OperationResult:
@@ -483,12 +507,14 @@ def transaction_answer(transaction: Transaction, result: Result, omitted: bool, 
     """The body that answers `POST /v1/txn`. omitted: the results of the operations are no longer known. message_id:
     empty for a read that has none."""
     branch: Sequence[Operation] = transaction.success if result.succeeded else transaction.failure
-    answer: dict[str, Any] = {"succeeded": result.succeeded, "version": str(result.version)}
+    version = str(result.version)
+    answer: dict[str, Any] = {"succeeded": result.succeeded, "version": version}
     if message_id:
         answer["id"] = message_id
     if omitted:
         answer["results_omitted"] = True
-    answer["results"] = [] if omitted else [result_json(o, r) for o, r in zip(branch, result.results, strict=True)]
+    results = () if omitted else zip(branch, result.results, strict=True)
+    answer["results"] = [result_json(o, r, version) for o, r in results]
     return encode(answer)
 
 

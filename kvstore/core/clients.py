@@ -34,9 +34,11 @@ from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import encode_transaction, request_digest, unnamed_id
 from kvstore.core.execution import result_bytes
 from kvstore.core.log import Entry, Log
+from kvstore.core.lookups import Lookups
 from kvstore.core.messages import (
     Answered,
     Execute,
+    Lookup,
     Refused,
     ResultRequest,
     ShardResult,
@@ -77,6 +79,7 @@ class Clients:
         shards: Shards,
     ):
         self.requests = Requests()
+        self.lookups = Lookups(peers, store)
         self.reads = reads
         self._shards = shards
         self.bundler = Bundler(peers.self_id, self.requests, rng, self._clock)
@@ -92,8 +95,11 @@ class Clients:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def on_request(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
+    def on_request(self, token: int, request: Execute | Lookup, now: int, out: ApplicationOutbox) -> None:
         """Answered with `Answered` or `Refused`."""
+        if isinstance(request, Lookup):
+            self.lookups.add(token, request.message_id, now, out)
+            return
         refusal = self._refusal(request, now)
         if refusal is not None:
             out.answer(token, refusal)
@@ -256,15 +262,23 @@ class Clients:
         if len(self._reads) > READS_KEPT:
             del self._reads[next(iter(self._reads))]
 
-    def tell(self, receiver: ProcessId, message_id: MessageId) -> None:
-        """The result of a transaction that is complete here, to another replica, if it is still known."""
-        record = self._store.remembered(message_id)
-        result = self._reads.get(message_id) if record is None else decode_shard_result(record)
-        if result is not None:
-            self._outgoing.setdefault(receiver, []).append(result)
+    def tell(self, receiver: ProcessId, message: ResultRequest, out: ApplicationOutbox) -> None:
+        """The results of transactions that are complete here, to another replica, if they are still known."""
+        unknown: list[MessageId] = []
+        for message_id in message.ids:
+            record = self._store.remembered(message_id)
+            result = self._reads.get(message_id) if record is None else decode_shard_result(record)
+            if result is not None:
+                self._outgoing.setdefault(receiver, []).append(result)
+            else:
+                unknown.append(message_id)
+        if message.whether and unknown:
+            out.send((receiver,), ShardResults(self._peers.shard, [], unknown))
 
-    def on_results(self, message: ShardResults, now: int, out: ApplicationOutbox) -> None:
-        """What another shard has read for clients of this replica."""
+    def on_results(self, sender: ProcessId, message: ShardResults, now: int, out: ApplicationOutbox) -> None:
+        """What other replicas know of transactions of this one's clients."""
+        if self.lookups:
+            self.lookups.on_results(sender, message, out)
         for result in message.results:
             waiting = self.requests.by_id.get(result.id)
             if waiting is not None and message.shard in waiting.destinations:
@@ -292,8 +306,8 @@ class Clients:
             else:
                 self._ask_for_results(waiting, out)
                 self.requests.schedule(waiting, now)
-        leaves, due = self.bundler.leave(now, out), self.requests.next_due()
-        return due if leaves is None or (due is not None and due < leaves) else leaves
+        wakes = self.bundler.leave(now, out), self.requests.next_due(), self.lookups.on_tick(now, out)
+        return min([wake for wake in wakes if wake is not None], default=None)
 
     def _clock(self, now: int) -> int:
         """The time, as far as it is known."""

@@ -18,6 +18,12 @@ class Execute(msgspec.Struct, gc=False):
     transaction: Transaction
 
 
+class Lookup(msgspec.Struct, gc=False):
+    """What became of the transaction of this id? Answered with `Answered`, without what it read, or `Refused`."""
+
+    message_id: MessageId
+
+
 class Answered(msgspec.Struct):
     """The transaction was executed; `result.failure` says if it was impossible and had no effect.
 
@@ -43,7 +49,7 @@ class Refused(msgspec.Struct):
     "id_expired" (older than the window; if it was tried before, the result is no longer certain), "id_in_future",
     "overloaded", "expired" (it was ordered too late and had no effect; so late that an earlier result may have been
     forgotten, it is "id_expired" again), "timeout" (no answer in WAIT_US_MAX), "no_majority" (one of its shards cannot
-    take anything now; the message names the shard that is waited for), "full".
+    take anything now; the message names the shard that is waited for), "full"; of a Lookup "unknown_or_forgotten".
     """
 
     code: str
@@ -165,16 +171,19 @@ class ShardResult(msgspec.Struct, array_like=True, gc=False):
 
 
 class ShardResults(msgspec.Struct, array_like=True, tag=3):
-    """For the entry replica of these transactions."""
+    """For the entry replica of these transactions. unknown: ids of which this replica knows nothing, to who asks."""
 
     shard: GroupId
     results: list[ShardResult]
+    unknown: list[MessageId] = []
 
 
 class ResultRequest(msgspec.Struct, array_like=True, tag=4):
-    """Send me your shard's results of these transactions, those that are completed and remembered."""
+    """Send me your shard's results of these transactions, those that are completed and remembered. whether: and say of
+    which you know none."""
 
     ids: list[MessageId]
+    whether: bool = False
 
 
 class ShardState(msgspec.Struct, array_like=True, tag=6):

@@ -182,7 +182,7 @@ class Replica(Application):
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
-        """`Execute`; answered with `Answered` or `Refused`."""
+        """`Execute` or `Lookup`; answered with `Answered` or `Refused`."""
         self.clients.on_request(token, request, now, out)
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
@@ -359,10 +359,9 @@ class Replica(Application):
             self.signals.on_decisions(message)
         elif kind is ShardResults:
             self.peers.check(sender, message.shard, "a result")
-            self.clients.on_results(message, now, out)
+            self.clients.on_results(sender, message, now, out)
         else:
-            for message_id in message.ids:
-                self.clients.tell(sender, message_id)
+            self.clients.tell(sender, message, out)
         self._advance(now, out)
 
     def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:

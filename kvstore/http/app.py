@@ -10,6 +10,7 @@ has been read and checked.
     PUT|GET|DELETE /v1/kv/{key}      raw bytes; ETag = version; If-Match, If-None-Match
     GET|DELETE /v1/kv?prefix=&start=&end=     a range; GET also takes reverse, keys_only, count_only, limit, page_token
     POST /v1/txn                     JSON (kvstore.api.codec)
+    GET  /v1/txn/{id}                what became of it, while it is remembered
     POST /v1/backups                 a cut; GET /v1/backups/{version}?after={hexadecimal key}: its rows in this shard
     POST /v1/replaced                a replica of `cluster.json`, which takes the place of the one with its id
     GET  /v1/cluster, /livez, /readyz, /metrics
@@ -41,7 +42,7 @@ from kvstore.api.model import (
     only_reads,
     validate,
 )
-from kvstore.api.problem import UNKNOWN
+from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
 from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
@@ -56,7 +57,9 @@ from kvstore.storage.cut import Cut, CutRows, encode_cut_rows
 from multicast.types import MessageId, Timestamp
 
 KV = "/v1/kv/"
+TXN = "/v1/txn/"
 BACKUPS = "/v1/backups/"
+_NAMED_PLACES = {KV: "{key}", TXN: "{id}", BACKUPS: "{version}"}
 
 _JSON_TYPE = "application/json"
 
@@ -69,6 +72,9 @@ class Node(Protocol):
     ) -> int:
         """Have it ordered and executed; `answer` is called once, possibly before this returns. NO_ID: it only reads,
         and nobody can repeat it. Returns what `forget` takes, not 0."""
+
+    def lookup(self, message_id: MessageId, answer: Callable[[Answered | Refused], None]) -> int:
+        """What became of the transaction of this id; otherwise as `execute`."""
 
     def forget(self, token: int) -> None:
         """Nobody waits for that answer any longer: it is not called. Nobody knows the outcome."""
@@ -114,6 +120,7 @@ class HttpApi:
             KV: {"GET": self._get, "HEAD": self._get, "PUT": self._put, "DELETE": self._delete},
             "/v1/kv": {"GET": self._scan, "DELETE": self._delete_range},
             "/v1/txn": {"POST": self._txn},
+            TXN: {"GET": self._outcome},
             "/v1/backups": {"POST": self._make_cut},
             "/v1/replaced": {"POST": self._replaced},
             BACKUPS: {"GET": self._cut_rows},
@@ -128,11 +135,13 @@ class HttpApi:
         path, method = call.path, call.head.method
         if path.startswith(KV):
             call.route = KV
-        elif path.startswith(BACKUPS):
-            call.route = BACKUPS
+        else:
+            for place in _NAMED_PLACES:
+                if path.startswith(place):
+                    call.route = place
         methods = self._routes.get(call.route)
         if methods is None:
-            known = ", ".join(self._routes).replace(KV, f"{KV}{{key}}", 1).replace(BACKUPS, f"{BACKUPS}{{version}}")
+            known = ", ".join([route + _NAMED_PLACES.get(route, "") for route in self._routes])
             raise Problem(404, "unknown_path", f"known are {known}")
         handler = methods.get(method)
         if handler is None:
@@ -278,6 +287,28 @@ class HttpApi:
         headers = _json_headers(call.text_id) if call.text_id else JSON + _read_at_line(_read_at(answered))
         call.answer(Response(200, headers, body))
 
+    def _outcome(self, call: Call) -> None:
+        if call.query:
+            raise errors.invalid("query", "an outcome takes none")
+        message_id = request.parse_id("id", call.path[len(TXN) :])
+        call.text_id, call.ordered = codec.id_text(message_id), True
+        self._open(call)
+        self._check_ready()
+        call.token = self.node.lookup(message_id, partial(call.step, self._did_look_up))
+
+    def _did_look_up(self, call: Call, answer: Answered | Refused) -> None:
+        if isinstance(answer, Answered):
+            found = answer.result
+            if found.failure:
+                told = codec.Outcome(call.text_id, NOT_APPLIED, code="failed", detail=found.failure)
+            else:
+                told = codec.Outcome(call.text_id, APPLIED, found.succeeded, str(found.version))
+        elif answer.outcome == NOT_APPLIED:
+            told = codec.Outcome(call.text_id, NOT_APPLIED, code=answer.code, detail=answer.message)
+        else:
+            raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
+        call.answer(Response(200, JSON, codec.encode(told)))
+
     # -- backups ------------------------------------------------------------------------------------------------------
 
     def _make_cut(self, call: Call) -> None:
@@ -335,11 +366,7 @@ class HttpApi:
         self._execute(call, transaction, render, writes)
 
     def _execute(self, call: Call, transaction: Transaction, render: Render, writes: bool = False) -> None:
-        if self.calls.stopping:
-            raise errors.unavailable("stopping", "this replica is stopping")
-        unready = self.node.unready()
-        if unready:
-            raise errors.unavailable("not_ready", unready)
+        self._check_ready()
         if len(self.calls) > self.limits.in_flight_requests_max:
             detail = f"more than in_flight_requests_max = {self.limits.in_flight_requests_max} requests are open"
             raise errors.unavailable("overloaded", detail)
@@ -352,6 +379,13 @@ class HttpApi:
         call.transaction = transaction
         call.ordered = writes
         call.token = self.node.execute(call.message_id, transaction, partial(call.step, self._executed, render))
+
+    def _check_ready(self) -> None:
+        if self.calls.stopping:
+            raise errors.unavailable("stopping", "this replica is stopping")
+        unready = self.node.unready()
+        if unready:
+            raise errors.unavailable("not_ready", unready)
 
     def _executed(self, call: Call, render: Render, answer: Answered | Refused) -> None:
         if isinstance(answer, Refused):

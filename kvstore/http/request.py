@@ -57,8 +57,11 @@ def key_of(path: str, query: str, prefix: str) -> bytes:
 def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
     """The `Idempotency-Key`; None without one."""
     text = fields.get("idempotency-key")
-    if text is None:
-        return None
+    return None if text is None else parse_id("Idempotency-Key", text)
+
+
+def parse_id(field: str, text: str) -> MessageId:
+    """The id of a write in a part of the request of this name."""
     if len(text) > 2 and text[0] == text[-1] == '"':  # a structured-field string, as the header's draft writes it
         text = text[1:-1]
     if _UUID.fullmatch(text):
@@ -66,7 +69,7 @@ def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
         if is_uuid7(message_id):
             return message_id
     example = id_text(new_message_id(time.time_ns() // 1000, secrets.randbits(62)))
-    raise invalid("Idempotency-Key", f"a UUIDv7 is needed, now for example {example}, not {text[:60]!r}")
+    raise invalid(field, f"a UUIDv7 is needed, now for example {example}, not {text[:60]!r}")
 
 
 def timeout_ms_of(fields: Mapping[str, str], default_ms: int, max_ms: int) -> int:

@@ -170,13 +170,14 @@ def test_how_answers_stand_on_the_wire() -> None:
     )  # fmt: skip
     answer = codec.transaction_answer(Transaction((), branch), Result(True, VERSION, results), False, "id")
     entry = {"key": "a", "value_b64": "/wA=", "version": TEXT_VERSION}
+    written = {"version": TEXT_VERSION}
     assert json.loads(answer) == {
         "succeeded": True,
         "version": TEXT_VERSION,
         "id": "id",
         "results": [
-            entry, {"key_b64": "/wA=", "value": None}, {}, {"deleted": True}, {"value": 2}, {"length": 3},
-            {"entries": [entry], "more": True},
+            entry, {"key_b64": "/wA=", "value": None}, written, {**written, "deleted": True},
+            {**written, "value": 2}, {**written, "length": 3}, {"entries": [entry], "more": True},
         ],
     }  # fmt: skip
     page = {"version": TEXT_VERSION, "entries": [entry], "next_page_token": None}
@@ -228,7 +229,7 @@ def test_how_a_problem_stands_on_the_wire() -> None:
         ),
         ({"compare": [{"key": "a", "target": "exists", "op": "<", "value": True}]}, "compare[0].op", "== or !="),
         ({"compare": [{"key": "a", "target": "version", "op": "==", "value": "x"}]}, "compare[0].value", "a version"),
-        ({"success": [{"op": "get", "key": "a"}] * 513}, "transaction", "at most 512"),
+        ({"success": [{"op": "get", "key": "a"}] * 1025}, "transaction", "at most 1024"),
         ({"success": [{"op": "put", "value": ""}]}, "success[0].key", "missing"),
         ({"success": [{"op": "get", "key_b64": "Y!=="}]}, "success[0].key_b64", "not base64"),
         ({"success": [{"op": "range", "prefix": "a", "prefix_b64": "YQ=="}]}, "success[0].prefix", "not both"),

@@ -176,7 +176,7 @@ def test_a_repeated_write_answers_with_the_first_result(replicas: list[Replica],
     identity = new_id()
     add = {"success": [{"op": "add", "key": key, "delta": 5}]}
     first = replicas[0].txn(add, Idempotency_Key=identity)
-    assert first.status == 200 and first.json["results"] == [{"value": 5}]
+    assert first.status == 200 and first.json["results"][0]["value"] == 5
     for replica in (*replicas, *replicas):
         again = replica.txn(add, Idempotency_Key=identity)
         assert (again.status, again.json) == (200, first.json)
@@ -188,9 +188,23 @@ def test_an_id_belongs_to_one_request(replicas: list[Replica], key: str) -> None
     assert replicas[0]("PUT", f"/v1/kv/{key}", b"1", Idempotency_Key=identity).status == 200
     for replica in replicas:
         answer = replica("PUT", f"/v1/kv/{key}", b"2", Idempotency_Key=identity)
-        problem(answer, 409, "id_reused", retryable=False)
+        problem(answer, 422, "id_reused", retryable=False)
         assert answer.headers["Idempotency-Key"] == answer.json["id"] == identity
     assert replicas[0]("GET", f"/v1/kv/{key}").body == b"1"
+
+
+def test_what_became_of_a_write_is_told_by_every_replica(replicas: list[Replica], key: str) -> None:
+    replicas[0]("PUT", f"/v1/kv/{key}", b"text")
+    applied = replicas[0]("PUT", f"/v1/kv/{key}", b"more").json
+    failing = new_id()
+    replicas[0].txn({"success": [{"op": "add", "key": key, "delta": 1}]}, Idempotency_Key=failing)
+    for replica in replicas:
+        told = replica("GET", f"/v1/txn/{applied['id']}")
+        assert (told.status, told.json) == (200, {**applied, "outcome": "applied", "succeeded": True})
+        told = replica("GET", f"/v1/txn/{failing}")
+        assert (told.status, told.json["outcome"], told.json["code"]) == (200, "not_applied", "failed")
+        problem(replica("GET", f"/v1/txn/{new_id()}"), 404, "unknown_or_forgotten", outcome="unknown")
+        problem(replica("GET", "/v1/txn/1"), 400, "invalid", field="id")
 
 
 NO_UUID7 = ("1", "5a2a58ce-8db4-41cd-964a-f4c35aeef4d5", "0197b3c2-7f00-7cc3-98c4-dc0c0c07398", "")
@@ -239,17 +253,17 @@ def test_a_transaction_over_both_shards(replicas: list[Replica]) -> None:
     first = replicas[0].txn(transaction).json
     version = first["version"]
     assert first["succeeded"] is True and first["results"] == [
-        {},
-        {},
+        {"version": version},
+        {"version": version},
         {"key": a, "value": "é", "version": version},
         {"key": b, "value_b64": "/w==", "version": version},
-        {"length": 3},
-        {"deleted": False},
+        {"length": 3, "version": version},
+        {"deleted": False, "version": version},
         {"key": f"{a}-absent", "value": None},
     ]
     second = replicas[1].txn(transaction).json
     assert second["succeeded"] is False
-    assert second["results"] == [{"key": b, "value_b64": "/w==", "version": version}, {"value": -7}]
+    assert second["results"] == [{"key": b, "value_b64": "/w==", "version": version}, {"value": -7, "version": second["version"]}]
     third = (
         replicas[1]
         .txn(

@@ -188,7 +188,7 @@ async def test_every_answer_to_a_write_names_its_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"), [("invalid", 400), ("id_reused", 409), ("expired", 409), ("overloaded", 503), ("timeout", 504)]
+    ("code", "status"), [("invalid", 400), ("id_reused", 422), ("expired", 409), ("overloaded", 503), ("timeout", 504)]
 )
 async def test_a_refusal_is_passed_on(code: str, status: int) -> None:
     async def refuse(message_id: MessageId, transaction: Transaction) -> Refused:

@@ -1,0 +1,94 @@
+"""What became of a transaction, by its id: asked of all replicas, for any one may be behind. Pure.
+
+Who remembers the id settles it. That nobody does is known when all have said so, or, after a while, one of each shard:
+then nothing was done under this id that any of them remembers, which does not say that nothing will be.
+"""
+
+from __future__ import annotations
+
+from kvstore.api.model import Result
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED
+from kvstore.core.messages import Answered, Refused, ResultRequest, ShardResult, ShardResults, decode_shard_result
+from kvstore.core.peers import Peers
+from kvstore.core.state import State
+from multicast.protocol import ApplicationOutbox
+from multicast.types import MessageId, ProcessId
+
+LOOKUP_US = 1_000_000
+"""How long to wait for those who do not answer."""
+
+
+class _Asked:
+    __slots__ = ("due", "silent", "tokens")
+
+    def __init__(self, silent: set[ProcessId], due: int):
+        self.tokens: list[int] = []
+        self.silent = silent
+        self.due = due
+
+
+class Lookups:
+    """Those of one replica's clients."""
+
+    def __init__(self, peers: Peers, store: State):
+        self._peers = peers
+        self._store = store
+        self._asked: dict[MessageId, _Asked] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def add(self, token: int, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
+        """Answered with `Answered`, without what was read, or `Refused`."""
+        record = self._store.remembered(message_id)
+        if record is not None:
+            out.answer(token, _told(decode_shard_result(record)))
+            return
+        asked = self._asked.get(message_id)
+        if asked is None:
+            others = {p for replicas in self._peers.replicas.values() for p in replicas} - {self._peers.self_id}
+            asked = self._asked[message_id] = _Asked(others, now + LOOKUP_US)
+            if others:
+                out.send(tuple(sorted(others)), ResultRequest([message_id], True))
+        asked.tokens.append(token)
+        if not asked.silent:
+            self._finish(message_id, _unknown(), out)
+
+    def on_results(self, sender: ProcessId, message: ShardResults, out: ApplicationOutbox) -> None:
+        """What another replica knows, or does not."""
+        for result in message.results:
+            self._finish(result.id, _told(result), out)
+        for message_id in message.unknown:
+            asked = self._asked.get(message_id)
+            if asked is not None:
+                asked.silent.discard(sender)
+                if not asked.silent:
+                    self._finish(message_id, _unknown(), out)
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Wait no longer. Returns when there is something to do again."""
+        for message_id, asked in [(i, asked) for i, asked in self._asked.items() if asked.due <= now]:
+            silent = [g for g, replicas in self._peers.replicas.items() if asked.silent.issuperset(replicas)]
+            answer = _unknown()
+            if silent:
+                answer = Refused("no_majority", f"no replica of shard {silent[0]} answers", True, "unknown")
+            self._finish(message_id, answer, out)
+        return min([asked.due for asked in self._asked.values()], default=None)
+
+    def _finish(self, message_id: MessageId, answer: Answered | Refused, out: ApplicationOutbox) -> None:
+        asked = self._asked.pop(message_id, None)
+        for token in asked.tokens if asked is not None else ():
+            out.answer(token, answer)
+
+
+def _unknown() -> Refused:
+    return Refused("unknown_or_forgotten", "nothing is remembered under this id", True, "unknown")
+
+
+def _told(result: ShardResult) -> Answered | Refused:
+    if result.status in (APPLIED, FAILED):
+        told = Result(result.succeeded, result.timestamp, (), result.failure, result.failure_key)
+        return Answered(told, repeated=True, results_omitted=True)
+    if result.status == EXPIRED:
+        return Refused("expired", "it was ordered later than its id allows and had no effect", False, "not_applied")
+    return Refused("id_reused", "this id was used for two requests, and this one had no effect", False, "not_applied")
