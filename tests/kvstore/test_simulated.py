@@ -214,12 +214,12 @@ def test_the_checks_find_a_stale_read():
 
 
 def test_the_checks_find_a_transaction_that_did_something_else_than_it_says():
-    _, logs, _ = finished_run()
-    assert serial_execution(logs.values()) == []
+    _, logs, history = finished_run()
+    assert serial_execution(logs.values(), checks.told(history)) == []
     logs[0][0].outcome.writes[0].value = b"2"
-    assert "wrote something else" in serial_execution(logs.values())[0]
+    assert "wrote something else" in serial_execution(logs.values(), {})[0]
     logs[0][0].outcome.succeeded = False
-    assert "took the other branch" in serial_execution(logs.values())[0]
+    assert "took the other branch" in serial_execution(logs.values(), {})[0]
 
 
 def test_the_checks_find_replicas_that_differ(monkeypatch):
