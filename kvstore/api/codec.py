@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from kvstore.api.model import (
+    EVERYWHERE,
     INT64_MAX,
     INT64_MIN,
     RANGES,
@@ -279,7 +280,7 @@ def _operation_json(operation: Operation) -> dict[str, Any]:
         if isinstance(operation, Range):
             body["limit"] = operation.limit
             body |= {name: True for name in ("reverse", "keys_only", "count_only") if getattr(operation, name)}
-    if isinstance(operation, Cut):
+    if isinstance(operation, EVERYWHERE):
         return body
     body |= text_or_b64("key", operation.key)
     if isinstance(operation, (Put, Append)):

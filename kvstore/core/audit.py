@@ -230,7 +230,7 @@ def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Tol
 def _told(operation: Operation, result: OperationResult) -> Any:
     if isinstance(operation, Get):
         return None if result.found is None else value_text(result.found.value)
-    if isinstance(operation, Put):
+    if isinstance(operation, Put | Cut):
         return None
     if isinstance(operation, Delete):
         return result.deleted

@@ -122,6 +122,7 @@ def run(
     replicas: Annotated[int | None, typer.Option(min=1, max=7, help="Of a shard, if the protocol allows it.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, max=100, help="Default: drawn from the seed.")] = None,
     backups: Annotated[bool, typer.Option("--backups", help="Cuts for backups are made meanwhile.")] = False,
+    ranges: Annotated[bool, typer.Option("--ranges", help="Some clients read and delete ranges.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.1, max=600, help="Simulated; default: drawn.")] = None,
     option: OptionPairs = None,
     out: Out = None,
@@ -146,6 +147,7 @@ def run(
             replicas=replicas,
             clients=clients,
             backups=backups,
+            ranges=ranges,
             seconds=seconds,
             options=options,
         )

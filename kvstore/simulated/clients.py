@@ -42,8 +42,8 @@ START = MINIMUM + 100
 KEYS = 6
 READERS, READERS_SHARE = 3, 0.3
 """So many clients that only read are added in this share of the runs, where a protocol has leader reads."""
-RANGERS, RANGERS_SHARE = 2, 0.25
-"""So many clients that read and delete ranges are added in this share of the runs."""
+RANGERS = 2
+"""So many clients that read and delete ranges are added where ranges are asked for."""
 TIMEOUT_US = 1_500_000
 """After this long without an answer the same id goes to another replica."""
 ATTEMPTS = 5
@@ -167,6 +167,7 @@ class Workload:
         self.accounts = [b"account/%03d" % i for i in range(ACCOUNTS)]
         self.keys = [b"key/%d" % i for i in range(KEYS)]
         self.running = 0
+        self.ranges = False
         self.probes = 0
         self.repetitions = 0
         self._clients = clients
@@ -195,11 +196,9 @@ class Workload:
             for _ in range(READERS):
                 self.running += 1
                 Reader(self, own).go_on(None)
-        own = random.Random(f"{self._seed}/ranges")
-        if own.random() < RANGERS_SHARE:
-            for _ in range(RANGERS):
-                self.running += 1
-                Ranger(self, own).go_on(None)
+        for number in range(RANGERS if self.ranges else 0):
+            self.running += 1
+            Ranger(self, random.Random(f"{self._seed}/ranger {number}")).go_on(None)
 
     def make_client(self, number: int, rng: random.Random) -> Client:
         """The number-th client."""

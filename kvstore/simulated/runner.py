@@ -43,8 +43,9 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. size: one of `drawing.SIZES`.
-    options: the protocol's. signals: see `SimulatedCluster`."""
+    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some
+    clients read and delete ranges. size: one of `drawing.SIZES`. options: the protocol's. signals: see
+    `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -55,13 +56,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int | None = None
     clients: int | None = None
     backups: bool = False
+    ranges: bool = False
     seconds: float | None = None
 
     def replay(self, seed: int) -> str:
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
-        words += ["--backups"] * self.backups
+        words += ["--backups"] * self.backups + ["--ranges"] * self.ranges
         return shlex.join(words + fixed_words(self, ("signals", "size", "shards", "replicas", "clients", "seconds")))
 
 
@@ -242,6 +244,7 @@ def _execute(
     elif profile == "chase":
         chase.prepare(cluster, rng)
     world.start()
+    workload.ranges = settings.ranges
     workload.start()
     if settings.backups:
         backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)

@@ -263,7 +263,10 @@ def test_a_transaction_over_both_shards(replicas: list[Replica]) -> None:
     ]
     second = replicas[1].txn(transaction).json
     assert second["succeeded"] is False
-    assert second["results"] == [{"key": b, "value_b64": "/w==", "version": version}, {"value": -7, "version": second["version"]}]
+    assert second["results"] == [
+        {"key": b, "value_b64": "/w==", "version": version},
+        {"value": -7, "version": second["version"]},
+    ]
     third = (
         replicas[1]
         .txn(
