@@ -472,7 +472,7 @@ def result_json(operation: Operation, result: OperationResult, version: str) -> 
         if operation.count_only:
             return {"count": result.value, "more": result.more}
         return {"entries": [entry_json(f, operation.keys_only) for f in result.entries], "more": result.more}
-    written: dict[str, Any] = {"version": version}
+    written: dict[str, Any] = {}
     if isinstance(operation, Delete):
         written["deleted"] = result.deleted
     elif isinstance(operation, Add):
@@ -481,7 +481,7 @@ def result_json(operation: Operation, result: OperationResult, version: str) -> 
         written["length"] = result.length
     elif isinstance(operation, DeleteRange):
         written["deleted"] = result.value
-    return written
+    return written | {"version": version}
 
 
 def _result(operation: Operation, answer: _ResultAnswer) -> OperationResult:
