@@ -148,7 +148,8 @@ def test_transactions(shell: Shell, tmp_path: Path) -> None:
     ran = shell.data("txn", str(file), "-o", "json")
     assert ran.status == 0 and json.loads(ran.out)["succeeded"] is False
     assert shell.data("txn", str(file)).out.startswith("success at ")
-    assert '  add: {"value":3,"version":"' in shell.data("txn", '{"success": [{"op": "add", "key": "t3", "delta": 3}]}').out
+    added = shell.data("txn", '{"success": [{"op": "add", "key": "t3", "delta": 3}]}')
+    assert '  add: {"value":3,"version":"' in added.out
     assert "did you mean 'success'" in error_of(shell.data("txn", '{"sucess": []}'))
     assert "No such file" in error_of(shell.data("txn", str(tmp_path / "missing")))
     assert "value" in error_of(shell.data("txn", '{"success": [{"op": "put", "key": "a"}]}'))
