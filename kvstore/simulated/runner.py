@@ -320,6 +320,15 @@ class _Judge:
         """See `multicast.simulation.endings.Judged`: whoever repeats a request is waited for."""
         return False
 
+    def left(self, pid: ProcessId) -> dict[str, int]:
+        """See `multicast.simulation.endings.Judged`."""
+        replica = self._cluster.replicas[pid]
+        log, clients = replica.log, replica.clients
+        return {
+            "log": len(log), "by_id": len(log.by_id), "items": len(log.items), "requests": len(clients.requests),
+            "reads": len(clients.reads),
+        }  # fmt: skip
+
     def settle(self) -> None:
         """Wait for it."""
         self._cluster.world.run_while(lambda: self.unfinished(()), 2 * LIVENESS_LIMIT_US)

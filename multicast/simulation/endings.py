@@ -15,6 +15,8 @@
 4. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
    a calm run.)
+5. *Nothing is left*: what is over everywhere, nobody keeps anything of, or waits for any more. (Nor if somebody is
+   dead, or copies come late.)
 
 Whatever is owed is decided by who watches the run (`Judged`); the invariants are checked all the while.
 """
@@ -52,7 +54,15 @@ _TOTO_DELAYS = 6
 """ToTo publishes no latency in message delays: a cast, the receipts of all members, and their receipts."""
 _EARLY_MIN = 8
 """Who may keep fewer messages that came before their turn drops some even now, and asks for them."""
+_SOON_US = 15 * DELTA_US
+"""What can wait waits for so long meanwhile: longer than most protocols take. Who has multicast the probe must not
+notice."""
 _QUIET_US_MAX = 1_000_000
+_LEFT = ("pending", "submitted", "entries", "outgoing", "unsettled")
+"""Of `MulticastProtocol.describe`: what a process keeps only as long as somebody may need it."""
+_LEFT_PERIODS = 100
+"""So many of a protocol's longest timers the last message may be kept for: what was lost is asked for more and more
+rarely."""
 _SLOW_DISK_TIMEOUTS = 12
 """A slow disk is slow for about so many timers."""
 
@@ -71,6 +81,9 @@ class Judged(Protocol):
 
     def expects_copies(self) -> bool:
         """Whether late copies of messages are still to be multicast."""
+
+    def left(self, pid: ProcessId) -> dict[str, int]:
+        """How much of what a process keeps only as long as somebody may need it: name -> number."""
 
 
 def _longest_us(options: Options) -> int:
@@ -183,6 +196,8 @@ class Endings:
             self._keep_leaders()
         if injector is not None and not world.violations:
             self._restart_everything()
+        if not dead and not world.violations and not self._judged.expects_copies():
+            self._judge_left()
 
     # -- a minority dead for good -------------------------------------------------------------------------------------
 
@@ -234,7 +249,7 @@ class Endings:
         world.run_until(max(world.now, world.network.calm_at))
         kept = world.conditions
         world.conditions = world.network.conditions = msgspec.structs.replace(
-            kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0)
+            kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0), soon_us=_SOON_US
         )
         world.run_for(2 * self._quiet_us if dead else self._quiet_us)  # a new leader has yet to miss the other dead
         alive = [p for p in world.topology.processes if p not in dead]
@@ -266,7 +281,7 @@ class Endings:
             most *= 2
         for pid in probe.members:
             took = probe.delivered.get(pid, world.now) - begun
-            if took > most:
+            if took > most + (pid != sender) * _SOON_US:
                 role = world.nodes[pid].protocol.role()
                 world.report(
                     "latency",
@@ -365,6 +380,25 @@ class Endings:
         if self._settle(()):
             self._judged.multicast(rng.choice(processes), groups)
             self._settle((), quiet=False)
+
+    # -- nothing is left ----------------------------------------------------------------------------------------------
+
+    def _judge_left(self) -> None:
+        world, period_us = self._world, max(self._timeout_us, 1_000)
+        world.run_while(lambda: bool(self._left()), _LEFT_PERIODS * period_us, period_us // 4)
+        for pid, kept in self._left().items():
+            role = world.nodes[pid].protocol.role()
+            world.report("left", f"process {pid} ({role}) keeps {kept}, when everything has long been done")
+
+    def _left(self) -> dict[ProcessId, dict[str, int]]:
+        """What each process keeps that it should not."""
+        found: dict[ProcessId, dict[str, int]] = {}
+        for pid, node in self._world.nodes.items():
+            told = node.protocol.describe()
+            kept = {name: told.get(name, 0) for name in _LEFT} | self._judged.left(pid)
+            if any(kept.values()):
+                found[pid] = {name: number for name, number in kept.items() if number}
+        return found
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
 from multicast.simulation.logs import ReplicatedLogs, Streams
 from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns, WhiteBoxReigns
-from multicast.simulation.views import Views
+from multicast.simulation.views import Reveals, Views
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns), "primcast": (PrimCastReigns,), "toto": (Views, Reigns),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns), "primcast": (PrimCastReigns,), "toto": (Views, Reveals, Reigns),
     "ft_skeen": (ReplicatedLogs, ReplicatedReigns), "fastcast": (ReplicatedLogs, ReplicatedReigns),
     "quasi_genuine": (Streams, BarrierReigns),
 }  # fmt: skip

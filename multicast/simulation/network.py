@@ -41,7 +41,8 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     batch_us: how long inputs wait to be joined into one batch (0: those of one instant are). reconnect_us: pause before
     dialling again. acknowledge_frames: so many frames are acknowledged at once. queue_frames_max: frames that
     may wait for acknowledgement on a link, at least 4; one more drops them all. catch_up_bytes: about how
-    much of a journal is read for a peer at once. cpu: None: computing takes no time.
+    much of a journal is read for a peer at once. soon_us: what can wait (`multicast.protocol.Handler`) waits so
+    long for company. cpu: None: computing takes no time.
     """
 
     delay_us: tuple[int, int] = (300, 1_500)
@@ -53,6 +54,7 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
     acknowledge_frames: int = 64
     queue_frames_max: int = QUEUE_FRAMES_MAX
     catch_up_bytes: int = READ_BYTES
+    soon_us: int = 0
     cpu: Cpu | None = None
 
     def __post_init__(self) -> None:

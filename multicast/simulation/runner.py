@@ -329,6 +329,10 @@ class Run:
         """See `endings.Judged`."""
         return self.world.now <= self._last_copy_at
 
+    def left(self, pid: ProcessId) -> dict[str, int]:
+        """See `endings.Judged`."""
+        return {}
+
 
 def run_seed(
     protocol: type[MulticastProtocol],

@@ -1,13 +1,20 @@
-"""What the members of a ToTo view owe it: who has stopped adds nothing to it, and only who is complete says so.
+"""What the members of a ToTo view owe it: who has stopped adds nothing to it, only who is complete says so, and in
+whatever order its casts are revealed they come into one order.
 
-A flush counts on both: what a member says that it holds when it stops is all that it will ever hold of the view, and
-who speaks for its group has all deliveries from before it. Variables of the protocol are known by name only.
+A flush counts on the first two: what a member says that it holds when it stops is all that it will ever hold of the
+view, and who speaks for its group has all deliveries from before it. The third is what a delivery rule is for
+(parts.causal); processes that see much the same seldom show that it fails. So the causal order of a view, as its members
+have revealed it by now, is revealed again, in other ways: all at once, and one by one. Variables of the protocol are
+known by name only.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from multicast.simulation.checkers import Checker
 from multicast.simulation.logs import Decisions, Sends
 from multicast.types import ProcessId, Topology
 
@@ -15,8 +22,14 @@ if TYPE_CHECKING:
     from multicast.simulation.scene import Node
 
 
+_JUDGED_MIN = 12
+"""So many casts of a view are worth a judgement; then half as many again."""
+_REVEALS = 4
+"""So many ways of revealing them are tried."""
+
+
 class Views(Decisions):
-    """See the module."""
+    """What is owed to a flush."""
 
     def __init__(self, topology: Topology):
         super().__init__(topology)
@@ -57,3 +70,65 @@ class Views(Decisions):
     def _wrong(self, node: Node, text: str) -> None:
         record: Any = node.protocol.record  # type: ignore[attr-defined]
         self.report("view", f"process {node.pid} in view {record.number} {text}")
+
+
+class Reveals(Checker):
+    """What is owed by a delivery rule. dag: of the latest view, (member, number) -> past."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._view = 0
+        self._dag: dict[tuple[int, int], list[int]] = {}
+        self._judged = 0
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        protocol: Any = node.protocol
+        view, dag = protocol.view, self._dag
+        if view.number > self._view:
+            self._view, self._judged = view.number, 0
+            dag.clear()
+        if view.number < self._view or view.me is None:
+            return
+        for k, last in enumerate(protocol._revealed):
+            number = last
+            while number > view.base[k] and (k, number) not in dag:
+                dag[k, number] = view.cast(k, number).past
+                number -= 1
+        if len(dag) >= 1.5 * self._judged + _JUDGED_MIN:
+            self._judged = len(dag)
+            self._judge(node)
+
+    def _judge(self, node: Node) -> None:
+        protocol: Any = node.protocol
+        order, n = protocol.order, protocol.view.n
+        counts = [sum(k == member for k, _ in self._dag) for member in range(n)]
+        if any((k, number + 1) not in self._dag for k, count in enumerate(counts) for number in range(count)):
+            return  # some of it was dropped before it was seen here
+        rng = random.Random(f"{self._view}/{counts}")
+        made = [type(order)(n, order.votes.rule, order.votes.phi) for _ in range(1 + _REVEALS)]
+        whole, *others = (list(self._ordered(one, rng if k else None)) for k, one in enumerate(made))
+        for other in others:
+            least = min(len(whole), len(other))
+            if whole[:least] != other[:least]:
+                text = f"what is revealed of view {self._view}, {counts}, is ordered {whole} and {other}"
+                self.report("reveal", f"process {node.pid}: {text}")
+                return
+
+    def _ordered(self, order: Any, rng: random.Random | None) -> Iterator[tuple[int, int]]:
+        """The order of the casts, as far as it can be told. rng: they are revealed one by one, as it draws; else all at
+        once."""
+        revealed = [0] * order.n
+        while True:
+            next_ones = [(k, number + 1) for k, number in enumerate(revealed) if (k, number + 1) in self._dag]
+            due = [(k, number) for k, number in next_ones if all(map(int.__le__, self._dag[k, number], revealed))]
+            if not due:
+                break
+            k, number = due[0] if rng is None else rng.choice(due)
+            revealed[k] = number
+            order.insert(k, self._dag[k, number])
+            while rng is not None and (new := order.order()):
+                yield from new
+        while new := order.order():
+            yield from new

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from multicast.parts.delivered import DeliveredLog
 from multicast.protocol import Outbox, Saved
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
+from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.runner import Settings
 from tests.planted import Planted
+from tests.planted.rewriting import rewrite
 
 SMALL = Settings(profile="faults", size="small", groups=2, replicas=3, messages=40)
 
@@ -31,7 +34,25 @@ class EverybodyAccepts(FtSkeen):
         self.member.paxos.instances._quorum = len(self.topology.groups[self.group])
 
 
+@rewrite("_send", "out.send(peers, message)", "pass", part=DeliveredLog)
+class NothingSettled(WhiteBox):
+    """Nobody tells its watermark: everybody keeps everything for ever."""
+
+
+@rewrite("_changes_nothing", "return not any(", "return True or not any(")
+class AcknowledgementsWait(WhiteBox):
+    """The acknowledgement that commits a message waits for company."""
+
+
+@rewrite("_is_not_awaited", "return entry is None", "return True or entry is None")
+class SendersDeliveriesWait(WhiteBox):
+    """Who has multicast a message, and follows, lets its delivery wait for company."""
+
+
 PLANTED = (
+    Planted(NothingSettled, SMALL),
+    Planted(AcknowledgementsWait, SMALL),
+    Planted(SendersDeliveriesWait, SMALL),
     Planted(ClocksOfTheFirstEpoch, SMALL),
     Planted(EverybodyAccepts, SMALL),
 )

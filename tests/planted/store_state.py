@@ -108,6 +108,16 @@ class WriterForgotten(Log):
     """When a writer of a key completes, later writers of it are forgotten, too."""
 
 
+@rewrite("complete", "if item.id and self.items.get(item.id) is item:", "if False:")
+class ItemsKept(Log):
+    """The log knows the ids of what is complete for ever."""
+
+
+@rewrite("complete", "if self.by_id.get(entry.message.id) is entry:", "if False:")
+class EntriesKept(Log):
+    """What is complete stays in the log under its id."""
+
+
 @rewrite("_blocker", "item.plan.condition_keys()", "(c.key for c in item.plan.compares)")
 class FallibleNotWaitedFor(Log):
     """A vote on an addition is read though an earlier transaction still writes the key."""
@@ -358,7 +368,7 @@ PLANTED_IN_STORE = (
     ),
     *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
-        SettledElsewhere, EarlyPartsLost,
+        SettledElsewhere, EarlyPartsLost, ItemsKept, EntriesKept,
         WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, FirstWriterUnnoticed, FailedWrites,
         OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst,
     ),
