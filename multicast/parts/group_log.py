@@ -206,6 +206,11 @@ class GroupLog:
     def undelivered(self) -> list[Entry]:
         return [entry for entry in self.entries.values() if not entry.position]
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was delivered here whose Assign comes later in the log."""
+        return any(not entry.logged for entry in self.entries.values())
+
     def _add(self, entry: Entry) -> Entry:
         self.entries[entry.local] = entry
         self._locals.setdefault(entry.message.id, []).append(entry.local)
@@ -376,8 +381,11 @@ class GroupLog:
                 self._remove(entry, out)
         added = []
         for local, told in given.items():
-            known = self._delivered.known(told.message.id)
-            if local not in self.entries and (known is None or known[0] < local):
+            known, held = self._delivered.known(told.message.id), self.entries.get(local)
+            if held is not None and held.final is None and told.final is not None:
+                held.final = told.final
+                self._save(held, out)
+            elif held is None and (known is None or known[0] < local):
                 entry = self._add(Entry(told.message, local, True))
                 entry.final = told.final
                 self._save(entry, out)

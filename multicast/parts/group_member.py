@@ -336,9 +336,9 @@ class GroupMember:
 
     def _reign_if_ready(self, now: int, out: Outbox) -> None:
         """Act as the leader once the own Begin is applied, and no other after it, and what any of a quorum has
-        delivered is delivered here."""
+        delivered is delivered here; unless some of it was stamped later in the log, by somebody else."""
         reign = self.reign
-        if reign.state is not PREPARING or self.log.seen != reign.ballot:
+        if reign.state is not PREPARING or self.log.seen != reign.ballot or self.log.is_behind:
             return
         if reign.ballot.number > FIRST_NUMBER:
             furthest = reign.furthest(now)

@@ -243,15 +243,14 @@ class World(Scene):
         self._digest.update(_ARRIVAL.pack(self.now, node.pid, sender))
         self._digest.update(frame)
         node.touched[sender] = (link, session.incarnation, session.epoch, session.seen)
-        hurries = node.engine.receive(sender, frame)
+        waits_us = 0 if node.engine.receive(sender, frame) else self.conditions.soon_us
         node.inputs += 1
         if frame[0] == wire.PROTOCOL:
             self.events += 1
             if self.traps:
                 self._spring(node.pid, False, (sender,), frame)
         if not node.due:
-            soon_us = 0 if hurries else self.conditions.soon_us
-            self.schedule(self.now + soon_us, self._due, node) if soon_us else self._due(node)
+            self.schedule(self.now + waits_us, self._due, node) if waits_us else self._due(node)
 
     def _lost_memory(self, node: Node, peer: ProcessId) -> None:
         """The link to or from `peer` has."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multicast.parts.delivered import Stable
-from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, State, encode_command
+from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, SavedEntry, State, encode_command
 from multicast.parts.paxos import Fetch
 from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
 from multicast.parts.replicated import Stamp
@@ -207,6 +207,35 @@ def test_what_a_states_log_does_not_have_yet_is_not_taken_for_logged(protocol: t
     assert not log.entries[local].logged
     log.adopt(State(1, log.instance + 9, 9, Ballot(1, 0), [], [], 0, 1), Outbox())
     assert log.entries[local].logged
+
+
+@PROTOCOLS
+def test_what_is_certain_in_a_state_is_so_for_who_had_the_message_already(protocol: type[MulticastProtocol]) -> None:
+    world = cluster(protocol)
+    log, local, message = world.protocol(2).member.log, Timestamp(7, 0), world.message(0)
+    log.assign(Assign(Ballot(1, 0), local, message), None, Outbox())
+    items = [SavedEntry(message, local, Timestamp(8, 1), True)]
+    log.adopt(State(0, log.instance + 5, 9, Ballot(1, 0), [], items, 0, 1), Outbox())
+    entry = log.pop_due()
+    assert entry is log.entries[local]
+    assert entry.final == Timestamp(8, 1)
+
+
+@PROTOCOLS
+def test_who_was_deposed_before_it_acted_does_not_begin_to(protocol: type[MulticastProtocol]) -> None:
+    """A later leader has stamped what was delivered here."""
+    world = cluster(protocol)
+    member, ballot, local = world.protocol(1).member, Ballot(2, 1), Timestamp(7, 0)
+    member.reign.promise(ballot)
+    member.reign.lead()
+    member.log.seen = ballot
+    for p in (1, 2):
+        member.reign.told(p, Position(ballot, 1), world.now)
+    world.protocol(1).on_install(1, world.message(0), local, local.encode(), world.now, Outbox())
+    assert not member.acting
+    member.log._mark_logged(member.log.entries[local], Outbox())
+    member._reign_if_ready(world.now, Outbox())
+    assert member.acting
 
 
 def test_a_message_is_due_when_the_logs_clock_has_reached_it() -> None:

@@ -44,15 +44,9 @@ class AcknowledgementsWait(WhiteBox):
     """The acknowledgement that commits a message waits for company."""
 
 
-@rewrite("_is_not_awaited", "return entry is None", "return True or entry is None")
-class SendersDeliveriesWait(WhiteBox):
-    """Who has multicast a message, and follows, lets its delivery wait for company."""
-
-
 PLANTED = (
     Planted(NothingSettled, SMALL),
     Planted(AcknowledgementsWait, SMALL),
-    Planted(SendersDeliveriesWait, SMALL),
     Planted(ClocksOfTheFirstEpoch, SMALL),
     Planted(EverybodyAccepts, SMALL),
 )

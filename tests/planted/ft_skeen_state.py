@@ -361,6 +361,16 @@ class StaleAnswers(FtSkeen):
     """Who lost its disk takes answers to the questions of an earlier life."""
 
 
+@rewrite("adopt", "held.final = told.final", "pass", part=GroupLog)
+class CertainInAStateIgnored(FtSkeen):
+    """Who takes over a state does not learn what is certain in it of the messages that it has already."""
+
+
+@rewrite("_reign_if_ready", "or self.log.is_behind", "", part=GroupMember)
+class DeposedBeginsToAct(FtSkeen):
+    """Who prepares its reign begins it although a later leader has stamped what was delivered here."""
+
+
 HARMLESS = tuple(
     map(
         Planted,

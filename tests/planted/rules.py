@@ -1,4 +1,4 @@
-"""Bugs planted in ToTo's delivery rules (`multicast.parts.causal`), which two processes that see much the same survive."""
+"""Bugs planted in ToTo's delivery rules (`multicast.parts.causal`): processes that see much the same survive them."""
 
 from __future__ import annotations
 
