@@ -11,9 +11,8 @@ from tests.planted.rewriting import rewrite
 def _toto(votes: type[Votes]) -> type[Toto]:
     """ToTo, by these votes."""
     order = type(votes.__name__, (EarlyDelivery,), {"votes_class": votes})
-    misplaced = getattr(votes, "misplaced", None)
-    names = {"order_class": order, "__doc__": votes.__doc__, "__module__": __name__, "misplaced": misplaced}
-    return type(votes.__name__, (Toto,), names)
+    names = {"order_class": order, "__doc__": votes.__doc__, "__module__": __name__}
+    return type(votes.__name__, (Toto,), names | {k: v for k, v in vars(votes).items() if k == "misplaced"})
 
 
 @rewrite("_loses", "+ self.unseen", "")
