@@ -35,6 +35,8 @@ INTERRUPTED = 130
 app = make_app("Clusters and replicas.")
 cluster_app = typer.Typer(help="Make, start, look at and stop a cluster on this machine.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
+archive_app = typer.Typer(help="Old segments of journals, which are kept for audits.", no_args_is_help=True)
+app.add_typer(archive_app, name="archive")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's directory.")]
 InsecureOption = Annotated[
@@ -207,6 +209,25 @@ def cluster_down(directory: Directory) -> int:
     from kvstore import cluster
 
     return 0 if cluster.down(directory, say) else FAILED
+
+
+# -- archives ---------------------------------------------------------------------------------------------------------
+
+
+@archive_app.command("prune")
+def archive_prune(
+    directory: Directory,
+    keep_bytes: Annotated[int | None, typer.Option(min=0, help="Keep the newest that take no more than this.")] = None,
+    keep_days: Annotated[float | None, typer.Option(min=0, help="Keep what was archived so lately.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Delete the oldest archived segments of journals: no audit can read them any more. Nothing else ever does."""
+    from kvstore.archive import prune
+
+    if keep_bytes is None and keep_days is None:
+        raise typer.BadParameter("say how much is to be kept", param_hint="--keep-bytes or --keep-days")
+    count = prune(directory, keep_bytes, keep_days, dry_run, say)
+    say(f"{count} segment(s){' would go' if dry_run else ''}")
 
 
 # -- backups ----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ From then on the application's state is no longer something that can be made ane
 it has lost its disk.
 
 A copy in the archive is written beside, synced and renamed, so there is never half of one; after a crash it begins with
-the first segment that is not there. An archive that cannot be written is a trouble, not a failure: nothing goes until
-it can.
+the first segment that is not there. A segment whose records are not as they were written is not copied: the archive
+never has as whole what is damaged. That, or an archive that cannot be written, is a trouble, not a failure: nothing
+goes until it is put right.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from multicast.disk import Disk
-from multicast.journal import READ_BYTES, Journal
+from multicast.journal import PAUSE_RECORDS, READ_BYTES, Journal
+from multicast.records import JournalError
 
 KEEP_BYTES = 256 * 1024 * 1024
 """By default a member that lags by so much of a journal finds there what it has missed."""
@@ -30,7 +32,7 @@ class Retention:
     to; None: nobody wants them. pause: see `Checkpoints`.
 
     archives: whether there is an archive. archived: the journal offset up to which that is known to hold the journal.
-    trouble: why it could not be written the last time, or empty.
+    trouble: why it could not be written the last time, or what could not be read for it; or empty.
     """
 
     def __init__(
@@ -68,14 +70,23 @@ class Retention:
         try:
             if self._archive is None:
                 self._archive = open_archive()
+            begin = self._journal.begin
             for name, end in self._journal.closed():
                 if end > self.archived:
+                    self._check(begin, end)
                     self._copy_one(self._archive, name)
                     self.archived = end
-        except OSError as error:
+                begin = end
+        except (OSError, JournalError) as error:
             self.trouble = str(error)
         else:
             self.trouble = ""
+
+    def _check(self, begin: int, end: int) -> None:
+        """Read the records between these journal offsets. JournalError if they are not as they were written."""
+        for number, _ in enumerate(self._journal.walk(begin, end)):
+            if number % PAUSE_RECORDS == 0:
+                self._pause()
 
     def _copy_one(self, archive: Disk, name: str) -> None:
         if name not in archive.list():

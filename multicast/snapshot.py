@@ -67,6 +67,10 @@ class Keeper(Protocol):
         committed by now, if it holds those of `request.position` no longer. The last ones have `next` OF_PROTOCOL. None
         if there is nothing to give yet."""
 
+    def lowest(self, position: int) -> int:
+        """This position, or a lower one of which a snapshot is being given: who takes it needs what follows on it. In
+        the engine's thread; it does not wait."""
+
     def stage(self, chunk: SnapshotChunk) -> bool:
         """Keep its rows aside; the first chunk of a snapshot (`after` is empty) replaces whatever was kept. False if it
         cannot be kept, for want of room or because no correct peer sends it."""

@@ -52,7 +52,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "multicast.journal",
         ("multicast.disk", "multicast.reader", "multicast.records", "multicast.segments", "multicast.types"),
     ),
-    ("multicast.retention", ("multicast.disk", "multicast.journal")),
+    ("multicast.retention", ("multicast.disk", "multicast.journal", "multicast.records")),
     ("multicast.checkpoint", ("multicast.journal", "multicast.reader", "multicast.records", "multicast.segments")),
     (
         "multicast.install",

@@ -62,6 +62,7 @@ class Snapshots:
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._views: dict[ProcessId, View] = {}
+        self._positions: dict[ProcessId, int] = {}
         self._unread: set[ProcessId] = set()
         self._digest = 0
 
@@ -86,6 +87,7 @@ class Snapshots:
                 return SnapshotChunk(_position(view), at, after, found, more or OF_PROTOCOL, total)
             except ViewGone:
                 self._views.pop(peer, None)
+                self._positions.pop(peer, None)
                 return None  # it is asked for again
 
     def _open(self, peer: ProcessId) -> View:
@@ -93,13 +95,19 @@ class Snapshots:
         if old is not None:
             old.close()
         view = self._views[peer] = self._backend.view()
+        self._positions[peer] = _position(view)
         return view
+
+    def lowest(self, position: int) -> int:
+        """See `Keeper`."""
+        return min([position, *self._positions.values()])
 
     def sweep(self) -> None:
         """Close the views that were not read since this was called last."""
         with self._lock:
             for peer in self._unread:
                 self._views.pop(peer).close()
+                del self._positions[peer]
             self._unread = set(self._views)
 
     # -- taking -------------------------------------------------------------------------------------------------------

@@ -141,7 +141,8 @@ class Aside:
             checkpoints = Checkpoints(self._journal, pause)
             self._work("checkpoint", partial(_unless_full, checkpoints.advance), self._made)
         if self._retention is not None and self._journal.synced >= self._retain_at:
-            advance = partial(self._retention.advance, self._held, self._covered)
+            needless = self._held if self._keeper is None else self._keeper.lowest(self._held)
+            advance = partial(self._retention.advance, needless, self._covered)
             self._work("retention", partial(_unless_full, advance), self._retained)
 
     def _made(self, checkpoint: Checkpoint | None) -> None:
@@ -156,9 +157,9 @@ class Aside:
         if self._retention.trouble != self._trouble:
             self._trouble = self._retention.trouble
             if self._trouble:
-                log.warning("the archive cannot be written: the journal is kept until it can", error=self._trouble)
+                log.warning("the journal cannot be archived, and is kept until it can", error=self._trouble)
             else:
-                log.info("the archive can be written again")
+                log.info("the journal can be archived again")
 
     def status(self) -> dict[str, Any]:
         """How much of the journal is where. Bytes; floor: a position."""

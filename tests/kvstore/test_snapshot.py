@@ -15,7 +15,11 @@ from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from kvstore.storage import snapshot
+from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.store import Store
 from multicast import checkpoint
+from multicast.types import ZERO, Timestamp
+from multicast.wire import SnapshotRequest
 from tests.kvstore.live import executed, make_cluster
 from tests.multicast.live import eventually
 
@@ -151,6 +155,21 @@ async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
         await same_state(replicas)
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+def test_what_follows_on_a_snapshot_that_is_being_given_stays() -> None:
+    backend = MemoryBackend()
+    store, given = Store.open(backend), snapshot.Snapshots(backend)
+    store.write(b"k", b"v", Timestamp(5, 0))
+    store.reached(5, Timestamp(5, 0))
+    store.freeze(5)
+    store.commit()
+    assert given.lowest(9) == 9
+    assert given.read(1, SnapshotRequest(0, ZERO, b"")) is not None
+    given.sweep()
+    assert (given.lowest(9), given.lowest(3)) == (5, 3)
+    given.sweep()
+    assert given.lowest(9) == 9
 
 
 async def test_a_lost_disk_comes_back_while_journals_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,3 +106,21 @@ def test_a_damaged_segment_is_not_taken_for_one_that_may_go() -> None:
     with pytest.raises(JournalError, match=r"journal-00000002\.seg, byte \d+: a record's checksum does not match"):
         Retention(journal, 0).advance(20, journal.end)
     assert journal.floor == 0
+
+
+def test_a_damaged_segment_is_not_archived_as_if_it_were_whole() -> None:
+    journal, archive = written(20), SimulatedDisk()
+    journal.seal()
+    names, first = [name for name, _ in journal.closed()], journal.closed()[0][1]
+    whole = journal.disk.read(names[1])
+    damaged = bytearray(whole)
+    damaged[records.HEADER_BYTES + 30] ^= 1
+    journal.disk.replace(names[1], (bytes(damaged),))
+    retention = Retention(journal, 0, lambda: archive)
+    retention.advance(20, journal.end)
+    assert retention.trouble.startswith(f"{names[1]}, byte {records.HEADER_BYTES}: a record's checksum does not match")
+    assert archive.list() == names[:1]
+    assert journal.begin <= retention.archived == first
+    journal.disk.replace(names[1], (whole,))
+    retention.advance(20, journal.end)
+    assert retention.trouble == "" and sorted(archive.list()) == names

@@ -1,0 +1,47 @@
+"""What an archive of journals holds, and how it is made smaller. By default it keeps everything.
+
+What goes is what an audit cannot read any more: it says of which deliveries nothing is determined. A segment that is
+still in its replica's journal stays, for the replica would copy it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kvstore.config import NO_ARCHIVE, ConfigError, load, replica_directory
+from multicast.segments import SEGMENT_NAME
+
+DAY_SECONDS = 86_400.0
+
+
+def prune(
+    directory: Path, keep_bytes: int | None, keep_days: float | None, dry: bool, say: Callable[[str], None]
+) -> int:
+    """Remove the oldest archived segments of a cluster until they take no more than `keep_bytes` and none is older than
+    `keep_days`; None: any number. dry: only say which. Returns how many go. ConfigError: there is no archive."""
+    config = load(directory)
+    if not config.archive or config.archive == NO_ARCHIVE:
+        raise ConfigError(f"{directory}: the cluster has no archive")
+    found = [(path.stat().st_mtime, path) for path in (directory / config.archive).glob("replicas/*/journal-*/*.seg")]
+    left = sum(path.stat().st_size for _, path in found)
+    oldest = time.time() - keep_days * DAY_SECONDS if keep_days is not None else 0.0
+    count = 0
+    for touched, path in sorted(found):
+        if touched >= oldest and (keep_bytes is None or left <= keep_bytes):
+            break
+        if not SEGMENT_NAME.fullmatch(path.name) or _is_held(directory, path):
+            continue
+        say(f"{path}: {path.stat().st_size} bytes")
+        left -= path.stat().st_size
+        count += 1
+        if not dry:
+            path.unlink()
+    return count
+
+
+def _is_held(directory: Path, archived: Path) -> bool:
+    """Whether the journal of its replica has it, too."""
+    replica = int(archived.parent.parent.name)
+    return (replica_directory(directory, replica) / "journal" / archived.name).exists()
