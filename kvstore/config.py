@@ -66,7 +66,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     """durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
     dedup_window_ms: how long after its creation a transaction's id may still take effect.
     archive: where journals go, file by file, when a replica no longer needs them: a directory (relative to that of
-    `cluster.json`), which the audit reads; or "none": they are deleted. Empty: they stay where they are, and grow."""
+    `cluster.json`), which the audit reads; or "none": they are deleted. Empty: they stay where they are, and grow.
+    cors_origins: of web pages that may use the HTTP interface, such as "https://example.org"; none by default."""
 
     format: int
     cluster_id: str
@@ -75,6 +76,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     durability: str = "fsync"
     dedup_window_ms: int = 120_000
     archive: str = ""
+    cors_origins: tuple[str, ...] = ()
     shard_map: dict[str, Any]
     replicas: tuple[ReplicaConfig, ...]
     limits: Limits = Limits()

@@ -107,7 +107,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     _log.info("starting", replica=replica_id, pid=os.getpid(), cluster=config.cluster_id, protocol=config.protocol)
     replica = LiveReplica(directory, config, replica_id, failpoints)
-    api = HttpApi(replica, config.limits, Metrics(replica.status))
+    api = HttpApi(replica, config.limits, Metrics(replica.status), config.cors_origins)
     factory = ApiServer(api)
     server = await _listen(factory, config, replica_id)
     try:

@@ -36,6 +36,23 @@ class LimitsJson(msgspec.Struct, kw_only=True):
     timeout_max_ms: int = 60_000
 
 
+class MemberJson(ReplicaJson):
+    """shard: the one that it belongs to."""
+
+    shard: GroupId
+
+
+class MembersJson(msgspec.Struct):
+    replicas: list[MemberJson]
+
+
+class ShardsJson(msgspec.Struct):
+    """shard_map: `ShardMap.to_json`."""
+
+    shard_map: Any
+    shards: list[ShardJson]
+
+
 class ClusterJson(msgspec.Struct, kw_only=True):
     """shard_map: `ShardMap.to_json`. replica: numbers and words about the one that answers. A client needs no more than
     has no default here."""

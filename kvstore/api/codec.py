@@ -323,7 +323,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
-class _EntryAnswer(msgspec.Struct):
+class EntryAnswer(msgspec.Struct):
     key: str | None = None
     key_b64: str | None = None
     value: str | None = None
@@ -331,7 +331,7 @@ class _EntryAnswer(msgspec.Struct):
     version: str = ""
 
 
-class _ResultAnswer(msgspec.Struct):
+class ResultAnswer(msgspec.Struct):
     """One operation's result; `value` is a string after a get and an integer after an add, `deleted` a number after a
     delete_range."""
 
@@ -340,40 +340,47 @@ class _ResultAnswer(msgspec.Struct):
     version: str = ""
     deleted: bool | int = False
     length: int = 0
-    entries: list[_EntryAnswer] = []
+    entries: list[EntryAnswer] = []
     more: bool = False
     count: int = 0
 
 
-class _TransactionAnswer(msgspec.Struct):
+class TransactionAnswer(msgspec.Struct):
     succeeded: bool
     version: str
-    results: list[_ResultAnswer]
+    results: list[ResultAnswer]
     results_omitted: bool = False
+    id: str = ""
 
 
-class _PageAnswer(msgspec.Struct):
+class PageAnswer(msgspec.Struct):
     version: str
-    entries: list[_EntryAnswer]
+    entries: list[EntryAnswer]
     next_page_token: str | None = None
 
 
-class _CountAnswer(msgspec.Struct):
+class CountAnswer(msgspec.Struct):
     version: str
     count: int
     more: bool
 
 
-class _WriteAnswer(msgspec.Struct):
+class WriteAnswer(msgspec.Struct):
     version: str
     deleted: bool | int = True
+    id: str = ""
+
+
+class CutAnswer(msgspec.Struct):
+    version: str
+    id: str
 
 
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
-_decode_transaction_answer = msgspec.json.Decoder(_TransactionAnswer).decode
-_decode_page = msgspec.json.Decoder(_PageAnswer).decode
-_decode_count = msgspec.json.Decoder(_CountAnswer).decode
-_decode_write = msgspec.json.Decoder(_WriteAnswer).decode
+_decode_transaction_answer = msgspec.json.Decoder(TransactionAnswer).decode
+_decode_page = msgspec.json.Decoder(PageAnswer).decode
+_decode_count = msgspec.json.Decoder(CountAnswer).decode
+_decode_write = msgspec.json.Decoder(WriteAnswer).decode
 
 
 def put_answer(version: bytes, message_id: bytes) -> bytes:
@@ -418,7 +425,7 @@ def entry_json(found: KeyValue, keys_only: bool = False) -> dict[str, Any]:
     return {**text_or_b64("key", found.key), **value, "version": str(found.version)}
 
 
-def _entries(answers: list[_EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...]:
+def _entries(answers: list[EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...]:
     default = "" if keys_only else None
     return tuple(
         [
@@ -484,7 +491,7 @@ def result_json(operation: Operation, result: OperationResult, version: str) -> 
     return written | {"version": version}
 
 
-def _result(operation: Operation, answer: _ResultAnswer) -> OperationResult:
+def _result(operation: Operation, answer: ResultAnswer) -> OperationResult:
     if isinstance(operation, Get):
         if isinstance(answer.value, int):
             raise MalformedAnswer("a get answered with an integer")

@@ -16,6 +16,7 @@ _STATUS_LINES = [
     {status.value: b"HTTP/1.%d %d %b\r\n" % (minor, status, status.phrase.encode()) for status in HTTPStatus}
     for minor in (0, 1)
 ]
+_EMPTY = (204, 304)
 _CONNECTION = {
     (0, False): b"",
     (0, True): b"Connection: keep-alive\r\n",
@@ -35,8 +36,8 @@ class Response(NamedTuple):
 def encoded(response: Response, minor: int, keep_alive: bool, date: bytes, bodiless: bool) -> bytes:
     """The whole answer to a request of HTTP/1.`minor`. date: a line, see `Date`. bodiless: to a HEAD."""
     status, headers, body = response
-    length = b"" if status == 304 else b"Content-Length: %d\r\n" % len(body)
-    if bodiless or status == 304:
+    length = b"" if status in _EMPTY else b"Content-Length: %d\r\n" % len(body)
+    if bodiless or status in _EMPTY:
         body = b""
     line, connection = _STATUS_LINES[minor][status], _CONNECTION[minor, keep_alive]
     return b"".join((line, headers, length, date, connection, b"\r\n", body))

@@ -5,28 +5,20 @@ its route checks it, has its body read (`Call.read_body`), has the transaction o
 renders the result: one function per step, each called when the step before is done, for a request should cost little
 beside what ordering it costs. There is no router: keys are bytes that stand percent-encoded in the raw path. Whatever
 goes wrong is raised as `Problem` and rendered in one place (`Call.step`). Nothing is ordered before the whole request
-has been read and checked.
-
-    PUT|GET|DELETE /v1/kv/{key}      raw bytes; ETag = version; If-Match, If-None-Match
-    GET|DELETE /v1/kv?prefix=&start=&end=     a range; GET also takes reverse, keys_only, count_only, limit, page_token
-    POST /v1/txn                     JSON (kvstore.api.codec)
-    GET  /v1/txn/{id}                what became of it, while it is remembered
-    POST /v1/backups                 a cut; GET /v1/backups/{version}?after={hexadecimal key}: its rows in this shard
-    POST /v1/replaced                a replica of `cluster.json`, which takes the place of the one with its id
-    GET  /v1/cluster, /livez, /readyz, /metrics
+has been read and checked. `kvstore.api.routes` has the table of routes; the handler of one has its name.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from kvstore.api import codec
-from kvstore.api.cluster import ClusterJson
+from kvstore.api.cluster import ClusterJson, MemberJson, MembersJson, ShardsJson
 from kvstore.api.model import (
     CUT,
     VALUE_BYTES_MAX,
@@ -42,7 +34,9 @@ from kvstore.api.model import (
     only_reads,
     validate,
 )
+from kvstore.api.openapi import document
 from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
+from kvstore.api.routes import ROUTES
 from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
@@ -59,8 +53,10 @@ from multicast.types import MessageId, Timestamp
 KV = "/v1/kv/"
 TXN = "/v1/txn/"
 BACKUPS = "/v1/backups/"
-_NAMED_PLACES = {KV: "{key}", TXN: "{id}", BACKUPS: "{version}"}
 
+_CORS_HEADERS = (
+    b"Access-Control-Allow-Headers: Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Timeout-Ms\r\n"
+)
 _JSON_TYPE = "application/json"
 
 
@@ -111,24 +107,17 @@ Render = Callable[[Call, Answered], None]
 class HttpApi:
     """Answers the calls of all connections, for `node`."""
 
-    def __init__(self, node: Node, limits: Limits, metrics: Metrics):
+    def __init__(self, node: Node, limits: Limits, metrics: Metrics, cors_origins: Sequence[str] = ()):
         self.node = node
         self.limits = limits
         self.metrics = metrics
-        self.calls = Calls(limits, metrics, node.forget)
-        self._routes: dict[str, dict[str, Callable[[Call], None]]] = {
-            KV: {"GET": self._get, "HEAD": self._get, "PUT": self._put, "DELETE": self._delete},
-            "/v1/kv": {"GET": self._scan, "DELETE": self._delete_range},
-            "/v1/txn": {"POST": self._txn},
-            TXN: {"GET": self._outcome},
-            "/v1/backups": {"POST": self._make_cut},
-            "/v1/replaced": {"POST": self._replaced},
-            BACKUPS: {"GET": self._cut_rows},
-            "/v1/cluster": {"GET": self._cluster},
-            "/livez": {"GET": self._livez},
-            "/readyz": {"GET": self._readyz},
-            "/metrics": {"GET": self._metrics},
-        }
+        self.calls = Calls(limits, metrics, node.forget, cors_origins)
+        self._routes: dict[str, dict[str, Callable[[Call], None]]] = {}
+        for route in ROUTES:
+            methods = self._routes.setdefault(route.place, {"OPTIONS": self._options})
+            methods[route.method] = getattr(self, f"_{route.name}")
+            if route.method == "GET":
+                methods["HEAD"] = methods["GET"]
 
     def begin(self, call: Call) -> None:
         """A request whose head has come, and of its body perhaps nothing."""
@@ -136,19 +125,25 @@ class HttpApi:
         if path.startswith(KV):
             call.route = KV
         else:
-            for place in _NAMED_PLACES:
+            for place in (TXN, BACKUPS):
                 if path.startswith(place):
                     call.route = place
         methods = self._routes.get(call.route)
         if methods is None:
-            known = ", ".join([route + _NAMED_PLACES.get(route, "") for route in self._routes])
-            raise Problem(404, "unknown_path", f"known are {known}")
+            raise Problem(404, "unknown_path", "nothing is here; /v1/openapi.json tells what is known")
         handler = methods.get(method)
         if handler is None:
-            allow = ", ".join(methods)
+            allow = _allowed(methods)
             detail = f"{method[:20]} is not possible here, only {allow}"
             raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
         handler(call)
+
+    def _options(self, call: Call) -> None:
+        allow = _allowed(self._routes[call.route]).encode()
+        headers = b"Allow: %b\r\n" % allow
+        if self.calls.origin_of(call):
+            headers += b"Access-Control-Allow-Methods: %b\r\n%b" % (allow, _CORS_HEADERS)
+        call.answer(Response(204, headers))
 
     def _open(self, call: Call) -> None:
         """From here on its time runs, and it may wait."""
@@ -241,7 +236,7 @@ class HttpApi:
         else:
             token = request.page_token(result.entries[-1].key) if result.more and result.entries else None
             body = codec.page_answer(codec.Page(version, result.entries, token), scan.keys_only)
-        call.answer(Response(200, JSON + _read_at_line(_read_at(answered)), body))
+        call.answer_large(JSON + _read_at_line(_read_at(answered)), body)
 
     def _delete_range(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -285,7 +280,7 @@ class HttpApi:
     def _did_txn(self, call: Call, answered: Answered) -> None:
         body = codec.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
         headers = _json_headers(call.text_id) if call.text_id else JSON + _read_at_line(_read_at(answered))
-        call.answer(Response(200, headers, body))
+        call.answer_large(headers, body)
 
     def _outcome(self, call: Call) -> None:
         if call.query:
@@ -405,6 +400,21 @@ class HttpApi:
     def _cluster(self, call: Call) -> None:
         call.answer(Response(200, JSON, codec.encode(self.node.describe_cluster())))
 
+    def _members(self, call: Call) -> None:
+        shards = self.node.describe_cluster().shards
+        members = [MemberJson(r.id, r.url, shard.id) for shard in shards for r in shard.replicas]
+        call.answer(Response(200, JSON, codec.encode(MembersJson(members))))
+
+    def _shards(self, call: Call) -> None:
+        cluster = self.node.describe_cluster()
+        call.answer(Response(200, JSON, codec.encode(ShardsJson(cluster.shard_map, cluster.shards))))
+
+    def _limits(self, call: Call) -> None:
+        call.answer(Response(200, JSON, codec.encode(self.node.describe_cluster().limits)))
+
+    def _openapi(self, call: Call) -> None:
+        call.answer(Response(200, JSON, codec.encode(document())))
+
     def _livez(self, call: Call) -> None:
         failure = self.node.failure()
         if failure:
@@ -419,7 +429,11 @@ class HttpApi:
 
     def _metrics(self, call: Call) -> None:
         body, content_type = self.metrics.render()
-        call.answer(Response(200, b"Content-Type: %b\r\n" % content_type.encode(), body))
+        call.answer_large(b"Content-Type: %b\r\n" % content_type.encode(), body)
+
+
+def _allowed(methods: Iterable[str]) -> str:
+    return ", ".join(sorted(methods))
 
 
 def _read_at(answered: Answered) -> str:

@@ -9,9 +9,10 @@ can take.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -34,6 +35,12 @@ OWN_BYTES = 64 * 1024
 LEAST_BYTES, LEAST_SECONDS = 32 * 1024, 1.0
 """Of a body that holds room at least so much has to come in so many seconds."""
 DEADLINE_GRAIN_SECONDS = 0.002
+GZIP_BYTES = 16 * 1024
+"""Answers of so many bytes are compressed for those who accept it."""
+CORS = (
+    b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n"
+    b"Access-Control-Expose-Headers: ETag, Idempotency-Key, Kv-Read-At\r\n"
+)
 
 _log = structlog.get_logger("kvstore.http")
 
@@ -116,9 +123,21 @@ class Call:
         self.closes = problem.status in (408, 413)
         self.answer(problem.response())
 
+    def answer_large(self, headers: bytes, body: bytes) -> None:
+        """Success, compressed if the client likes that and it is worth its while; not by the event loop, which would
+        stand still meanwhile."""
+        if len(body) < GZIP_BYTES or "gzip" not in self.head.fields.values.get("accept-encoding", ""):
+            self.answer(Response(200, headers, body))
+            return
+        headers += b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
+        work = asyncio.get_running_loop().run_in_executor(None, gzip.compress, body, 1)
+        work.add_done_callback(lambda done: self.step(lambda call: call.answer(Response(200, headers, done.result()))))
+
     def answer(self, response: Response) -> None:
         """The end of this call."""
         if self.response is None:
+            if self.calls.cors_origins and (origin := self.calls.origin_of(self)):
+                response = response._replace(headers=response.headers + CORS % origin.encode())
             self.response = response
             self.leave()
             self.calls.metrics.observe(self.head.method, self.route, response.status, time.monotonic() - self.began)
@@ -236,7 +255,10 @@ class Calls:
     forget(token): nobody waits for that answer of the replica any longer.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics, forget: Callable[[int], None]):
+    def __init__(
+        self, limits: Limits, metrics: Metrics, forget: Callable[[int], None], cors_origins: Sequence[str] = ()
+    ):
+        self.cors_origins = frozenset(cors_origins)
         self.metrics = metrics
         self.forget = forget
         self.stopping = False
@@ -249,6 +271,11 @@ class Calls:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def origin_of(self, call: Call) -> str:
+        """The origin of a page that may see the answer; empty if none may."""
+        origin = call.head.fields.values.get("origin", "")
+        return origin if origin in self.cors_origins else ""
 
     def open(self, call: Call, timeout_ms: int) -> None:
         """From now on it has so much time."""

@@ -490,7 +490,7 @@ def test_a_slow_body_runs_into_the_timeout_and_is_not_applied(kv: Replica, key: 
 
 
 def test_unknown_paths_and_methods_are_named(kv: Replica) -> None:
-    assert "/v1/txn" in problem(kv("GET", "/v2/kv"), 404, "unknown_path")["detail"]
+    assert "openapi.json" in problem(kv("GET", "/v2/kv"), 404, "unknown_path")["detail"]
     answer = kv("POST", "/v1/kv/a", b"x")
     problem(answer, 405, "method_not_allowed")
     assert answer.headers["Allow"] == "GET, HEAD, PUT, DELETE"

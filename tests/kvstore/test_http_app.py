@@ -54,6 +54,9 @@ class FakeNode:
         self._under_way[token] = asyncio.create_task(work())
         return token
 
+    def lookup(self, message_id: MessageId, answer: Callable[[Answered | Refused], None]) -> int:
+        raise AssertionError("nobody asks for outcomes here")
+
     def forget(self, token: int) -> None:
         self._under_way[token].cancel()
 
@@ -121,8 +124,8 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(node: FakeNode, **limits: int) -> AsyncIterator[Client]:
-    api = HttpApi(node, Limits(**limits), Metrics(dict))
+async def serving(node: FakeNode, cors_origins: tuple[str, ...] = (), **limits: int) -> AsyncIterator[Client]:
+    api = HttpApi(node, Limits(**limits), Metrics(dict), cors_origins)
     factory = ApiServer(api)
     server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
     try:

@@ -162,8 +162,8 @@ EXCHANGES: dict[str, tuple[str, str]] = {
         problem(
             "405 Method Not Allowed",
             "method_not_allowed",
-            "PATCH is not possible here, only GET, HEAD, PUT, DELETE",
-            "Allow: GET, HEAD, PUT, DELETE",
+            "PATCH is not possible here, only DELETE, GET, HEAD, OPTIONS, PUT",
+            "Allow: DELETE, GET, HEAD, OPTIONS, PUT",
         ),
     ),
     "path": (
@@ -171,7 +171,7 @@ EXCHANGES: dict[str, tuple[str, str]] = {
         problem(
             "404 Not Found",
             "unknown_path",
-            "known are /v1/kv/{key}, /v1/kv, /v1/txn, /v1/cluster, /livez, /readyz, /metrics",
+            "nothing is here; /v1/openapi.json tells what is known",
         ),
     ),
     "an id given twice": (

@@ -1,0 +1,81 @@
+"""The OpenAPI 3.1 document of the HTTP interface, from the table of routes and the types that validate. Pure."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from kvstore import __version__
+from kvstore.api.problem import ProblemJson
+from kvstore.api.routes import BYTES, ROUTES, Parameter, Route
+
+_PROBLEMS = (400,)
+"""Any request may be malformed."""
+
+
+def document() -> dict[str, Any]:
+    """JSON-ready."""
+    named = [kind for route in ROUTES for side in (route.body, route.answer) for kind in _kinds(side)]
+    kinds = [kind for kind in named if kind not in (None, BYTES, str)]
+    template = "#/components/schemas/{name}"
+    schemas, components = msgspec.json.schema_components([*kinds, ProblemJson], ref_template=template)
+    of_kind = {str(kind): schema for kind, schema in zip(kinds, schemas[:-1], strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        path = paths.setdefault(route.path, {"options": _options()})
+        path[route.method.lower()] = _operation(route, of_kind, schemas[-1])
+        if route.method == "GET":
+            path["head"] = _operation(route._replace(name=f"head_{route.name}", answer=None), of_kind, schemas[-1])
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "kvstore", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(route: Route, of_kind: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status in route.statuses:
+        responses[str(status)] = {"description": HTTPStatus(status).phrase}
+        if route.answer is not None and status != HTTPStatus.NOT_MODIFIED:
+            responses[str(status)]["content"] = _content(route.answer, of_kind)
+    for status in sorted({*_PROBLEMS, *route.problems}):
+        responses[str(status)] = {"description": HTTPStatus(status).phrase}
+        if not route.name.startswith("head_"):
+            responses[str(status)]["content"] = {"application/problem+json": {"schema": problem}}
+    operation: dict[str, Any] = {"operationId": route.name, "summary": route.text, "responses": responses}
+    if route.parameters:
+        operation["parameters"] = [_parameter(parameter) for parameter in route.parameters]
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": _content(route.body, of_kind)}
+    return operation
+
+
+def _kinds(side: Any) -> tuple[Any, ...]:
+    return side if isinstance(side, tuple) else (side,)
+
+
+def _options() -> dict[str, Any]:
+    return {"summary": "The methods of this path, in Allow.", "responses": {"204": {"description": "No Content"}}}
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.place == "path",
+        "schema": parameter.schema,
+        "description": parameter.text,
+    }
+
+
+def _content(kind: Any, of_kind: dict[str, Any]) -> dict[str, Any]:
+    if kind is BYTES:
+        return {"application/octet-stream": {}}
+    if kind is str:
+        return {"text/plain": {"schema": {"type": "string"}}}
+    schemas = [of_kind[str(one)] for one in _kinds(kind)]
+    return {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}

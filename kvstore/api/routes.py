@@ -1,0 +1,112 @@
+"""The routes of the HTTP interface: one table, by which requests are dispatched and the interface describes itself.
+
+`GET` stands for `HEAD`, too, and every path answers `OPTIONS`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kvstore.api import codec
+from kvstore.api.cluster import ClusterJson, LimitsJson, MembersJson, ShardsJson
+from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
+
+BYTES = bytes
+"""A body of any bytes: a value."""
+
+
+class Parameter(NamedTuple):
+    """place: "path", "query" or "header". schema: JSON Schema."""
+
+    name: str
+    place: str
+    schema: dict[str, Any]
+    text: str
+
+
+class Route(NamedTuple):
+    """name: of the operation. body, answer: a type of JSON, or several, BYTES, str for plain text, or None. statuses,
+    problems: of success and of failure."""
+
+    method: str
+    path: str
+    name: str
+    text: str
+    parameters: tuple[Parameter, ...] = ()
+    body: Any = None
+    answer: Any = None
+    statuses: tuple[int, ...] = (200,)
+    problems: tuple[int, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The path up to what it names."""
+        return self.path.partition("{")[0]
+
+
+_STRING = {"type": "string"}
+_FLAG = {"type": "boolean", "default": False}
+_KEY = Parameter("key", "path", {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}, "Any bytes, escaped.")
+_ID_SCHEMA = {"type": "string", "format": "uuid"}
+_ID = Parameter("Idempotency-Key", "header", _ID_SCHEMA, "The write's id, a UUIDv7; repetitions have no effect.")
+_IF_MATCH = Parameter("If-Match", "header", _STRING, "The ETag that the key must have, or *.")
+_IF_NONE_MATCH = Parameter("If-None-Match", "header", _STRING, "ETags that the key must not have, or *.")
+_TIMEOUT = Parameter("X-Timeout-Ms", "header", {"type": "integer", "minimum": 1}, "Milliseconds until it is answered.")
+_BOUNDS = tuple(
+    Parameter(name, "query", {"type": "string", "maxLength": KEY_BYTES_MAX}, text)
+    for name, text in (
+        ("prefix", "Keys that begin with this."),
+        ("start", "Keys from this one on."),
+        ("end", "Keys before this one."),
+    )
+)
+_SCAN = (
+    *_BOUNDS,
+    Parameter("reverse", "query", _FLAG, "From the last key to the first."),
+    Parameter("keys_only", "query", _FLAG, "Without values."),
+    Parameter("count_only", "query", _FLAG, "How many there are."),
+    Parameter(
+        "limit",
+        "query",
+        {"type": "integer", "minimum": 1, "maximum": SCAN_LIMIT_MAX, "default": SCAN_LIMIT_DEFAULT},
+        "Of one page.",
+    ),
+    Parameter("page_token", "query", _STRING, "The next_page_token of the page before, of the same range."),
+)
+
+READ = (400, 500, 503, 504)
+WRITE = (*READ, 408, 409, 413, 415, 422, 507)
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/v1/kv/{key}", "get", "A value; its version is the ETag.",
+          (_KEY, _IF_MATCH, _IF_NONE_MATCH, _TIMEOUT), None, BYTES, (200, 304), (*READ, 404, 412)),
+    Route("PUT", "/v1/kv/{key}", "put", "Write a value.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
+          BYTES, codec.WriteAnswer, (200, 201), (*WRITE, 412)),
+    Route("DELETE", "/v1/kv/{key}", "delete", "Delete a key.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
+          None, codec.WriteAnswer, (200,), (*WRITE, 412)),
+    Route("GET", "/v1/kv", "scan", "A page of a range, or how many keys it has.", (*_SCAN, _TIMEOUT),
+          None, (codec.PageAnswer, codec.CountAnswer), (200,), READ),
+    Route("DELETE", "/v1/kv", "delete_range", "Delete a range at one instant.", (*_BOUNDS, _ID, _TIMEOUT),
+          None, codec.WriteAnswer, (200,), WRITE),
+    Route("POST", "/v1/txn", "txn", "Compare, then success or failure, atomically.", (_ID, _TIMEOUT),
+          codec.TransactionJson, codec.TransactionAnswer, (200,), WRITE),
+    Route("GET", "/v1/txn/{id}", "outcome", "What became of a write, while it is remembered.",
+          (Parameter("id", "path", _ID_SCHEMA, "A UUIDv7."), _TIMEOUT), None, codec.Outcome, (200,), (*READ, 404)),
+    Route("POST", "/v1/backups", "make_cut", "A cut for a backup.", (_ID, _TIMEOUT),
+          None, codec.CutAnswer, (200,), WRITE),
+    Route("GET", "/v1/backups/{version}", "cut_rows", "Rows of this shard at a cut, framed.",
+          (Parameter("version", "path", _STRING, "Of the cut."),
+           Parameter("after", "query", _STRING, "A key in hexadecimal, the last of the rows before.")),
+          None, BYTES, (200,), (*READ, 404)),
+    Route("POST", "/v1/replaced", "replaced", "A replica that takes the place of the one with its id.", (_TIMEOUT,),
+          dict[str, Any], dict[str, Any], (200,), WRITE),
+    Route("GET", "/v1/cluster", "cluster", "The cluster, and this replica.", (), None, ClusterJson),
+    Route("GET", "/v1/cluster/members", "members", "The replicas.", (), None, MembersJson),
+    Route("GET", "/v1/cluster/shards", "shards", "The shards, their leaders, and which keys are whose.", (), None,
+          ShardsJson),
+    Route("GET", "/v1/limits", "limits", "Of requests.", (), None, LimitsJson),
+    Route("GET", "/v1/openapi.json", "openapi", "This document.", (), None, dict[str, Any]),
+    Route("GET", "/livez", "livez", "Whether this replica lives.", (), None, str, (200,), (503,)),
+    Route("GET", "/readyz", "readyz", "Whether it serves.", (), None, str, (200,), (503,)),
+    Route("GET", "/metrics", "metrics", "Prometheus.", (), None, str),
+)  # fmt: skip

@@ -1,0 +1,127 @@
+"""What the interface says of itself: every operation is there, and answers nothing that the document does not name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.api.model import KeyValue, OperationResult
+from kvstore.api.openapi import document
+from kvstore.api.routes import ROUTES
+from kvstore.http.calls import GZIP_BYTES
+from tests.kvstore.live import Replica, running_cluster
+from tests.kvstore.test_http_app import VERSION, FakeNode, answered, done, serving
+
+DOCUMENT = document()
+OPERATIONS = [
+    (path, method, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
+]
+
+
+@pytest.fixture(scope="module")
+def kv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    with running_cluster(tmp_path_factory.mktemp("routes"), 1, 1, "skeen") as running:
+        yield running[0]
+
+
+def test_every_reference_of_the_document_leads_somewhere() -> None:
+    text = json.dumps(DOCUMENT)
+    for part in text.split('"$ref": "')[1:]:
+        name = part.partition('"')[0].removeprefix("#/components/schemas/")
+        assert name in DOCUMENT["components"]["schemas"]
+    names = [operation["operationId"] for _, method, operation in OPERATIONS if method != "options"]
+    assert len(set(names)) == len(names) == len(ROUTES) + sum(route.method == "GET" for route in ROUTES)
+
+
+def test_it_describes_itself_and_is_found_by_parts(kv: Replica) -> None:
+    assert kv("GET", "/v1/openapi.json").json == json.loads(json.dumps(DOCUMENT))
+    cluster = kv("GET", "/v1/cluster").json
+    assert kv("GET", "/v1/limits").json == cluster["limits"]
+    (member,) = kv("GET", "/v1/cluster/members").json["replicas"]
+    assert member == {**cluster["shards"][0]["replicas"][0], "shard": 0}
+    shards = kv("GET", "/v1/cluster/shards").json
+    assert shards == {"shard_map": cluster["shard_map"], "shards": cluster["shards"]}
+
+
+def test_every_path_says_what_it_takes(kv: Replica) -> None:
+    for path, methods in DOCUMENT["paths"].items():
+        answer = kv("OPTIONS", path)
+        assert answer.status == 204 and "Content-Length" not in answer.headers
+        assert set(answer.headers["Allow"].lower().split(", ")) == set(methods)
+        refused = kv("PATCH", path)
+        assert refused.status == 405 and refused.headers["Allow"] == answer.headers["Allow"]
+
+
+some_text = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_size=9)
+SAMPLES: dict[str, list[str]] = {
+    "Idempotency-Key": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
+    "If-Match": ["*", '"1-1"', 'W/"1-1"', "x"],
+    "If-None-Match": ["*", '"1-1", "2-2"', "x"],
+    "X-Timeout-Ms": ["1", "500", "0", "-1"],
+    "id": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
+    "limit": ["1", "1000", "0", "x"],
+    "page_token": ["AWE", "!"],
+    "reverse": ["true", "false", "yes"], "keys_only": ["true", "false"], "count_only": ["true", "false"],
+    "version": ["1-1", "x"], "after": ["6b", "x"],
+}  # fmt: skip
+OPERATION = st.fixed_dictionaries(
+    {"op": st.sampled_from(["get", "put", "delete", "add", "append", "range", "delete_range", "none"])},
+    optional={
+        "key": some_text, "value": some_text, "delta": st.integers() | some_text, "prefix": some_text,
+        "limit": st.integers(-1, 1001), "reverse": st.booleans(), "count_only": st.booleans(), "end": some_text,
+    },
+)  # fmt: skip
+BODIES = st.binary(max_size=20) | st.fixed_dictionaries(
+    {}, optional={"success": st.lists(OPERATION, max_size=3), "failure": st.lists(OPERATION, max_size=2)}
+).map(lambda body: json.dumps(body).encode())
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_no_answer_is_undocumented_and_none_is_our_mistake(kv: Replica, data: st.DataObject) -> None:
+    path, method, operation = data.draw(st.sampled_from(OPERATIONS))
+    query, headers = [], {"Content_Type": "application/json"} if path == "/v1/txn" else {}
+    for parameter in operation.get("parameters", ()):
+        name, place = parameter["name"], parameter["in"]
+        values = st.sampled_from(SAMPLES[name]) if name in SAMPLES else some_text
+        if place == "path":
+            path = path.replace(f"{{{name}}}", quote(data.draw(values), safe=""))
+        elif data.draw(st.booleans()):
+            if place == "query":
+                query.append(f"{name}={quote(data.draw(values), safe='')}")
+            else:
+                headers[name.replace("-", "_")] = data.draw(values)
+    body = data.draw(BODIES) if method in ("put", "post") or data.draw(st.integers(0, 9)) == 0 else None
+    answer = kv(method.upper(), path + ("?" + "&".join(query) if query else ""), body, **headers)
+    assert str(answer.status) in operation["responses"] and answer.status != 500, (method, path, query, answer)
+    told = operation["responses"][str(answer.status)].get("content", {})
+    assert method == "head" or not told or answer.headers["Content-Type"].split(";")[0] in told
+
+
+async def test_large_answers_are_compressed_for_those_who_take_that() -> None:
+    async def execute(*_: Any) -> Any:
+        return answered(OperationResult(entries=(KeyValue(b"k", b"v" * GZIP_BYTES, VERSION),)))
+
+    async with serving(FakeNode(execute)) as client:
+        _, plain_head, plain = await client("GET", "/v1/kv")
+        _, head, body = await client("GET", "/v1/kv", Accept_Encoding="br, gzip")
+    assert "Content-Encoding" not in plain_head and "Content-Encoding: gzip\r\n" in head
+    assert gzip.decompress(body) == plain and len(body) < len(plain) / 10
+
+
+async def test_only_pages_of_origins_that_were_named_may_read() -> None:
+    async with serving(FakeNode(done), ("https://ours.example",)) as client:
+        for origin, allowed in (("https://ours.example", True), ("https://other.example", False)):
+            for method, path in (("GET", "/livez"), ("OPTIONS", "/v1/kv/a"), ("GET", "/v1/nothing")):
+                _, head, _ = await client(method, path, Origin=origin)
+                assert (f"Access-Control-Allow-Origin: {origin}\r\n" in head) is allowed
+                assert ("Access-Control-Allow-Methods" in head) is (allowed and method == "OPTIONS")
+    async with serving(FakeNode(done)) as client:
+        assert "Access-Control" not in (await client("GET", "/livez", Origin="https://ours.example"))[1]
