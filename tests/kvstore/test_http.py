@@ -493,7 +493,7 @@ def test_unknown_paths_and_methods_are_named(kv: Replica) -> None:
     assert "openapi.json" in problem(kv("GET", "/v2/kv"), 404, "unknown_path")["detail"]
     answer = kv("POST", "/v1/kv/a", b"x")
     problem(answer, 405, "method_not_allowed")
-    assert answer.headers["Allow"] == "GET, HEAD, PUT, DELETE"
+    assert answer.headers["Allow"] == "DELETE, GET, HEAD, OPTIONS, PUT"
 
 
 def test_too_many_requests_at_once_are_told_to_wait(kv: Replica) -> None:
