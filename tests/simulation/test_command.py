@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from multicast.simulation import worlds
 from multicast.simulation.runner import Outcome, Settings, Summary
+from tests.simulation.conftest import Done
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "multicast.simulation"]
@@ -36,9 +38,9 @@ def test_run_reports_what_it_did(tmp_path: Path) -> None:
     assert sum(result["faults"].values()) > 0
 
 
-def test_planted_bugs_are_counted(tmp_path: Path) -> None:
+def test_planted_bugs_are_counted(simulate: Callable[..., Done], tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    done = _simulate("mutants", "--protocol", "sequencer", "--json", str(path))
+    done = simulate("mutants", "--protocol", "sequencer", "--json", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(path.read_text())
     assert len(found) >= 3
@@ -109,7 +111,7 @@ def test_one_seed_prints_the_digest_of_its_trace() -> None:
         (("walk",), "walk"),
         (("mutants", "--bugs", "no.such.package"), "cannot import 'no.such.package'"),
         (("mutants", "--bugs", "json.decoder"), "not a package"),
-        (("mutants", "--bugs", "tests.kvstore"), "has PLANTED"),
+        (("mutants", "--bugs", "multicast.parts"), "has PLANTED"),
         (("mutants", "--protocol", "nobody"), "no bugs of 'nobody'"),
         (("mutants", "--seeds", "7:7"), "holds no seed"),
         (("mutants", "--bug", "Nobody"), "no planted bug 'Nobody'"),
@@ -119,8 +121,8 @@ def test_one_seed_prints_the_digest_of_its_trace() -> None:
         (("latency", "--protocol", "skeen", "--option", "retry_us=soon"), "retry_us"),
     ],
 )
-def test_bad_usage_is_one_clear_line(arguments: tuple[str, ...], text: str) -> None:
-    done = _simulate(*arguments)
+def test_bad_usage_is_one_clear_line(simulate: Callable[..., Done], arguments: tuple[str, ...], text: str) -> None:
+    done = simulate(*arguments)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert text in done.stderr

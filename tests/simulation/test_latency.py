@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +43,8 @@ from multicast.simulation.scene import EPOCH_US, Node
 from multicast.simulation.world import World
 from multicast.types import FINAL, AppMessage, ProcessId, Topology, new_message_id
 from tests.planted.rewriting import rewrite
+from tests.simulation.conftest import Done
 
-ROOT = Path(__file__).resolve().parents[2]
 QUICK = Plan(effort=0.15, seed=41)
 
 
@@ -308,16 +306,11 @@ def test_a_schedule_is_said_in_words() -> None:
     ]
 
 
-def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "multicast.simulation", "latency", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def test_the_command_prints_the_table_and_writes_rows(tmp_path: Path) -> None:
+def test_the_command_prints_the_table_and_writes_rows(simulate: Callable[..., Done], tmp_path: Path) -> None:
     path = tmp_path / "latency.json"
-    done = _command(
-        "--protocol", "white_box", "--groups", "3", "--replicas", "5", "--seed", "9", "--effort", "0.1", "--schedules",
-        "--json", str(path),
+    done = simulate(
+        "latency", "--protocol", "white_box", "--groups", "3", "--replicas", "5", "--seed", "9", "--effort", "0.1",
+        "--schedules", "--json", str(path),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "k + 2k²n + kn" in done.stdout
@@ -345,8 +338,8 @@ def test_the_command_prints_the_table_and_writes_rows(tmp_path: Path) -> None:
         (("--seed", "-1"), "--seed is from 0"),
     ],
 )
-def test_bad_usage_is_one_clear_line(arguments: tuple[str, ...], text: str) -> None:
-    done = _command("--protocol", "skeen", *arguments)
+def test_bad_usage_is_one_clear_line(simulate: Callable[..., Done], arguments: tuple[str, ...], text: str) -> None:
+    done = simulate("latency", "--protocol", "skeen", *arguments)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert text in done.stderr

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from multicast.simulation.runner import Settings, run_seed
 from multicast.simulation.trace import VERSION, Trace, apply_patch, merge_patch
 from multicast.types import Timestamp
 from tests.planted import skeen as planted
+from tests.simulation.conftest import Done
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = Settings(groups=2, messages=12)
 
 
@@ -125,25 +124,23 @@ def test_merge_patches() -> None:
     assert merge_patch(after, after) == {}
 
 
-def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "multicast.simulation", "trace", *arguments]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def test_the_command_writes_a_file(tmp_path: Path) -> None:
+def test_the_command_writes_a_file(simulate: Callable[..., Done], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    done = _command("--protocol", "skeen", "--seed", "1", "--out", str(path), "--groups", "2", "--messages", "5")
+    arguments = ("--protocol", "skeen", "--seed", "1", "--out", str(path), "--groups", "2", "--messages", "5")
+    done = simulate("trace", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = path.read_text().splitlines()
     assert f"{len(lines)} lines in {path}" in done.stdout
     assert json.loads(lines[-2])["digest"] in done.stdout
 
 
-def test_a_run_directory_has_the_journals_and_a_trace_that_says_what_frames_are_about(tmp_path: Path) -> None:
+def test_a_run_directory_has_the_journals_and_a_trace_that_says_what_frames_are_about(
+    simulate: Callable[..., Done], tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     arguments = ("--protocol", "skeen", "--seed", "1", "--out", str(out), "--groups", "2", "--messages", "5")
     arguments += ("--option", "coordinator=false")
-    done = _command(*arguments, "--run-dir")
+    done = simulate("trace", *arguments, "--run-dir")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({path.parent for path in out.glob("replicas/*/journal/*.seg")}) == 2
     header, *events = map(json.loads, (out / "trace" / "trace.jsonl").read_text().splitlines())
@@ -151,7 +148,7 @@ def test_a_run_directory_has_the_journals_and_a_trace_that_says_what_frames_are_
     left = [event for event in events if event.get("event") == "leave"]
     assert {event["type"] for event in left if not event.get("housekeeping")} == {"Multicast", "Propose"}
     assert all(len(event["about"]) == 1 for event in left if event["type"] == "Propose")
-    again = _command(*arguments, "--run-dir")
+    again = simulate("trace", *arguments, "--run-dir")
     assert again.returncode == 2 and "is not an empty directory" in again.stderr
 
 
@@ -165,8 +162,8 @@ def test_a_run_directory_has_the_journals_and_a_trace_that_says_what_frames_are_
         (("--protocol", "skeen", "--seed", "1", "--out", "x", "--bug", "Nobody"), "no planted bug 'Nobody'"),
     ],
 )
-def test_bad_usage_is_one_sentence(arguments: tuple[str, ...], text: str) -> None:
-    done = _command(*arguments)
+def test_bad_usage_is_one_sentence(simulate: Callable[..., Done], arguments: tuple[str, ...], text: str) -> None:
+    done = simulate("trace", *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert text in done.stderr
