@@ -35,6 +35,8 @@ LACK_SECONDS = 5.0
 """For so long the replicas of a shard are asked for rows that none of them has: one may be behind."""
 FETCH_SECONDS = 20.0
 PAUSE_SECONDS = 0.1
+PACE = 32 * 1024 * 1024
+"""Bytes per second: at most so fast rows are fetched, of all shards together; their replicas have clients."""
 SAY_SECONDS = 1.0
 
 
@@ -92,10 +94,11 @@ def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None]
     known = _describe(every)
     with contextlib.ExitStack() as opened:
         fetches = [_Fetch(shard, version, directory, opened) for shard in known.shards]
-        said = time.monotonic()
+        said = began = time.monotonic()
         while left := [one for one in fetches if not one.done]:
             for one in left:
                 one.next()
+            time.sleep(max(0.0, began + sum(one.writer.bytes for one in fetches) / PACE - time.monotonic()))
             if time.monotonic() > said + SAY_SECONDS:
                 said = time.monotonic()
                 rows, size = sum(one.writer.rows for one in fetches), sum(one.writer.bytes for one in fetches)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -63,7 +64,11 @@ class Cut:
         self._over: dict[bytes, bytes] = {}
         for layer in layers:
             self._over.update(layer)
-        self._keys = sorted(self._over)
+
+    @cached_property
+    def _keys(self) -> list[bytes]:
+        """Sorted when somebody reads, in his thread."""
+        return sorted(self._over)
 
     def rows(self, after: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         """With keys greater than `after`, rising. In any one thread at a time. ViewGone."""

@@ -19,7 +19,9 @@ from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics, flat_numbers
 from kvstore.limits import Limits
-from kvstore.storage.cut import Cut
+from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.cut import Cut, decode_cut_rows
+from kvstore.storage.store import Store
 from multicast.types import MessageId, Timestamp, new_message_id
 
 VERSION = Timestamp(0x1234, 7)
@@ -290,3 +292,36 @@ async def test_an_ordered_transaction_says_no_place() -> None:
     async with serving(FakeNode(done)) as client:
         status, head, _ = await client("PUT", "/v1/kv/a", b"x")
         assert status == 200 and "Kv-Read-At" not in head
+
+
+async def test_the_rows_of_a_cut_are_fetched_by_its_version() -> None:
+    node = FakeNode(done)
+    store = Store.open(MemoryBackend())
+    store.write(b"a", b"1", VERSION)
+    store.write(b"b", b"2", VERSION)
+    store.cut(VERSION)
+    store.reached(7, VERSION)
+    kept = store.cuts.find(VERSION)
+    assert kept is not None
+    node.kept[VERSION] = kept
+    async with serving(node) as client:
+        status, _, body = await client("POST", "/v1/backups")
+        assert (status, json.loads(body)["version"]) == (200, str(VERSION))
+        status, _, body = await client("GET", f"/v1/backups/{VERSION}?after={b'a'.hex()}")
+        found = decode_cut_rows(body)
+        assert (status, found.rows, found.position) == (200, [(b"b", VERSION.encode() + b"2")], 7)
+        for path, expected in (
+            (f"/v1/backups/{VERSION}0", 404),
+            ("/v1/backups/x", 400),
+            (f"/v1/backups/{VERSION}?after=x", 400),
+            (f"/v1/backups/{VERSION}?from=61", 400),
+        ):
+            assert (await client.problem("GET", path))["status"] == expected, path
+        kept.close()
+        assert (await client.problem("DELETE", "/v1/backups"))["status"] == 405
+
+
+async def test_what_cannot_be_put_in_place_is_a_400() -> None:
+    async with serving(FakeNode(done)) as client:
+        for body in (b"{}", json.dumps({"id": 1, "shard": 0, "host": "h", "peer_port": 1, "http_port": 2}).encode()):
+            assert (await client.problem("POST", "/v1/replaced", body))["code"] == "invalid"
