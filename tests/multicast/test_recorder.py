@@ -14,7 +14,7 @@ import multicast.reader
 from multicast import recorder, records
 from multicast.checkpoint import Checkpoints
 from multicast.journal import Journal
-from multicast.recorder import Recorder
+from multicast.recorder import HEAD_BYTES, Recorder
 from multicast.records import HEADER_BYTES, JournalError
 from multicast.simulation.disk import SimulatedDisk
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
@@ -118,6 +118,16 @@ def test_many_in_one_value_are_found_each() -> None:
         life.recorder.deliver(delivery(position, one))
     assert kinds(life.write()).count(records.DELIVERED_REFERENCE) == 50
     assert [d.message for d in life.found()] == some[::-1]
+
+
+def test_a_payload_is_found_behind_what_begins_like_it() -> None:
+    begins = bytes(HEAD_BYTES)
+    one = message(1, begins + PAYLOAD)
+    life = Life()
+    life.put(one, around=begins + b"|")
+    life.recorder.deliver(delivery(1, one))
+    assert kinds(life.write()).count(records.DELIVERED_REFERENCE) == 1
+    assert [d.message for d in life.found()] == [one]
 
 
 def test_what_nobody_has_put_is_written_where_it_is_delivered() -> None:
