@@ -19,6 +19,7 @@ order, although groups share no coordinator. One process on this machine, ten li
 More processes are more such programs with other numbers and directories. `GLOSSARY.md` has the words.
 
     types        processes, groups, messages, timestamps, ballots, topology
+    membership   views of groups: who belongs to them when, and what is a majority
     protocol     the interface between a protocol, its host and the application
     registry     protocols by name
     protocols    one file each (a package)

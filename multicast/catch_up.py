@@ -6,15 +6,17 @@ next one that is connected is asked at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from multicast.types import ProcessId
 
 RETRY_US = 1_000_000
 
 
 class CatchUp:
-    """Of process `self_id`, one of `members`. away: peers to which there is no connection."""
+    """Of process `self_id`. members(): of its group. away: peers to which there is no connection."""
 
-    def __init__(self, self_id: ProcessId, members: tuple[ProcessId, ...]):
+    def __init__(self, self_id: ProcessId, members: Callable[[], tuple[ProcessId, ...]]):
         self._self_id = self_id
         self._members = members
         self._asked: tuple[ProcessId, int] | None = None
@@ -55,6 +57,7 @@ class CatchUp:
 
     def _next_after(self, peer: ProcessId) -> ProcessId:
         """The next other member that is connected; the same one if there is none."""
-        first = self._members.index(peer) + 1
-        around = (*self._members[first:], *self._members[:first])
+        members = self._members()
+        first = members.index(peer) + 1 if peer in members else 0
+        around = (*members[first:], *members[:first])
         return next((p for p in around if p != self._self_id and p not in self.away), peer)

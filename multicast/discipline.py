@@ -64,16 +64,28 @@ class Discipline:
         self.period_us = period_us
         self.correction: int | None = None
         self.off = False
-        self._peers = tuple(p for p in processes if p != self_id)
-        self._wrong_max = (len(processes) - 1) // 2
-        self._needed = len(processes) // 2 + 1
+        self._self_id = self_id
         self._known: dict[ProcessId, tuple[int, int]] = {}
+        self._follow(processes)
         self._asked: dict[ProcessId, int] = {}
         self._own = self._compared = 0
         self._agreed: int | None = None
         self._dirty = True
         self._read_at: int | None = None
         self._probe_at = 0
+
+    def follow(self, processes: Sequence[ProcessId]) -> None:
+        """There are others now, perhaps."""
+        if processes is not self._processes:
+            self._follow(processes)
+
+    def _follow(self, processes: Sequence[ProcessId]) -> None:
+        self._processes = processes
+        self._peers = tuple(p for p in processes if p != self._self_id)
+        self._wrong_max = (len(processes) - 1) // 2
+        self._needed = len(processes) // 2 + 1
+        self._known = {p: known for p, known in self._known.items() if p in self._peers}
+        self._dirty = True
 
     def read(self, now: int, ahead_us: int) -> None:
         """The own wall clock is so far ahead of `now`. At the begin of every batch."""

@@ -80,7 +80,7 @@ class Engine:
         self._flush_positions: deque[tuple[int, int]] = deque()
         self._stable = self._stable_told = 0
         self._journaled_completed = 0
-        self._catch_up = CatchUp(self.self_id, protocol.topology.groups[protocol.group])
+        self._catch_up = CatchUp(self.self_id, lambda: protocol.topology.groups[protocol.group])
         self.snapshots = Snapshots(protocol, self._catch_up.away, lambda: self.completed, self.tell)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -316,6 +316,7 @@ class Engine:
         clock = self.discipline
         if clock is None:
             return
+        clock.follow(self.protocol.topology.processes)
         if peers := clock.probe(now):
             self._send(peers, wire.HOST, wire.ClockProbe(now), False)
         self.protocol.clock_correction = clock.correction

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import msgspec
 
 from multicast.discipline import Discipline
+from multicast.membership import Membership
 from multicast.records import Delivered
 from multicast.types import FINAL, AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -96,6 +97,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     vouching: those of them that say what their sender has put: they are always `send_durable`.
     fault_tolerant: a minority of every group may crash. False: one process per group, and it must come back.
     survives_lost_disk: a process whose disk was lost comes back as a member (`Saved.lost`), one per group at a time.
+    changes_members: processes can be added to its groups and removed from them (`multicast.membership`).
     genuine: only the sender and the destinations of a message take part in ordering it.
     fifo: what a process multicasts in one life is delivered in the order in which it did so, wherever both are.
     stages: which stages it delivers.
@@ -114,6 +116,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     vouching: tuple[type, ...] = ()
     fault_tolerant: bool
     survives_lost_disk: bool = False
+    changes_members: bool = False
     genuine: bool
     fifo: bool = False
     stages: tuple[int, ...] = (FINAL,)
@@ -245,8 +248,8 @@ class MulticastProtocol:
 
     Handlers are called one at a time; none blocks. Assertions of a paper's per-process invariants stay on.
     handlers: message type -> its handler, for all of `specification.messages`; a protocol fills it when it is made, its
-    parts bring their own. election: set by a protocol that elects leaders. history: set by one whose members can be
-    brought up to date by a snapshot.
+    parts bring their own. election: set by a protocol that elects leaders. leaders: of all groups, where that is known.
+    history: set by one whose members can be brought up to date by a snapshot.
     clock_correction, clock_off: the host's, see `real_clock` and `on_clock`.
     """
 
@@ -254,12 +257,13 @@ class MulticastProtocol:
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         self.self_id = self_id
-        self.topology = topology
+        self.topology = topology if isinstance(topology, Membership) else Membership(topology)
         self.options: Any = options
         self.rng = rng
         self.group: GroupId = topology.group_of[self_id]
         self.handlers: dict[type, Handler] = {}
         self.election: Electing | None = None
+        self.leaders: Mapping[GroupId, Ballot] = {}
         self.history: History | None = None
         self.clock_correction: int | None = 0
         self.clock_off = False
@@ -367,7 +371,7 @@ class MulticastProtocol:
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         """Best guess of the process through which `group` is reached soonest; None if nobody is known."""
-        return self.topology.groups[group][0]
+        return self.leaders[group].leader if group in self.leaders else self.topology.groups[group][0]
 
     def role(self) -> str:
         """For people: "leader", "follower", "recovering" or what fits the protocol."""

@@ -106,7 +106,6 @@ class Snapshots:
         self.enabled = False
         self.missing = 0
         self._protocol = protocol
-        self._peers = [p for p in protocol.topology.groups[protocol.group] if p != protocol.self_id]
         self._away = away
         self._completed, self._send = completed, send
         self.source: ProcessId | None = None
@@ -116,6 +115,11 @@ class Snapshots:
         self._after = b""
         self._asked = self._staging = False
         self._at = 0
+
+    @property
+    def _peers(self) -> list[ProcessId]:
+        protocol = self._protocol
+        return [p for p in protocol.topology.groups[protocol.group] if p != protocol.self_id]
 
     def on_message(self, peer: ProcessId, message: object, now: int, batch: Batch) -> None:
         """One of Gone, SnapshotRequest and SnapshotChunk, from a member of the own group."""
@@ -201,8 +205,9 @@ class Snapshots:
 
     def _next_peer(self, peer: ProcessId) -> ProcessId:
         """Another one that is connected, or the same."""
-        first = self._peers.index(peer) + 1
-        around = [*self._peers[first:], *self._peers[:first]]
+        peers = self._peers
+        first = peers.index(peer) + 1 if peer in peers else 0
+        around = [*peers[first:], *peers[:first]]
         return next((p for p in around if p not in self._away), peer)
 
     def status(self) -> dict[str, int] | None:

@@ -5,7 +5,7 @@ Everything here is plain data. Protocols, hosts and applications share it; it im
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -71,11 +71,22 @@ ZERO = Timestamp(0, 0)
 """Below every timestamp that a protocol gives."""
 
 
+VIEW_BITS = 32
+
+
 class Ballot(NamedTuple):
-    """A number and who leads in it (White-Box: ballot; PrimCast: epoch). Compared by number, then by leader."""
+    """A number and who leads in it (White-Box: ballot; PrimCast: epoch). Compared by number, then by leader.
+
+    number: counts the campaigns; its upper bits, above `VIEW_BITS`, are the number of the view of the members to which
+    the ballot belongs (multicast.membership), so that a later view's ballots are higher.
+    """
 
     number: int
     leader: ProcessId
+
+    @property
+    def view(self) -> int:
+        return self.number >> VIEW_BITS
 
 
 def new_message_id(now_us: int, random_bits: int) -> MessageId:
@@ -123,16 +134,27 @@ def quorum_of(members: int) -> int:
     return members // 2 + 1
 
 
+def is_majority(members: Sequence[ProcessId], processes: Collection[ProcessId]) -> bool:
+    """Whether a majority of the members is among the processes."""
+    enough = quorum_of(len(members))
+    return len(processes) >= enough and sum(p in processes for p in members) >= enough
+
+
 class Topology:
     """Which groups exist and who belongs to them. Immutable.
 
     groups: group -> its processes; an order that all processes know alike (the first is the first leader).
+    spares: group -> processes that do not belong to it and may be added (multicast.membership). group_of: of both.
     ValueError if a group is empty or a process belongs to two groups.
     """
 
-    __slots__ = ("group_of", "groups", "processes")
+    __slots__ = ("group_of", "groups", "processes", "spares")
 
-    def __init__(self, groups: Mapping[GroupId, Sequence[ProcessId]]):
+    def __init__(
+        self,
+        groups: Mapping[GroupId, Sequence[ProcessId]],
+        spares: Mapping[GroupId, Sequence[ProcessId]] | None = None,
+    ):
         self.groups: dict[GroupId, tuple[ProcessId, ...]] = {g: tuple(groups[g]) for g in sorted(groups)}
         self.group_of: dict[ProcessId, GroupId] = {}
         for group, members in self.groups.items():
@@ -143,10 +165,28 @@ class Topology:
                     raise ValueError(f"process {process} is in group {self.group_of[process]} and in group {group}")
                 self.group_of[process] = group
         self.processes: tuple[ProcessId, ...] = tuple(self.group_of)
+        self.spares = {g: tuple(some) for g, some in (spares or {}).items()}
+        for group, some in self.spares.items():
+            for process in some:
+                if process in self.group_of:
+                    raise ValueError(f"process {process} is in group {self.group_of[process]} already")
+                self.group_of[process] = group
 
     def quorum(self, group: GroupId) -> int:
         """How many of the group's processes."""
         return quorum_of(len(self.groups[group]))
+
+    def counting(self, group: GroupId) -> tuple[tuple[ProcessId, ...], ...]:
+        """The sets of processes of each of which a majority is needed where the group as such counts."""
+        return (self.groups[group],)
+
+    def has_quorum(self, group: GroupId, ballot: Ballot, processes: Collection[ProcessId]) -> bool:
+        """Whether a majority of those to whom this ballot of the group belongs are among them."""
+        return is_majority(self.groups[group], processes)
+
+    def quorum_in(self, group: GroupId, ballot: Ballot) -> int:
+        """How many of those to whom this ballot of the group belongs."""
+        return self.quorum(group)
 
     def members(self, groups: Sequence[GroupId]) -> tuple[ProcessId, ...]:
         """Every process of these groups, group by group."""

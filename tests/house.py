@@ -22,8 +22,8 @@ OUTGROWN: dict[str, int] = {}
 """Whose second subject has no file of its own yet."""
 
 LIBRARY_PURE = (
-    "types", "protocol", "wire", "session", "discipline", "catch_up", "batch", "engine", "lanes", "recorder", "records",
-    "snapshot",
+    "types", "membership", "protocol", "wire", "session", "discipline", "catch_up", "batch", "engine", "lanes",
+    "recorder", "records", "snapshot",
 )  # fmt: skip
 LIBRARY_DISK = tuple(
     f"multicast.{m}" for m in ("checkpoint", "disk", "install", "journal", "reader", "retention", "segments")
@@ -31,7 +31,11 @@ LIBRARY_DISK = tuple(
 ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Who (the longest prefix counts) may import whom. A package may always import itself, except the protocols.
     ("multicast.types", ()),
-    ("multicast.protocol", ("multicast.discipline", "multicast.records", "multicast.types")),
+    ("multicast.membership", ("multicast.types",)),
+    (
+        "multicast.protocol",
+        ("multicast.discipline", "multicast.membership", "multicast.records", "multicast.types"),
+    ),
     ("multicast.records", ("multicast.types",)),
     ("multicast.session", ("multicast.protocol", "multicast.types")),
     ("multicast.discipline", ("multicast.types",)),
@@ -42,8 +46,8 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("multicast.batch", ("multicast.types", "multicast.wire")),
     ("multicast.snapshot", ("multicast.batch", "multicast.protocol", "multicast.types", "multicast.wire")),
     ("multicast.engine", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),
-    ("multicast.parts", ("multicast.types", "multicast.protocol")),
-    ("multicast.protocols", ("multicast.types", "multicast.protocol", "multicast.parts")),
+    ("multicast.parts", ("multicast.types", "multicast.membership", "multicast.protocol")),
+    ("multicast.protocols", ("multicast.types", "multicast.membership", "multicast.protocol", "multicast.parts")),
     ("multicast.registry", ("multicast.types", "multicast.protocol", "multicast.protocols")),
     ("multicast.disk", ()),
     ("multicast.segments", ("multicast.records",)),

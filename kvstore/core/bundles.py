@@ -14,6 +14,7 @@ from hashlib import blake2b
 import msgspec
 
 from kvstore.api.model import Transaction
+from multicast.membership import payload_of
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
 BUNDLE_VERSION = 3
@@ -66,10 +67,12 @@ def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]]) -> bytes:
 
 
 def decode_bundle(message: AppMessage) -> list[Bundled]:
-    """The inverse of `encode_bundle`, at least one; also of what was ordered as a single transaction. EnvelopeError for
-    a newer version or anything else."""
+    """The inverse of `encode_bundle`, at least one; also of what was ordered as a single transaction, or comes with a
+    change of members. EnvelopeError for a newer version or anything else."""
     payload = message.payload
     version = payload[1] if len(payload) > 1 and payload[0] == 0x92 else 0
+    if not version:
+        payload = payload_of(message)
     if BUNDLE_VERSION < version < 0x80:
         raise EnvelopeError(
             f"a bundle of format {version} was ordered and this program knows {BUNDLE_VERSION}; use a newer release"

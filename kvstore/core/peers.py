@@ -23,6 +23,10 @@ class Peers:
         """Whether this replica believes that it leads its shard: then it is the one that tells others."""
         return self._leader_of(self.shard) == self.self_id
 
+    def others(self) -> list[ProcessId]:
+        """All replicas but this one."""
+        return [p for members in self.replicas.values() for p in members if p != self.self_id]
+
     def to_ask(self, shard: GroupId, attempt: int) -> ProcessId | None:
         """A replica of `shard`, another one at every attempt, beginning with the leader; never this one."""
         members = self.replicas[shard]

@@ -43,7 +43,6 @@ class Shards:
         self._lacks = lacks
         self._full = full
         self._silent_us = silent_us
-        self._others = tuple(p for p in peers.shard_of if p != peers.self_id)
         self._heard = dict.fromkeys(peers.replicas, 0)
         self._said: dict[GroupId, ShardState] = {}
         self._tell_at = 0
@@ -66,8 +65,9 @@ class Shards:
                 waits_for = sorted(shard for shard in set(self._lacks()) if self._is_silent(shard, now))
                 state = ShardState(self._peers.shard, self._full(), waits_for)
                 self.on_state(state, now)
-                if self._others:
-                    out.send(self._others, state)
+                others = self._peers.others()
+                if others:
+                    out.send(others, state)
         return self._tell_at
 
     def _is_silent(self, shard: GroupId, now: int) -> bool:

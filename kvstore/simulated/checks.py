@@ -47,7 +47,8 @@ def agreement(cluster: SimulatedCluster) -> tuple[Logs, list[str]]:
     all its logs together have them, those on lost disks among them."""
     violations: list[str] = []
     logs: Logs = {}
-    for shard, members in cluster.topology.groups.items():
+    for shard in cluster.topology.groups:
+        members = [pid for pid, of in cluster.topology.group_of.items() if of == shard and pid in cluster.replicas]
         found = {pid: cluster.log(pid) for pid in members}
         whole: dict[int, Logged] = {}
         for log in (*found.values(), *(lost for pid in members for lost in cluster.lost_logs(pid))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -107,7 +107,8 @@ class SimulatedCluster:
 
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
     None: as the live store decides it (`signals_for`).
-    replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`.
+    replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`. spares: replicas
+    that may be added to shards.
     drops: old segments of journals may go. kept: whatever was kept for cuts.
     """
 
@@ -126,9 +127,10 @@ class SimulatedCluster:
         store: type[Store] = Store,
         name: str = "",
         drops: bool = False,
+        spares: Mapping[GroupId, Sequence[ProcessId]] | None = None,
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
-        self.topology = Topology.grid(shards, replicas)
+        self.topology = Topology(Topology.grid(shards, replicas).groups, spares)
         self.shard_map = ShardMap.even(list(self.topology.groups))
         self.signals = signals
         values = {"clock": "hybrid", **(options or {})}
@@ -136,7 +138,7 @@ class SimulatedCluster:
             values.setdefault("dedup_window_us", DEDUP_WINDOW_US)
         self.options = protocol_options(self.protocol, {name: str(value) for name, value in values.items()})
         self._replica_class, self._store_class = replica, store
-        self.backends = {pid: MemoryBackend() for pid in self.topology.processes}
+        self.backends = {pid: MemoryBackend() for pid in self.topology.group_of}
         self.stores: dict[ProcessId, Store] = {}
         self.replicas: dict[ProcessId, Replica] = {}
         self.commits = 0
@@ -176,7 +178,7 @@ class SimulatedCluster:
         protocol = self.protocol(pid, self.topology, self.options, rng)
         replica = self.replicas[pid] = self._replica_class(
             pid,
-            self.topology,
+            protocol.topology,
             self.shard_map,
             store,
             signals=self.signals or signals_for(protocol.strict_groups_max()),
@@ -250,7 +252,7 @@ class SimulatedCluster:
     def _drop(self, node: Node) -> None:
         """What is committed goes, unless a member that is up needs it and is not far behind."""
         position = self.stores[node.pid].position
-        mates = [self.world.node(pid) for pid in self.topology.groups[self.topology.group_of[node.pid]]]
+        mates = [self.world.node(pid) for pid in self.world.topology.groups[self.topology.group_of[node.pid]]]
         if all(position - mate.engine.completed not in range(1, self._lag_max + 1) for mate in mates if mate.up):
             node.floor = position
 
@@ -284,7 +286,8 @@ class SimulatedCluster:
     def unfinished(self, dead: Collection[ProcessId] = ()) -> bool:
         """Whether some replica, but for the dead, is down, behind another of its shard, or not readmitted after the
         loss of its disk, or has something delivered and not completed."""
-        for members in self.topology.groups.values():
+        for group in self.topology.groups:
+            members = [pid for pid in self.world.topology.groups[group] if self.world.belongs(pid)]
             longest = max(self.world.node(pid).engine.position for pid in members)
             for pid in members:
                 node = self.world.node(pid)

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from kvstore.api.model import Transaction
+from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
 from kvstore.simulated import backups, chase, clients
@@ -22,11 +24,12 @@ from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.protocol import MulticastProtocol
-from multicast.simulation import drawing, faults, forgotten
+from multicast.simulation import drawing, faults, forgotten, joins
 from multicast.simulation.checkers import attach
 from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
 from multicast.simulation.injector import Injector
+from multicast.simulation.joins import Joins, Planned
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import fixed_words
 from multicast.simulation.scene import EPOCH_US
@@ -156,6 +159,13 @@ def run_seed(
     options = _draw_options(kind, settings, seed, size, topology)
     typed = drawing.protocol_options(kind, options)
     small = size is drawing.SMALL
+    conditions = chase.conditions() if chasing else drawing.conditions(rng, size, typed)
+    if chasing:
+        span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
+    else:
+        span_us = int((settings.seconds or rng.choice(_SECONDS_SMALL if small else _SECONDS)) * 1e6)
+    own = random.Random(f"{settings.protocol}/{seed}/store joins")
+    changes = joins.draw(own, topology, span_us, kind.specification) if settings.profile == "faults" else []
     cluster = SimulatedCluster(
         kind,
         shards,
@@ -163,26 +173,29 @@ def run_seed(
         seed,
         signals=settings.signals,
         options=options,
-        conditions=chase.conditions() if chasing else drawing.conditions(rng, size, typed),
+        conditions=conditions,
         replica=replica,
         store=store,
         name=settings.replay(seed),
         drops=settings.profile == "faults",
+        spares=joins.with_spares(topology, changes).spares,
     )
     world = cluster.world
     world.observers += observers
     attach(world, TrueTime(cluster.options), Vouching(kind.specification), Elections(), Returns())
+    nothing = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
+    coming = Joins(kind.specification, own, size.patience_us, nothing)
+    if changes:
+        attach(world, coming)
     if chasing:
-        span_us = int((settings.seconds or 0) * 1e6) or chase.SPAN_US
         workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)
     else:
-        span_us = int((settings.seconds or rng.choice(_SECONDS_SMALL if small else _SECONDS)) * 1e6)
         drawn = rng.choice(_CLIENTS_SMALL if small else _CLIENTS)
         workload = Workload(cluster, seed, settings.clients or drawn, EPOCH_US + span_us)
     counts: dict[str, int] = {}
     violations: list[str] = []
     try:
-        counts = _execute(cluster, workload, settings, rng, span_us, seed, size)
+        counts = _execute(cluster, workload, settings, rng, span_us, seed, size, coming, changes)
         violations += [f"{checker}: {text}" for checker, text in world.violations]
         violations += check(cluster, workload.history)
     except Exception as error:
@@ -233,7 +246,7 @@ def _draw_options(
 
 def _execute(
     cluster: SimulatedCluster, workload: Workload, settings: Settings, rng: random.Random, span_us: int, seed: int,
-    size: drawing.Size,
+    size: drawing.Size, coming: Joins, changes: list[Planned],
 ) -> dict[str, int]:
     """Faults while the clients work, then health until everybody has everything, however the run ends (`Endings`; a
     chase has an end of its own). Returns the faults by kind."""
@@ -248,6 +261,8 @@ def _execute(
     workload.start()
     if settings.backups:
         backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)
+    if changes:
+        coming.plan(changes)
     if profile == "faults":
         pace, survives = size.fault_pace, cluster.protocol.specification.survives_lost_disk
         planned = faults.draw(rng, cluster.topology, int(span_us / pace))
@@ -256,9 +271,11 @@ def _execute(
         planned += faults.draw_gaps(gaps, cluster.topology, int(span_us / pace), cluster.protocol.specification)
         own = random.Random(f"{settings.protocol}/{seed}/store forgotten")
         planned += forgotten.draw(own, cluster.topology, int(span_us / pace), cluster.protocol.specification)[0]
+        if changes:
+            planned = joins.strike(random.Random(f"{settings.protocol}/{seed}/store strike"), cluster.topology, planned)
         # Replicas refuse the ids of clients whose clocks differ from theirs by more than the window. That is no fault
         # of theirs; so clocks stay within half of it.
-        injector = Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2)
+        injector = Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2, len(changes))
     world.run_for(span_us)
     judge = _Judge(cluster, workload)
     if injector is None:
@@ -270,6 +287,8 @@ def _execute(
     own = random.Random(f"{settings.protocol}/{seed}/store endings")
     specification = cluster.protocol.specification
     endings = Endings(world, specification, cluster.options, judge, own, injector)
+    endings.all_return = coming.stop()
+    endings.counts.update(coming.counts)
     endings.run()
     world.stop()
     return endings.counts

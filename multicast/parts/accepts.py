@@ -31,7 +31,7 @@ class EntryState(msgspec.Struct, array_like=True, gc=False):
     final: Timestamp | None
 
 
-encode_entry = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 decode_entry = msgspec.msgpack.Decoder(EntryState).decode
 
 
@@ -60,6 +60,10 @@ class Entry:
         """Of one that was accepted."""
         assert self.message is not None and self.local is not None
         return EntryState(self.message, self.phase, self.local, self.final)
+
+    def encode(self) -> bytes:
+        """Its saved form."""
+        return _encode(self.state())
 
     def take(self, state: EntryState) -> None:
         """It is as somebody else, or the own disk, has it."""
@@ -121,7 +125,8 @@ class Quorums:
         message = entry.message
         if message is None or self._self_id not in acknowledged:
             return False
-        if not all(self._has_quorum(group, acknowledged) for group in message.destinations):
+        of = zip(message.destinations, vector, strict=True)
+        if not all(self._has_quorum(group, ballot, acknowledged) for group, ballot in of):
             return False
         for group, ballot in zip(message.destinations, vector, strict=True):
             held = entry.accepts.get(group)
@@ -134,10 +139,11 @@ class Quorums:
     def lacks_one(self, entry: Entry, vector: Vector) -> bool:
         """Whether one acknowledgement more may do."""
         groups = entry.message.destinations if entry.message is not None else ()
-        return len(entry.acks.get(vector, ())) + 1 >= sum([self._topology.quorum(group) for group in groups])
+        needed = sum([self._topology.quorum_in(*of) for of in zip(groups, vector, strict=False)])
+        return len(entry.acks.get(vector, ())) + 1 >= needed
 
-    def _has_quorum(self, group: GroupId, acknowledged: set[ProcessId]) -> bool:
-        return sum(p in acknowledged for p in self._topology.groups[group]) >= self._topology.quorum(group)
+    def _has_quorum(self, group: GroupId, ballot: Ballot, acknowledged: set[ProcessId]) -> bool:
+        return self._topology.has_quorum(group, ballot, acknowledged)
 
     def silent(self, entry: Entry, known: Mapping[GroupId, Ballot], again: bool) -> tuple[ProcessId, ...]:
         """Whose word this leader lacks, and the other leaders, as far as `known`. again: of a group without a word, all
@@ -150,7 +156,7 @@ class Quorums:
             members, held = self._topology.groups[group], entry.accepts.get(group)
             if group != self._group:
                 silent.add(known[group].leader)
-            if (again or held is not None) and not self._has_quorum(group, acknowledged):
+            if (again or held is not None) and not (held and self._has_quorum(group, held[0], acknowledged)):
                 silent.update(p for p in members if p not in acknowledged)
             if again and self.leaders and held is not None and held[0].leader not in acknowledged:
                 silent.update(members)  # another one may lead, who has nothing to ask for

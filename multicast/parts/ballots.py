@@ -14,12 +14,13 @@ from multicast.protocol import PeerError
 from multicast.types import Ballot, GroupId, ProcessId, Topology
 
 REJOINING, PROMISED, CANDIDATE, ELECT = "rejoining", "promised", "candidate", "elect"
-JOINED, FOLLOWER, LEADER = "joined", "follower", "leader"
+JOINED, FOLLOWER, LEADER, REMOVED = "joined", "follower", "leader", "removed"
 
 _MEMBERS = (PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER)
 
 TRANSITIONS: dict[str, dict[str, str]] = {
     "lose the disk": {PROMISED: REJOINING},
+    "leave": dict.fromkeys((*_MEMBERS, REJOINING), REMOVED),
     "promise": dict.fromkeys(_MEMBERS, PROMISED),
     "campaign": dict.fromkeys(_MEMBERS, CANDIDATE),
     "choose": {CANDIDATE: ELECT},
@@ -31,7 +32,8 @@ TRANSITIONS: dict[str, dict[str, str]] = {
 }
 """What happens -> state before -> state after; nothing else may happen. PROMISED: waits for the state of its promised
 ballot; every life begins so. CANDIDATE: collects votes for its own. ELECT and JOINED: has taken over the ballot's
-state, as its leader and as another member, but does not know yet that it has begun."""
+state, as its leader and as another member, but does not know yet that it has begun. REMOVED: belongs to the group no
+more (multicast.membership), and does nothing."""
 
 FIRST_NUMBER = 1
 
@@ -47,7 +49,7 @@ class KnownLeaders(dict[GroupId, Ballot]):
     def learn(self, group: GroupId, ballot: Ballot, by: ProcessId | None = None) -> bool:
         """Somebody says that this ballot's leader leads that group. Whether it may now answer what it did not before:
         the ballot is new, or this is the first time that its leader says so itself (`by`)."""
-        if ballot.leader not in self._topology.groups[group]:
+        if self._topology.group_of.get(ballot.leader) != group:
             raise PeerError(f"process {ballot.leader} does not belong to group {group}")
         if ballot < self[group]:
             return False

@@ -38,12 +38,12 @@ the order of their timestamps, so a watermark speaks for everything below it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from multicast.protocol import Outbox
-from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, quorum_of
 
 LAST_KEY = b"D"
 KNOWN_PREFIX = b"d"
@@ -101,7 +101,7 @@ class DeliveredLog:
         self._unsettled: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
         self._unsettled_count = 0
         self._not_stable: deque[tuple[int, Timestamp]] = deque()
-        self._marks: dict[ProcessId, Timestamp] = dict.fromkeys(topology.processes, ZERO)
+        self._marks: dict[ProcessId, Timestamp] = {self_id: ZERO}
         self._group_marks: dict[GroupId, Timestamp] = dict.fromkeys(topology.groups, ZERO)
         self._shared: dict[GroupId, Timestamp] = {}
         self._told: dict[GroupId, Timestamp] = {}
@@ -225,7 +225,7 @@ class DeliveredLog:
 
     def mark_of(self, process: ProcessId) -> Timestamp:
         """The highest watermark that this process has told since this one started."""
-        return self._marks[process]
+        return self._marks.get(process, ZERO)
 
     def stable(self, position: int, out: Outbox) -> list[MessageId]:
         """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for
@@ -241,18 +241,21 @@ class DeliveredLog:
 
     def report(self, process: ProcessId, watermark: Timestamp, out: Outbox) -> list[MessageId]:
         """A process has told its watermark. Returns newly settled messages."""
-        if watermark <= self._marks[process]:
+        if watermark <= self._marks.get(process, ZERO):
             return []
         self._marks[process] = watermark
         group = self._topology.group_of[process]
-        members = self._topology.groups[group]
-        mark = sorted((self._marks[p] for p in members), reverse=True)[self._topology.quorum(group) - 1]
-        if self._self_id in members:
+        mark = min(self._mark_of(members) for members in self._topology.counting(group))
+        if group == self._topology.group_of[self._self_id]:
             mark = min(mark, self.watermark)
         if mark <= self._group_marks[group]:
             return []
         self._group_marks[group] = mark
         return self._settle(group, out)
+
+    def _mark_of(self, members: Sequence[ProcessId]) -> Timestamp:
+        """What a majority of them has reached."""
+        return sorted((self._marks.get(p, ZERO) for p in members), reverse=True)[quorum_of(len(members)) - 1]
 
     def _settle(self, group: GroupId, out: Outbox) -> list[MessageId]:
         settled: list[tuple[Timestamp, MessageId]] = []

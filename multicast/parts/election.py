@@ -35,6 +35,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from multicast.membership import ViewIs, Views
 from multicast.parts.ballots import (
     CANDIDATE,
     FIRST_NUMBER,
@@ -42,6 +43,7 @@ from multicast.parts.ballots import (
     LEADER,
     PROMISED,
     REJOINING,
+    REMOVED,
     TRANSITIONS,
     Agreed,
     Doubt,
@@ -56,7 +58,7 @@ from multicast.parts.portions import Assembly, split
 from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Handler, Outbox, PeerError, Saved
-from multicast.types import Ballot, ProcessId, quorum_of
+from multicast.types import VIEW_BITS, Ballot, ProcessId, quorum_of
 
 _NACKED = 0.3
 """Patience with a higher ballot that one has only heard of, as a share of the usual one."""
@@ -112,7 +114,7 @@ class Voter(Protocol[V]):
 class Election(Generic[V]):
     """One process's part in who leads its group.
 
-    members, others, quorum: of the present ballot, and of every other so far.
+    views: of the group; see multicast.membership. members, others: of the views that count. quorum: of the first view.
     state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun. has_majority: of a leader: a
     quorum has answered one of its latest pulses; it leads the first ballot before it has ever been answered.
     promised: the highest ballot promised. highest: the highest heard of.
@@ -124,7 +126,7 @@ class Election(Generic[V]):
         self,
         voter: Voter[V],
         self_id: ProcessId,
-        members: tuple[ProcessId, ...],
+        views: Views,
         options: GroupOptions,
         rng: random.Random,
         deadlines: Deadlines,
@@ -132,13 +134,14 @@ class Election(Generic[V]):
         position: Callable[[], int],
         bytes_of: Callable[[Any], int],
     ):
-        self.members = members
-        self.others = tuple(p for p in members if p != self_id)
-        self.quorum = quorum_of(len(members))
+        self.views = views
+        self.members = views.everybody
+        self.others = tuple(p for p in self.members if p != self_id)
+        self.quorum = quorum_of(len(self.members))
         self.state = PROMISED
         self.takes_part = self.has_majority = False
-        self.promised = self.highest = Ballot(FIRST_NUMBER, members[0])
-        self.rejoin = Rejoin(self_id, members, options.retry_us, rng)
+        self.promised = self.highest = Ballot(FIRST_NUMBER, self.members[0])
+        self.rejoin = Rejoin(views, self_id, options.retry_us, rng)
         self._voter = voter
         self._self_id = self_id
         self._asks_first = options.ask_first
@@ -153,11 +156,13 @@ class Election(Generic[V]):
         self._echoed: set[ProcessId] = set()
         self._agreed: dict[ProcessId, int] = {}
         self._votes: dict[ProcessId, V] = {}
+        self._asked: tuple[ProcessId, NewLeader] | None = None
         self._assembly: Assembly[Any] = Assembly()
         self._deadlines = deadlines
         deadlines.add("beat", self._beat)
         deadlines.add("campaign", self._campaign_if_due)
         deadlines.add("choose", self.choose)
+        deadlines.add("view", self._take_view)
 
     def ballot_handlers(self, vote: type[V]) -> dict[type, Handler]:
         """For the user's table, given its type of vote."""
@@ -168,6 +173,11 @@ class Election(Generic[V]):
             Echo: Handler(self._on_echo, own_group=True), Doubt: Handler(self._on_doubt, own_group=True),
             Agreed: Handler(self._on_agreed, own_group=True),
         }  # fmt: skip
+
+    def follow_views(self) -> None:
+        """They have changed."""
+        self.members = self.views.everybody
+        self.others = tuple(p for p in self.members if p != self._self_id)
 
     def go(self, what: str) -> None:
         """See `TRANSITIONS`."""
@@ -181,8 +191,8 @@ class Election(Generic[V]):
 
     @property
     def is_member(self) -> bool:
-        """Not so from the loss of its disk until it has come back."""
-        return self.state is not REJOINING
+        """Not so from the loss of its disk until it has come back, before it is added, and once it is removed."""
+        return self.state is not REJOINING and self.state is not REMOVED
 
     @property
     def resigning(self) -> bool:
@@ -199,7 +209,9 @@ class Election(Generic[V]):
     def campaign(self, now: int, out: Outbox) -> None:
         """Try to lead, whoever leads now. The own promise is on disk before anybody is asked, for those who lose their
         disks (parts.rejoin)."""
-        number = max(self.promised.number, self.highest.number) + 1
+        if self._self_id not in self.views.of[self.views.latest]:
+            return
+        number = max(self.promised.number, self.highest.number, self.views.latest << VIEW_BITS) + 1
         position = self._position()
         self.promise("campaign", Ballot(number, self._self_id), now, out)
         self.send_vote(self._voter.vote(position), out)
@@ -209,13 +221,54 @@ class Election(Generic[V]):
     def _on_new_leader(self, sender: ProcessId, asked: NewLeader, now: int, out: Outbox) -> None:
         if asked.ballot.leader != sender:
             raise PeerError("NewLeader of somebody else's ballot")
-        if self.state is REJOINING:
+        if not self.is_member:
             return
         if asked.ballot <= self.promised:
             out.send((sender,), Nack(self.promised))
             return
+        if not self._knows_view(sender, asked.ballot, out):
+            self._asked = (sender, asked)
+            return
         self.promise("promise", asked.ballot, now, out)
         self.send_vote(self._voter.vote(asked.position), out)
+
+    def _knows_view(self, sender: ProcessId, ballot: Ballot, out: Outbox) -> bool:
+        """Whether this process has delivered what made the view of this ballot; if not, `sender` has."""
+        if ballot.view > self.views.latest:
+            out.catch_up(sender)
+            return False
+        return True
+
+    def _take_view(self, now: int, out: Outbox) -> None:
+        """The change that made a view has been delivered: bring that about, or wait for who does. Somebody was asked to
+        promise too early."""
+        if not self.is_member:
+            return
+        if self._leads_to_view():
+            self.campaign(now, out)
+        elif self.state is LEADER:
+            self.step_down(now)
+        if self._asked is not None:
+            (sender, asked), self._asked = self._asked, None
+            self._on_new_leader(sender, asked, now, out)
+
+    def _leads_to_view(self) -> bool:
+        """Who was about to lead, or else the first member if the leader is removed."""
+        members = self.views.of[self.views.latest]
+        if self._self_id not in members or self.promised.view == self.views.latest:
+            return False
+        leader = self.promised.leader
+        return leader == self._self_id or (leader not in members and self._self_id == members[0])
+
+    def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
+        """The last view, if it has begun and is not the first."""
+        if self.views.latest and len(self.views.counting) == 1 and to:
+            out.send(to, ViewIs(self.views.latest, self.views.of[self.views.latest]))
+
+    def step_down(self, now: int) -> None:
+        """The group has gone on without this leader: wait for whoever leads a later ballot, or campaign again."""
+        self.go("step down")
+        self.wait(now)
 
     def promise(self, what: str, ballot: Ballot, now: int, out: Outbox) -> None:
         """A higher ballot than any before. what: "promise" or "campaign"."""
@@ -258,8 +311,9 @@ class Election(Generic[V]):
     def choose(self, now: int, out: Outbox) -> None:
         """Win, once there are enough votes and nothing lacks."""
         votes = self._votes
-        enough = 1 if self.promised.number == FIRST_NUMBER else self.quorum
-        if self.state is not CANDIDATE or self._self_id not in votes or len(votes) < enough:
+        if self.state is not CANDIDATE or self._self_id not in votes or self.promised.view < self.views.latest:
+            return
+        if self.promised.number > FIRST_NUMBER and not self.views.can_elect(votes):
             return
         ahead = max(votes, key=lambda p: votes[p].position)
         if votes[ahead].position > self._position():
@@ -271,7 +325,7 @@ class Election(Generic[V]):
 
     def _on_nack(self, sender: ProcessId, nack: Nack, now: int, out: Outbox) -> None:
         """Wait a little for the process of that ballot to lead; then campaign against it."""
-        if nack.ballot > self.highest:
+        if nack.ballot > self.highest and self._knows_view(sender, nack.ballot, out):
             self.highest = nack.ballot
             self.wait(now, _NACKED)
 
@@ -308,7 +362,7 @@ class Election(Generic[V]):
     def _on_pulse(self, sender: ProcessId, pulse: Pulse, now: int, out: Outbox) -> None:
         if pulse.ballot.leader != sender:
             raise PeerError("a pulse of somebody else's ballot")
-        if self.state is REJOINING:
+        if not self.is_member:
             return
         if pulse.ballot < self.promised:
             out.send((sender,), Nack(self.promised))
@@ -320,7 +374,7 @@ class Election(Generic[V]):
     def _on_echo(self, sender: ProcessId, echo: Echo, now: int, out: Outbox) -> None:
         if echo.ballot == self.promised and self.state is LEADER:
             self._echoed.add(sender)
-            if len(self._echoed) + 1 >= self.quorum:
+            if self.views.can_elect(self._echoed | {self._self_id}):
                 self._echoed.clear()
                 self._unanswered = 0
                 self.has_majority = True
@@ -335,22 +389,27 @@ class Election(Generic[V]):
 
     def _on_doubt(self, sender: ProcessId, doubt: Doubt, now: int, out: Outbox) -> None:
         """The leader whom this member waits for does not lead if it asks itself."""
+        if sender not in self.members:
+            self.tell_view((sender,), out)
+            return
         if self.state is LEADER:
             misses = not self.has_majority or self.resigning
         else:
             misses = sender == self.promised.leader or self._timer.misses(now)
-        if misses and self.state is not REJOINING:
+        if misses and self.is_member:
             out.send((sender,), Agreed(max(self.promised, self.highest), doubt.question))
-        elif doubt.ballot < self.promised and self.state is not REJOINING:
+        elif doubt.ballot < self.promised and self.is_member:
             out.send((sender,), Nack(self.promised))
 
     def _on_agreed(self, sender: ProcessId, agreed: Agreed, now: int, out: Outbox) -> None:
-        if agreed.question != self._question or self.state in (LEADER, REJOINING):
+        if agreed.question != self._question or self.state is LEADER or not self.is_member:
+            return
+        if not self._knows_view(sender, agreed.ballot, out):
             return
         self.highest = max(self.highest, agreed.ballot)
         self._agreed[sender] = now
-        recent = [at for at in self._agreed.values() if at > now - self._timer.timeout_us]
-        if len(recent) + 1 >= self.quorum:
+        recent = {p for p, at in self._agreed.items() if at > now - self._timer.timeout_us}
+        if self.views.can_elect(recent | {self._self_id}):
             self.campaign(now, out)
 
     def on_connected(self, peer: ProcessId, up: bool, now: int) -> None:
@@ -423,11 +482,12 @@ class Election(Generic[V]):
 
     def _campaign_if_due(self, now: int, out: Outbox) -> int | None:
         """A leader stands again if it has heard of a higher ballot, and still leads. Others ask first."""
-        if self.state is REJOINING or (self.state is LEADER and self.highest <= self.promised):
+        if not self.is_member or (self.state is LEADER and self.highest <= self.promised):
             return None
         if self._timer.due(now):
-            if self.state is LEADER or not self.others or not self._asks_first:
+            unasked = self.state is LEADER or self.views.can_elect((self._self_id,)) or not self._asks_first
+            if unasked and self._self_id in self.views.of[self.views.latest]:
                 self.campaign(now, out)
-            else:
+            else:  # who may not lead is told that it is removed
                 self._ask(now, out)
         return self._timer.deadline

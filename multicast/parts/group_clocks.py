@@ -15,28 +15,27 @@ member returns begins with a quorum of those who remember, so above it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from multicast.types import Ballot, ProcessId
+from multicast.membership import Views
+from multicast.types import Ballot, ProcessId, quorum_of
 
 _FUTURE_MAX = 16
 
 
 class GroupClocks:
-    """At one process. epoch: the current one. length: of its own sequence of proposals. Every operation costs O(1),
-    one that raises `quorum_clock` O(n log n) for n members."""
+    """At one process. views: of its group. epoch: the current one. length: of its own sequence of proposals. Every
+    operation costs O(1), one that raises `quorum_clock` O(n log n) for n members."""
 
-    __slots__ = ("_clocks", "_future", "_quorum", "_report", "epoch", "leader_clock", "length", "quorum_clock")
+    __slots__ = ("_clocks", "_future", "_report", "_views", "epoch", "leader_clock", "length", "quorum_clock")
 
-    def __init__(self, members: Sequence[ProcessId], quorum: int, epoch: Ballot):
+    def __init__(self, views: Views, epoch: Ballot):
         self.epoch = epoch
         self.length = 0
         self.leader_clock = 0
         self.quorum_clock = 0
-        self._quorum = quorum
         self._report = (0, 0)
-        self._clocks: dict[ProcessId, int] = dict.fromkeys(members, 0)
-        self._future: dict[ProcessId, list[tuple[Ballot, int, int]]] = {p: [] for p in members}
+        self._views = views
+        self._clocks: dict[ProcessId, int] = dict.fromkeys(views.of[epoch.view], 0)
+        self._future: dict[ProcessId, list[tuple[Ballot, int, int]]] = {}
 
     @property
     def horizon(self) -> int:
@@ -46,7 +45,7 @@ class GroupClocks:
     def report(self, sender: ProcessId, epoch: Ballot, clock: int, length: int) -> None:
         """Line 51: a member, promised to `epoch`, has this clock; its sequence has this length."""
         if epoch > self.epoch:
-            later = self._future[sender]
+            later = self._future.setdefault(sender, [])
             later.append((epoch, clock, length))
             if len(later) > 1 and later[-2][0] == epoch:
                 del later[-2]
@@ -57,11 +56,15 @@ class GroupClocks:
                 self.leader_clock = max(self.leader_clock, clock)
             elif clock > self._report[0]:
                 self._report = (clock, length)
-        if clock > self._clocks[sender]:
+        known = self._clocks.get(sender)
+        if known is not None and clock > known:
             self._clocks[sender] = clock
             if clock > self.quorum_clock:
-                reached = sorted(self._clocks.values(), reverse=True)[self._quorum - 1]
-                self.quorum_clock = max(self.quorum_clock, reached)
+                self._reckon()
+
+    def _reckon(self) -> None:
+        reached = sorted(self._clocks.values(), reverse=True)[quorum_of(len(self._clocks)) - 1]
+        self.quorum_clock = max(self.quorum_clock, reached)
 
     def extend(self, length: int, clock: int) -> None:
         """The own sequence has this length, and everything that the leader proposed up to `clock`."""
@@ -71,15 +74,17 @@ class GroupClocks:
             self.leader_clock = max(self.leader_clock, self._report[0])
 
     def begin(self, epoch: Ballot, length: int, leader_clock: int) -> None:
-        """The process joins this epoch: what was told in it counts from now on."""
+        """The process joins this epoch: what was told in it, by the members of its view, counts from now on."""
         self.epoch, self.length = epoch, length
+        self._clocks = {p: self._clocks.get(p, 0) for p in self._views.of[epoch.view]}
         self.leader_clock, self._report = leader_clock, (0, 0)
-        for process, later in self._future.items():
-            self._future[process] = []
+        future, self._future = self._future, {}
+        for process, later in future.items():
             for of, clock, told_length in later:
                 self.report(process, of, clock, told_length)
 
     def forget(self, member: ProcessId) -> None:
         """This member lost its disk."""
-        self._clocks[member] = 0
-        self._future[member].clear()
+        if member in self._clocks:
+            self._clocks[member] = 0
+        self._future.pop(member, None)

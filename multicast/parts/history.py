@@ -1,4 +1,5 @@
-"""What a snapshot holds of a protocol's state: delivered ids, and what was delivered and is not settled.
+"""What a snapshot holds of a protocol's state: delivered ids, the group's views, and what was delivered and is not
+settled.
 
 `multicast.snapshot` says why this is all of it. Nothing here is known to one process alone: no promise, no ballot, no
 stamp of what is not delivered.
@@ -20,22 +21,31 @@ class Entry(Protocol):
 
 
 E = TypeVar("E", bound=Entry)
+Views = Callable[[int], Iterable[tuple[bytes, bytes]]]
 
 
 class History(Generic[E]):
     """See `multicast.protocol.History`. entries: all that are not settled, kept under `prefix` + id. encode(entry): the
-    value under which a process puts one that was delivered, alike at all."""
+    value under which a process puts one that was delivered, alike at all. views(position): what was put of the group's
+    views up to that delivery."""
 
     def __init__(
-        self, log: DeliveredLog, entries: Mapping[MessageId, E], prefix: bytes, encode: Callable[[E], bytes]
+        self,
+        log: DeliveredLog,
+        entries: Mapping[MessageId, E],
+        prefix: bytes,
+        encode: Callable[[E], bytes],
+        views: Views,
     ):
         self._log = log
+        self._views = views
         self._entries = entries
         self._prefix = prefix
         self._encode = encode
 
     def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
         yield from self._log.given(position, timestamp)
+        yield from self._views(position)
         for message_id, entry in self._entries.items():
             if 0 < entry.position <= position:
                 yield self._prefix + message_id, self._encode(entry)

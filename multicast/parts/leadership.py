@@ -29,11 +29,14 @@ has the group's deliveries up to what that leaves out, and then joins it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from multicast import membership
+from multicast.membership import Membership, ViewAsk, ViewIs, change_of
+from multicast.parts import election
 from multicast.parts.ballots import (
     CANDIDATE,
     ELECT,
@@ -43,6 +46,7 @@ from multicast.parts.ballots import (
     LEADER,
     PROMISED,
     REJOINING,
+    REMOVED,
     Heartbeat,
     Joined,
     KnownLeaders,
@@ -56,10 +60,17 @@ from multicast.parts.election import Election
 from multicast.parts.options import GroupOptions
 from multicast.parts.rejoin import Highest
 from multicast.protocol import Handler, Outbox, PeerError, Saved
-from multicast.types import Ballot, GroupId, ProcessId, Topology
+from multicast.types import AppMessage, Ballot, GroupId, ProcessId
 
 _BALLOTS_KEY = b"b"
+VIEW_PREFIX = b"V"
+_BEGUN_KEY = b"B"
+_REMOVED_KEY = b"X"
 _VOTE_AGAIN_RETRIES = 20
+
+MESSAGES = (*election.MESSAGES, *membership.MESSAGES)
+"""Besides those of which each protocol has its own kind, and LeaderIs."""
+VOUCHING = election.VOUCHING
 
 
 V = TypeVar("V", bound=Vote)
@@ -97,7 +108,8 @@ class Led(Protocol[V, S]):
         """One of the leader that this process follows."""
 
     def leaders_changed(self, now: int) -> None:
-        """Another process leads a group from now on: it may answer what is waited for."""
+        """Another process leads a group from now on, or who belongs to a ballot is known now: what is waited for may be
+        answered, and what was told may count."""
 
 
 class Deliveries(Protocol):
@@ -119,20 +131,19 @@ class Leadership(Election[V], Generic[V, S]):
         led: Led[V, S],
         deliveries: Deliveries,
         self_id: ProcessId,
-        topology: Topology,
+        membership: Membership,
         options: GroupOptions,
         rng: random.Random,
         to_all: bool = False,
     ):
-        self.group: GroupId = topology.group_of[self_id]
+        self.group: GroupId = membership.group_of[self_id]
+        self.membership = membership
         super().__init__(
-            self, self_id, topology.groups[self.group], options, rng, Deadlines({"return": self._return}),
+            self, self_id, membership.views[self.group], options, rng, Deadlines({"return": self._return}),
             position=lambda: deliveries.position, bytes_of=lambda entry: len(entry.message.payload),
         )  # fmt: skip
         self.joined = self.promised
-        self.leaders = KnownLeaders(topology)
-        self._group_of = topology.group_of
-        self._strangers = tuple(p for p in topology.processes if p not in self.members)
+        self.leaders = KnownLeaders(membership)
         self._led = led
         self._deliveries = deliveries
         self._retry_us = options.retry_us
@@ -151,18 +162,23 @@ class Leadership(Election[V], Generic[V, S]):
             state: self._on_new_state, joined: self.on_joined, heartbeat: self._on_heartbeat,
         }  # fmt: skip
         of_group = {kind: Handler(call, own_group=True) for kind, call in calls.items()}
-        return {**self.ballot_handlers(vote), **of_group, LeaderIs: Handler(self._on_leader_is)}
+        of_all: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
+            LeaderIs: self._on_leader_is, ViewIs: self._on_view_is, ViewAsk: self._on_view_ask,
+        }  # fmt: skip
+        return {**self.ballot_handlers(vote), **of_group, **{kind: Handler(call) for kind, call in of_all.items()}}
 
     # -- for the protocol ---------------------------------------------------------------------------------------------
 
     def role(self) -> str:
         """See `MulticastProtocol.role`."""
-        return self.state if self.state in (LEADER, FOLLOWER, REJOINING) else "recovering"
+        return self.state if self.state in (LEADER, FOLLOWER, REJOINING, REMOVED) else "recovering"
 
     def start(self, saved: Saved, now: int, out: Outbox) -> None:
         """A life begins."""
+        self._restore_views(saved.values)
+        self.follow_views()
         if self.lose_disk(saved, now, out):
-            self.promised = self.joined = self.highest = Ballot(0, self.members[0])
+            self.promised = self.joined = self.highest = Ballot(0, self.views.of[0][0])
         elif _BALLOTS_KEY in saved.values:
             promised, self.joined = _decode_ballots(saved.values[_BALLOTS_KEY])
             self._counted = self.leaders[self.group] = promised
@@ -181,6 +197,8 @@ class Leadership(Election[V], Generic[V, S]):
             else:
                 self.go("join")
                 self.go("confirm")
+        if _REMOVED_KEY in saved.values:
+            self.go("leave")
 
     def hear(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
         """A message of this ballot's leader: it lives, or is told that it is deposed."""
@@ -198,17 +216,75 @@ class Leadership(Election[V], Generic[V, S]):
         if self.state is JOINED:
             self._confirm(now, out)
 
-    def step_down(self, now: int) -> None:
-        """The group has gone on without this leader: wait for whoever leads a later ballot, or campaign again."""
-        self.go("step down")
-        self.wait(now)
-
     def installed(self, now: int, out: Outbox) -> None:
         """A delivery came from a peer's journal."""
         if self.state is CANDIDATE:
             self.choose(now, out)
         elif self.state is REJOINING:
             self._return_if_caught_up(now, out)
+
+    # -- views (multicast.membership) ---------------------------------------------------------------------------------
+
+    def may_order(self, message: AppMessage) -> bool:
+        """Of this leader: not so for a change of a view of which no ballot has begun."""
+        change = change_of(message)
+        return change is None or change.view <= self.joined.view
+
+    def delivered(self, message: AppMessage, out: Outbox) -> None:
+        """The group's next delivery: it may change the group."""
+        change = change_of(message) if self.state is not REMOVED else None
+        if change is not None and self.views.change(change, self._deliveries.position):
+            self._put_view(self.group, self.views.latest, out)
+            self.follow_views()
+            self.rejoin.ask_more()
+            self._deadlines.by("view", 0)
+
+    def _put_view(self, group: GroupId, number: int, out: Outbox) -> None:
+        out.put(_view_key(group, number), self.membership.views[group].encode(number))
+
+    def views_given(self, position: int) -> Iterable[tuple[bytes, bytes]]:
+        """For a snapshot: what was put of views up to this delivery."""
+        return ((_view_key(self.group, number), self.views.encode(number)) for number in self.views.given(position))
+
+    def _restore_views(self, values: Mapping[bytes, bytes]) -> None:
+        begun = int.from_bytes(values.get(_BEGUN_KEY, b""), "big")
+        for group, views in self.membership.views.items():
+            key = _view_key(group, 0)[:-4]
+            saved = {int.from_bytes(k[-4:], "big"): v for k, v in values.items() if k[:-4] == key}
+            views.restore(saved, begun if group == self.group and _REMOVED_KEY not in values else None)
+            self.membership.follow(group)
+
+    def follow_views(self) -> None:
+        self.membership.follow(self.group)
+        super().follow_views()
+
+    def _view_begun(self, out: Outbox) -> None:
+        """A ballot of this one's view has."""
+        if self.views.begin(self.joined.view):
+            self._put_begun(out)
+
+    def _put_begun(self, out: Outbox) -> None:
+        out.put(_BEGUN_KEY, self.views.latest.to_bytes(4, "big"))
+        self.follow_views()
+
+    def _on_view_ask(self, sender: ProcessId, asked: ViewAsk, now: int, out: Outbox) -> None:
+        self.tell_view((sender,), out)
+
+    def _on_view_is(self, sender: ProcessId, view: ViewIs, now: int, out: Outbox) -> None:
+        group = self.membership.group_of[sender]
+        views = self.membership.views[group]
+        if group != self.group or self.state is REMOVED:
+            if views.learn(view.number, view.members):
+                self._put_view(group, view.number, out)
+                self.membership.follow(group)
+                self._led.leaders_changed(now)
+        elif view.number > views.latest:
+            out.catch_up(sender)
+        elif self._self_id not in view.members and self._self_id in views.of.get(view.number - 1, ()):
+            views.begin(view.number)
+            self._put_begun(out)
+            self.go("leave")
+            out.put(_REMOVED_KEY, b"")
 
     # -- as the election's voter ---------------------------------------------------------------------------------------
 
@@ -240,7 +316,8 @@ class Leadership(Election[V], Generic[V, S]):
         self._led.beat(out)
 
     def readmit(self, returned: ProcessId, out: Outbox) -> None:
-        self.send_state((returned,), out)
+        if returned in self.members:
+            self.send_state((returned,), out)
 
     # -- states -------------------------------------------------------------------------------------------------------
 
@@ -293,7 +370,10 @@ class Leadership(Election[V], Generic[V, S]):
         """A leader is itself among those who have joined: what it has taken over is on its own disk."""
         if self._counted != self.joined:
             return
-        enough = len(self._joiners) >= self.quorum
+        if self.joined.view == self.views.latest:
+            enough = self.views.can_begin(self._joiners)
+        else:
+            enough = self.views.has_quorum(self.joined, self._joiners)
         if self.state is ELECT:
             enough = self._self_id in self._joiners and (enough or self.joined.number == FIRST_NUMBER)
         if enough and self.state in (ELECT, JOINED):
@@ -302,20 +382,30 @@ class Leadership(Election[V], Generic[V, S]):
     def _confirm(self, now: int, out: Outbox) -> None:
         self.go("confirm")
         self._deadlines.by("beat", now)
+        if self.state is LEADER:
+            others = tuple(p for p in self.membership.processes if p != self._self_id)
+            self._view_begun(out)
+            self.tell_view(others, out)
         self._led.confirmed(now, out)
         if self.state is LEADER:
-            self.learn_leader(self.group, self.joined, now, self._self_id)
-            out.send(self.others + self._strangers, LeaderIs(self.joined))
+            self.learn_leader(self.group, self.joined, now, out, self._self_id)
+            out.send(self.others + tuple(p for p in others if p not in self.members), LeaderIs(self.joined))
+            if self.joined.view < self.views.latest:
+                self._deadlines.by("view", now)
 
     # -- leaders and followers ----------------------------------------------------------------------------------------
 
-    def learn_leader(self, group: GroupId, ballot: Ballot, now: int, by: ProcessId | None = None) -> None:
+    def learn_leader(
+        self, group: GroupId, ballot: Ballot, now: int, out: Outbox, by: ProcessId | None = None
+    ) -> None:
         """See `KnownLeaders.learn`."""
+        if group != self.group and ballot.view not in self.membership.views[group].of:
+            out.send((ballot.leader,), ViewAsk())
         if self.leaders.learn(group, ballot, by):
             self._led.leaders_changed(now)
 
     def _on_leader_is(self, sender: ProcessId, message: LeaderIs, now: int, out: Outbox) -> None:
-        self.learn_leader(self._group_of[sender], message.ballot, now, sender)
+        self.learn_leader(self.membership.group_of[sender], message.ballot, now, out, sender)
 
     def _on_heartbeat(self, sender: ProcessId, heartbeat: Heartbeat, now: int, out: Outbox) -> None:
         ballot = heartbeat.ballot
@@ -325,14 +415,19 @@ class Leadership(Election[V], Generic[V, S]):
             self.leaders.learn(self.group, ballot)
             if heartbeat.position > self._deliveries.position:
                 out.catch_up(sender)
+        elif self.state is REMOVED:
+            return
         elif ballot < self.promised:
             out.send((sender,), Nack(self.promised))
         elif ballot == self.joined:
             self.heard(now, heartbeat.resigning)
+            self._view_begun(out)
             self.confirm(now, out)
             self._led.heard(heartbeat, out)
         else:  # this process missed the election, or the new state was lost
             self.heard(now)
+            if not self._knows_view(sender, ballot, out):
+                return
             if ballot > self.promised or now >= self._vote_again_at:
                 self._vote_late(ballot, now, out)
 
@@ -356,7 +451,10 @@ class Leadership(Election[V], Generic[V, S]):
         if self.state is not REJOINING:
             return None
         later = now + self._retry_us
-        if self._deliveries.position < self.rejoin.reach or self._held is not None:
+        if self._held is not None and not self.rejoin.may_join(self._held.ballot):
+            self._held = None  # more members have answered since
+        lacks = self._deliveries.position < self.rejoin.reach or self._held is not None
+        if lacks and self.rejoin.bound is not None:
             out.catch_up(self._rng.choice(self.others))
             return later
         return self.rejoin.tick(now, out) or later
@@ -365,13 +463,23 @@ class Leadership(Election[V], Generic[V, S]):
         state = self._held
         if state is None or self._deliveries.position < max(state.reach, self.rejoin.reach):
             return
+        if state.ballot.view > self.views.latest or not self.rejoin.may_join(state.ballot):
+            return
         self._held = None
         self.promised = state.ballot
         self.highest = max(self.highest, state.ballot)
+        if self.rejoin.is_new:
+            out.send(tuple(p for p in self.membership.processes if p not in self.members), ViewAsk())
         self.rejoin.finish(out)
         self._join(state, now, out)
 
     # -- timers -------------------------------------------------------------------------------------------------------
+
+    def link_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
+        """As `on_peer_reset`; the peer may have missed who belongs to this leader's group."""
+        self.on_peer_reset(peer, now)
+        if self.state is LEADER:
+            self.tell_view((peer,), out)
 
     def on_peer_reset(self, peer: ProcessId, now: int) -> None:
         """What was under way to or from this peer may be lost."""
@@ -386,3 +494,7 @@ class Leadership(Election[V], Generic[V, S]):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ballots = msgspec.msgpack.Decoder(tuple[Ballot, Ballot]).decode
+
+
+def _view_key(group: GroupId, number: int) -> bytes:
+    return VIEW_PREFIX + group.to_bytes(2, "big") + number.to_bytes(4, "big")

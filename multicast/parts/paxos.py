@@ -47,6 +47,7 @@ from typing import Any
 
 import msgspec
 
+from multicast.membership import Views
 from multicast.parts import election
 from multicast.parts.ballots import CANDIDATE, LEADER, Heartbeat
 from multicast.parts.deadlines import Deadlines
@@ -156,7 +157,7 @@ class Paxos:
         self._batch_bytes = min(_BATCH_BYTES, options.portion_bytes)
         self._deadlines = Deadlines({"fetch": self._fetch_if_behind, "return": self._return_if_due})
         self.election: Election[Promise] = Election(
-            self, self_id, members, options, rng, self._deadlines,
+            self, self_id, Views(members), options, rng, self._deadlines,
             position=lambda: self.decided, bytes_of=lambda entry: sum(map(len, entry[2])),
         )  # fmt: skip
         self.instances = Instances(self.election.quorum)

@@ -61,7 +61,7 @@ MESSAGES = (Confirm, Confirmed)
 
 
 class _Round:
-    """position: the answer to these tokens. members: those who confirmed it."""
+    """position: the answer to these tokens. members: those who confirmed it, and its leader."""
 
     __slots__ = ("ballot", "members", "number", "position", "repeated", "tokens")
 
@@ -70,7 +70,7 @@ class _Round:
         self.ballot = ballot
         self.position = position
         self.tokens = tokens
-        self.members: set[ProcessId] = set()
+        self.members = {ballot.leader}
         self.repeated = 0
 
 
@@ -150,8 +150,8 @@ class LeaderReads:
 
     def _answer(self, out: Outbox) -> None:
         """What a quorum has confirmed."""
-        rounds, others_needed = self._rounds, self._leadership.quorum - 1
-        while rounds and len(rounds[0].members) >= others_needed:
+        rounds, has_quorum = self._rounds, self._leadership.views.has_quorum
+        while rounds and has_quorum(rounds[0].ballot, rounds[0].members):
             confirmed = rounds.popleft()
             for token in confirmed.tokens:
                 out.may_read(token, confirmed.position)

@@ -54,14 +54,16 @@ or two has no quorum without the amnesiac: `can_return`.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import msgspec
 
+from multicast.membership import Views
 from multicast.protocol import Outbox, Saved
 from multicast.types import Ballot, ProcessId, quorum_of
 
 MARKER_KEY = b"R"
+_NEW = b"new"
+_NO_PAST = Ballot(0, 0)
 
 
 class Returned(msgspec.Struct, array_like=True, tag=102, gc=False):
@@ -99,12 +101,12 @@ class Rejoin:
     must have before it joins.
     """
 
-    def __init__(self, self_id: ProcessId, members: Sequence[ProcessId], period_us: int, rng: random.Random):
+    def __init__(self, views: Views, self_id: ProcessId, period_us: int, rng: random.Random):
         self.amnesiac = False
         self.bound: Ballot | None = None
         self.reach = 0
-        self._others = tuple(p for p in members if p != self_id)
-        self._quorum = quorum_of(len(members))
+        self._views = views
+        self._self_id = self_id
         self._period_us = period_us
         self._rng = rng
         self._life = self._question = 0
@@ -112,14 +114,21 @@ class Rejoin:
         self._amnesiacs: dict[ProcessId, int] = {}
         self._repeat_at = 0
 
+    @property
+    def _others(self) -> tuple[ProcessId, ...]:
+        return tuple(p for p in self._views.everybody if p != self._self_id)
+
     # -- the amnesiac -------------------------------------------------------------------------------------------------
 
     def restore(self, saved: Saved, now: int, out: Outbox) -> bool:
         """The first call of a life. Whether this process is an amnesiac: then nothing that it finds on its disk says
-        anything about promises."""
-        self.amnesiac = saved.lost or MARKER_KEY in saved.values
+        anything about promises. Who does not belong to the first view and is new here has none, and need not ask."""
+        kind = saved.values.get(MARKER_KEY)
+        is_new = kind == _NEW or (saved.first and self._self_id not in self._views.of[0])
+        self.amnesiac = is_new or saved.lost or kind is not None
         if self.amnesiac:
-            out.put(MARKER_KEY, b"")
+            out.put(MARKER_KEY, _NEW if is_new else b"")
+            self.bound = _NO_PAST if is_new else None
             self._life = self._question = now << 8 | self._rng.getrandbits(8)
             self._repeat_at = now
         return self.amnesiac
@@ -129,11 +138,15 @@ class Rejoin:
         if not self.amnesiac or answer.question != self._question or self.bound is not None:
             return False
         self._answers[sender] = answer
-        if len(self._answers) < len(self._others):
+        return self._conclude(now)
+
+    def _conclude(self, now: int) -> bool:
+        """Once all others have answered."""
+        if any(p not in self._answers for p in self._others):
             return False
         ballots = [a.ballot for a in self._answers.values() if a.ballot is not None]
         amnesiacs = {p: a.life for p, a in self._answers.items() if a.ballot is None}
-        if not amnesiacs.items() <= self._amnesiacs.items() or len(ballots) < self._quorum:
+        if not amnesiacs.items() <= self._amnesiacs.items() or len(ballots) < quorum_of(len(self._others) + 1):
             self._amnesiacs = amnesiacs
             self._answers.clear()
             self._question += 1
@@ -154,9 +167,21 @@ class Rejoin:
                 silent = [p for p in self._others if p not in self._answers]
                 if silent:
                     out.send(silent, Returned(self._question, None))
+                else:
+                    self._conclude(now)
             else:
                 out.send(self._others, Returned(self._question, self.bound))
         return self._repeat_at
+
+    @property
+    def is_new(self) -> bool:
+        """It was never a member."""
+        return self.amnesiac and self.bound == _NO_PAST
+
+    def ask_more(self) -> None:
+        """The group has other members than was known when the answers came."""
+        if self.amnesiac and self.bound != _NO_PAST:
+            self.bound = None
 
     def may_join(self, ballot: Ballot) -> bool:
         """Whether a state of this ballot may be taken. Who is no amnesiac decides by other rules."""

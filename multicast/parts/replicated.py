@@ -98,7 +98,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self.member = GroupMember(self, self.log, self._deadlines, self_id, topology, o, rng)
         self.election = self.member.paxos.election
         self.stamps: dict[MessageId, dict[GroupId, Timestamp]] = {}
-        self.leaders = KnownLeaders(topology)
+        self.leaders: KnownLeaders = KnownLeaders(topology)
         self._retries: Retries[Timestamp] = Retries(o.retry_us, rng)
         self._strays: deque[tuple[int, MessageId]] = deque()
         self._submissions = Submissions(
@@ -371,9 +371,6 @@ class ReplicatedSkeen(MulticastProtocol):
         entry = self.member.log.lowest()
         held = self.stamps.get(entry.message.id, {}) if entry is not None else {}
         return tuple(g for g in entry.message.destinations if g not in held) if entry is not None else ()
-
-    def leader_of(self, group: GroupId) -> ProcessId | None:
-        return self.leaders[group].leader
 
     def role(self) -> str:
         return self.member.role()

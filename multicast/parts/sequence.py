@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog, delivered_at
-from multicast.parts.history import History
+from multicast.parts.history import History, Views
 from multicast.parts.portions import Assembly, Portion, split
-from multicast.parts.stamps import Entry, EntryState, Stamp
+from multicast.parts.stamps import Entry, EntryState, HasQuorum, Stamp
 from multicast.parts.window import Window
 from multicast.protocol import Outbox
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp
@@ -53,18 +53,18 @@ class Refill(Portion, array_like=True, tag=125, gc=False):
 
 
 class Sequence:
-    """At a process of `group`, which has such a quorum. early_max: how many proposals wait at most.
+    """At a process of `group`. has_quorum: see `Topology`. early_max: how many proposals wait at most.
 
     entries: all messages that are not settled, in T or only heard of. length: T ends before this place. reach: see the
     module.
     """
 
-    def __init__(self, group: GroupId, quorum: int, early_max: int):
+    def __init__(self, group: GroupId, has_quorum: HasQuorum, early_max: int):
         self.entries: dict[MessageId, Entry] = {}
         self.length = 0
         self.reach = 0
         self._group = group
-        self._quorum = quorum
+        self._has_quorum = has_quorum
         self._early_max = early_max
         self._places: dict[int, Entry] = {}
         self._expected: dict[int, Stamp] = {}
@@ -103,7 +103,7 @@ class Sequence:
     def place(self, entry: Entry, stamp: Stamp, out: Outbox) -> None:
         """T has this message there. What it had of it before is settled, and will be installed."""
         self._places.pop(entry.place, None)
-        entry.put(stamp, self._quorum)
+        entry.put(stamp, self._has_quorum)
         self._put(entry)
         self._save(entry, out)
 
@@ -227,8 +227,8 @@ class SequenceHistory(History[Entry]):
     keeps its own places, and later copies. What it had in T for so long that its group may have forgotten the delivery,
     it drops; and nobody who has its T delivers beyond that without these deliveries (`reach`)."""
 
-    def __init__(self, log: DeliveredLog, t: Sequence, window: Window):
-        super().__init__(log, t.entries, _ENTRY_PREFIX, _encode_delivered)
+    def __init__(self, log: DeliveredLog, t: Sequence, window: Window, views: Views):
+        super().__init__(log, t.entries, _ENTRY_PREFIX, _encode_delivered, views)
         self._window = window
 
     def taken(

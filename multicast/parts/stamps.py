@@ -19,14 +19,18 @@ and the candidate, who has all that a quorum delivered, has it. Until then a voi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.window import NEVER, Window
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp
+
+HasQuorum = Callable[[GroupId, Ballot, Collection[ProcessId]], bool]
+"""See `Topology.has_quorum`."""
 
 
 class Stamp(NamedTuple):
@@ -47,6 +51,12 @@ class EntryState(msgspec.Struct, array_like=True, gc=False):
     place: int
     epoch: Ballot
     ts: int
+
+    def in_view_of(self, epoch: Ballot) -> EntryState:
+        """For a T that begins in this epoch. What was stamped in an earlier view is stamped so again: those who
+        acknowledged it may have been removed."""
+        of = epoch if self.epoch.view < epoch.view else self.epoch
+        return EntryState(self.message, self.place, of, self.ts)
 
 
 class Entry:
@@ -92,12 +102,12 @@ class Entry:
         assert self.epoch is not None
         return Stamp(self.id, self.place, self.ts, self.epoch, self.digest if with_digest else b"")
 
-    def put(self, stamp: Stamp, quorum: int) -> None:
-        """T has it so from now on; the quorum is that of the own group."""
+    def put(self, stamp: Stamp, has_quorum: HasQuorum) -> None:
+        """T has it so from now on."""
         self.place, self.epoch, self.ts = stamp.place, stamp.epoch, stamp.ts
         self.final = None
         self.locals.pop(self.group, None)
-        if len(self.acks.get((self.group, stamp.epoch, stamp.ts), ())) >= quorum:
+        if has_quorum(self.group, stamp.epoch, self.acks.get((self.group, stamp.epoch, stamp.ts), ())):
             self.locals[self.group] = stamp.ts
 
     def take_out(self) -> None:
@@ -109,18 +119,27 @@ class Entry:
         """Whether this group has decided this stamp or a lower one."""
         return self.locals.get(group, NEVER) <= ts
 
-    def acknowledge(self, sender: ProcessId, group: GroupId, stamp: Stamp, quorum: int) -> bool:
-        """Line 10: a process of the group, which has such a quorum, has acknowledged this stamp. Whether that decides
-        it; of the own group's only the one that T has."""
+    def acknowledge(self, sender: ProcessId, group: GroupId, stamp: Stamp, has_quorum: HasQuorum) -> bool:
+        """Line 10: a process of the group has acknowledged this stamp. Whether that decides it; of the own group's only
+        the one that T has."""
         key = (group, stamp.epoch, stamp.ts)
         held = self.acks.get(key)
         if held is None:
             held = self.acks[key] = set()
         held.add(sender)
-        if len(held) < quorum or (group == self.group and self.ts != stamp.ts):
+        if (group == self.group and self.ts != stamp.ts) or not has_quorum(group, stamp.epoch, held):
             return False
         self.locals[group] = stamp.ts
         return True
+
+    def recount(self, has_quorum: HasQuorum) -> bool:
+        """Who belongs to an epoch of another group may be known only now. Whether that decides a stamp."""
+        decided = False
+        for (group, epoch, ts), held in self.acks.items():
+            if group != self.group and group not in self.locals and has_quorum(group, epoch, held):
+                self.locals[group] = ts
+                decided = True
+        return decided
 
     def is_acknowledged_by(self, process: ProcessId) -> bool:
         """Whether that process of the own group has acknowledged what T has."""
@@ -164,6 +183,16 @@ class Entry:
         for other in self.message.destinations:
             if other != self.group and self.locals.get(other, NEVER) > limit:
                 self.locals[other] = final.time if other == final.tiebreak else 0
+
+    def is_delivered_before(self, view: int) -> bool:
+        """Whether it was delivered here, and those who acknowledged its stamp may have been removed by this view."""
+        return self.position > 0 and self.epoch is not None and self.epoch.view < view
+
+    def seen(self, blocked_by: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """See `MulticastProtocol.inspect`. stamps: those decided."""
+        known = (self.epoch is not None) + (self.final is not None) + (self.position > 0)
+        phase, local = ("started", "proposed", "decided", DELIVERED)[known], Timestamp(self.ts, self.group)
+        return seen(phase, local if known else None, self.final, blocked_by, self.locals, place=self.place)
 
     def delivered(self, final: Timestamp, position: int) -> None:
         """Here; nothing is counted any more."""

@@ -67,18 +67,17 @@ is found by place, position or time.
 from __future__ import annotations
 
 import random
-from collections import deque
 from typing import Any
 
 import msgspec
 
-from multicast.parts import election, submissions
-from multicast.parts.ballots import FOLLOWER, LEADER, Heartbeat, Joined, LeaderIs, State, Vote
+from multicast.membership import ViewAsk, ViewIs
+from multicast.parts import leadership, submissions
+from multicast.parts.ballots import FOLLOWER, LEADER, REMOVED, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
 from multicast.parts.group_clocks import GroupClocks
-from multicast.parts.inspection import seen
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.payloads import Payloads, Want
@@ -157,9 +156,10 @@ class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 _HOUSEKEEPING = (
-    Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *election.MESSAGES, *submissions.MESSAGES,
+    Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *leadership.MESSAGES,
+    *submissions.MESSAGES,
 )  # fmt: skip
-_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest)
+_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest, ViewIs, ViewAsk)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 
@@ -174,9 +174,10 @@ class PrimCast(MulticastProtocol):
         options=PrimCastOptions,
         messages=(Start, Ack, Bump, Want, *_HOUSEKEEPING),
         housekeeping=_HOUSEKEEPING,
-        vouching=(Ack, Bump, Promise, Accept, Beat, *election.VOUCHING),
+        vouching=(Ack, Bump, Promise, Accept, Beat, *leadership.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
+        changes_members=True,
         genuine=True,
         strict_groups_max=1,
         latency=(3, 3),
@@ -185,15 +186,14 @@ class PrimCast(MulticastProtocol):
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.clock = Clock(self.options.clock)
-        self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
+        self.log = DeliveredLog(self_id, self.topology, self.options.stability_us, self.options.dedup_window_us, True)
         self.leadership: Leadership[Promise, NewState] = Leadership(
-            self, self.log, self_id, topology, self.options, rng, to_all=True
+            self, self.log, self_id, self.topology, self.options, rng, to_all=True
         )
-        self.election = self.leadership
-        self.members = self.leadership.members
+        self.election, self.leaders = self.leadership, self.leadership.leaders
         self.window = Window(self.options.dedup_window_us)
-        self.t = Sequence(self.group, self.leadership.quorum, self.options.early_max)
-        self.history = SequenceHistory(self.log, self.t, self.window)
+        self.t = Sequence(self.group, self.topology.has_quorum, self.options.early_max)
+        self.history = SequenceHistory(self.log, self.t, self.window, self.leadership.views_given)
         self.entries = self.t.entries
         self._queue = PendingQueue()
         self._proposable: list[MessageId] = []
@@ -201,17 +201,17 @@ class PrimCast(MulticastProtocol):
         self._replies: dict[ProcessId, list[Stamp]] = {}
         self._told_clock = 0
         self._saved_state = (0, 0, 0)
-        self.clocks = GroupClocks(self.members, self.leadership.quorum, self.leadership.joined)
+        self.clocks = GroupClocks(self.leadership.views, self.leadership.joined)
         self._primarys_position = 0
         self._stuck = False
-        self._peers = deque(self.leadership.others)
+        self._turn = 0
         self._payloads = Payloads(
             self.options.heartbeat_us, rng, payload=self._payload, lacks=self._lacks_payload,
             settled_at=self._settled_at,
         )  # fmt: skip
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
-            topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
+            self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
             lacks=self._lacks_start, take=self._take_start, payload=self._payload, resent=self._on_resent,
         )  # fmt: skip
         self._deadlines = Deadlines({
@@ -265,6 +265,8 @@ class PrimCast(MulticastProtocol):
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         if self.is_member() or type(message) in _FOR_AMNESIACS:
             super().on_message(sender, message, now, out)
+        elif self.leadership.state is REMOVED and type(message) is Asked:
+            self.leadership.tell_view((sender,), out)
 
     # -- START (lines 31-34) ------------------------------------------------------------------------------------------
 
@@ -336,7 +338,7 @@ class PrimCast(MulticastProtocol):
             entry = self.entries.get(message_id)
             if entry is None or entry.message is None or entry.epoch is not None:
                 continue
-            if self.log.known(message_id) is not None:
+            if self.log.known(message_id) is not None or not self.leadership.may_order(entry.message):
                 continue  # what is known as delivered is never stamped (deviation 9)
             ts = self.clock.stamp(self.real_clock(now))
             self._append(entry, Stamp(message_id, self.t.length, ts, self.leadership.joined), now, out)
@@ -369,8 +371,8 @@ class PrimCast(MulticastProtocol):
         """Lines 40-50."""
         group = self.topology.group_of[sender]
         own = group == self.group
-        if not own and ack.epoch > self.leadership.leaders[group]:
-            self.leadership.learn_leader(group, ack.epoch, now)
+        if not own and ack.epoch > self.leaders[group]:
+            self.leadership.learn_leader(group, ack.epoch, now, out)
         proposing = own and sender == ack.epoch.leader and self.leadership.is_current(ack.epoch)
         for stamp in ack.stamps:
             if proposing and stamp.digest:
@@ -383,6 +385,7 @@ class PrimCast(MulticastProtocol):
             if self._stuck and ack.position > self.log.position:
                 out.catch_up(sender)
         if ack.again:
+            self.leadership.tell_view((sender,), out)
             self._reply(sender, ack.stamps, out)
 
     def _on_stamp(self, sender: ProcessId, group: GroupId, stamp: Stamp, now: int) -> None:
@@ -398,7 +401,7 @@ class PrimCast(MulticastProtocol):
         if entry.is_decided(group, stamp.ts):
             return
         self._retries.answered(stamp.id)
-        if entry.acknowledge(sender, group, stamp, self.topology.quorum(group)):
+        if entry.acknowledge(sender, group, stamp, self.topology.has_quorum):
             self._refresh(entry, now)
 
     def _refresh(self, entry: Entry, now: int) -> None:
@@ -416,9 +419,9 @@ class PrimCast(MulticastProtocol):
         """Deviation 11: what this process has acknowledged, once more."""
         replies = self._replies.setdefault(sender, [])
         for stamp in stamps:
-            entry = self.entries.get(stamp.id)
-            if entry is None:
-                if (known := self.log.known(stamp.id)) is not None:
+            entry, known = self.entries.get(stamp.id), self.log.known(stamp.id)
+            if entry is None or entry.is_delivered_before(self.leadership.joined.view):
+                if known is not None:
                     out.send((sender,), Known(stamp.id, known[0]))
             elif entry.epoch is not None and (self.leadership.takes_part or entry.position):
                 replies.append(self._stamp(entry))
@@ -465,7 +468,7 @@ class PrimCast(MulticastProtocol):
         for groups, stamps in self._acks.items():
             out.send_durable(self.topology.members(groups), self._ack(stamps))
         if raised and not self._acks:
-            out.send_durable(self.members, Bump(self.leadership.promised, self._told_clock, self.t.length))
+            out.send_durable(self.leadership.members, Bump(self.leadership.promised, self._told_clock, self.t.length))
         self._acks.clear()
         for peer, stamps in self._replies.items():
             if stamps or self.topology.group_of[peer] == self.group:
@@ -501,6 +504,7 @@ class PrimCast(MulticastProtocol):
         self._stuck = False
         self._submissions.remove(entry.id)
         self._retries.discard(entry.id)
+        self.leadership.delivered(message, out)
         outside = self.topology.group_of.get(message.origin, self.group) not in message.destinations
         if outside and self.leadership.state is LEADER and self.group == message.destinations[0]:
             out.send((message.origin,), Known(entry.id, final))
@@ -513,6 +517,7 @@ class PrimCast(MulticastProtocol):
         if entry is not None and not entry.position and self.window.is_new_copy(entry.ts, timestamp):
             groups = self.window.needs(message, timestamp.time, self.group)
             self.log.add(message.id, groups, timestamp, out)  # T has a later copy
+            self.leadership.delivered(message, out)
             self.t.reach = max(self.t.reach, position)
         else:
             self._queue.remove(message.id)
@@ -552,9 +557,9 @@ class PrimCast(MulticastProtocol):
             self._forget(entry, out)
         elif group == self.group:
             out.catch_up(sender)
-        elif len(self.members) > 1:
-            self._peers.rotate(-1)  # one of them has delivered it, too
-            out.catch_up(self._peers[0])
+        elif others := self.leadership.others:
+            self._turn = (self._turn + 1) % len(others)  # one of them has delivered it, too
+            out.catch_up(others[self._turn])
 
     def _forget(self, entry: Entry, out: Outbox) -> None:
         """Whatever this undelivered message was, nobody needs it here."""
@@ -589,10 +594,11 @@ class PrimCast(MulticastProtocol):
     def choose(self, votes: dict[ProcessId, Promise]) -> NewState:
         """Lines 66 and 67: the longest T of the highest current epoch."""
         latest = max(votes.values(), key=lambda vote: (vote.joined, vote.length))
-        states = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
+        epoch = self.leadership.promised
+        states = [s.in_view_of(epoch) for s in latest.entries if not self._is_void(s.message.id, s.ts)]
         reach = max(vote.reach for vote in votes.values())
         clock = max(vote.clock for vote in votes.values())
-        return NewState(self.leadership.promised, reach, states, clock, latest.length)
+        return NewState(epoch, reach, states, clock, latest.length)
 
     def adopt(self, state: NewState, now: int, out: Outbox) -> None:
         """Lines 71 to 73: this T, but what was delivered here stays."""
@@ -637,7 +643,10 @@ class PrimCast(MulticastProtocol):
         self._deadlines.by("retry", now)
 
     def leaders_changed(self, now: int) -> None:
-        """Those who wait ask again."""
+        """Those who wait ask again. Acknowledgements in an epoch may count now."""
+        for entry in self.entries.values():
+            if entry.recount(self.topology.has_quorum):
+                self._refresh(entry, now)
         self._submissions.hurry()
         self._deadlines.by("submissions", now)
 
@@ -707,7 +716,7 @@ class PrimCast(MulticastProtocol):
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
         self.t.on_peer_reset(peer)
-        self.leadership.on_peer_reset(peer, now)
+        self.leadership.link_reset(peer, now, out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         told = self.log.tick(now, out) if self.is_member() else None
@@ -769,9 +778,6 @@ class PrimCast(MulticastProtocol):
             return ()
         return tuple(g for g in entry.message.destinations if g not in entry.locals)
 
-    def leader_of(self, group: GroupId) -> ProcessId | None:
-        return self.leadership.leaders[group].leader
-
     def role(self) -> str:
         return self.leadership.role()
 
@@ -789,10 +795,6 @@ class PrimCast(MulticastProtocol):
 
     def inspect(self) -> dict[str, Any]:
         why = self._queue.blockers({"leader": self.clocks.leader_clock, "quorum": self.clocks.quorum_clock})
-        messages = {}
-        for i, e in self.entries.items():
-            known = (e.epoch is not None) + (e.final is not None) + (e.position > 0)
-            phase, local = ("started", "proposed", "decided", "delivered")[known], Timestamp(e.ts, self.group)
-            messages[i.hex()] = seen(phase, local if known else None, e.final, why.get(i, ()), e.locals, place=e.place)
-        promised = list(self.leadership.promised)
-        return {**super().inspect(), "promised": promised, "length": self.t.length, "messages": messages}
+        messages = {i.hex(): entry.seen(why.get(i, ())) for i, entry in self.entries.items()}
+        promised, length = list(self.leadership.promised), self.t.length
+        return {**super().inspect(), "promised": promised, "length": length, "messages": messages}

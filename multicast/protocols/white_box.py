@@ -72,9 +72,9 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from multicast.parts import accepts, election, reads, submissions
+from multicast.parts import accepts, leadership, reads, submissions
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState, Quorums, Vector
-from multicast.parts.ballots import FOLLOWER, LEADER, Heartbeat, Joined, LeaderIs, State, Vote
+from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Stable
@@ -159,6 +159,12 @@ class WhiteBoxOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"leaders_in_quorum": (False, True)}
 
 
+_HOUSEKEEPING = (
+    LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known, Stable, *leadership.MESSAGES, *submissions.MESSAGES,
+    *reads.MESSAGES,
+)  # fmt: skip
+
+
 class WhiteBox(MulticastProtocol):
     """One process. Names follow Fig. 3; its cballot is `leadership.joined`, its ballot `leadership.promised`."""
 
@@ -167,42 +173,36 @@ class WhiteBox(MulticastProtocol):
         summary="White-Box atomic multicast: three message delays, survives a minority of every group",
         paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019",
         options=WhiteBoxOptions,
-        messages=(
-            Multicast, Accept, AcceptAck, Deliver, Stamps, LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known,
-            Stable, *election.MESSAGES, *submissions.MESSAGES, *reads.MESSAGES,
-        ),
-        housekeeping=(
-            LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known, Stable, *election.MESSAGES,
-            *submissions.MESSAGES, *reads.MESSAGES,
-        ),
-        vouching=(AcceptAck, NewLeaderAck, *election.VOUCHING),
+        messages=(Multicast, Accept, AcceptAck, Deliver, Stamps, *_HOUSEKEEPING),
+        housekeeping=_HOUSEKEEPING,
+        vouching=(AcceptAck, NewLeaderAck, *leadership.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
+        changes_members=True,
         genuine=True,
         leader_reads=True,
         strict_groups_max=1,
         latency=(3, 4),
-    )  # fmt: skip
+    )
 
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.clock = Clock(self.options.clock)
         self.entries: dict[MessageId, Entry] = {}
-        self.log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us, True)
-        self.history = History(self.log, self.entries, _ENTRY_PREFIX, lambda entry: accepts.encode_entry(entry.state()))
+        self.log = DeliveredLog(self_id, self.topology, self.options.stability_us, self.options.dedup_window_us, True)
         self.leadership: Leadership[NewLeaderAck, NewState] = Leadership(
-            self, self.log, self_id, topology, self.options, rng
+            self, self.log, self_id, self.topology, self.options, rng
         )
-        self.election = self.leadership
-        self.members = self.leadership.members
+        self.history = History(self.log, self.entries, _ENTRY_PREFIX, Entry.encode, self.leadership.views_given)
+        self.election, self.leaders = self.leadership, self.leadership.leaders
         self.window = Window(self.options.dedup_window_us)
-        self.quorums = Quorums(self_id, topology, self.options.leaders_in_quorum)
+        self.quorums = Quorums(self_id, self.topology, self.options.leaders_in_quorum)
         self._queue = PendingQueue()
         self._announced = 0
         self._taken_over: list[MessageId] = []
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
-            topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
+            self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
             lacks=self._is_unstamped, take=self._on_copy, payload=self._payload, refers=self._refers,
             resent=self._on_resent,
         )  # fmt: skip
@@ -249,7 +249,8 @@ class WhiteBox(MulticastProtocol):
         return entry.message.destinations
 
     def _save_entry(self, entry: Entry, out: Outbox) -> None:
-        out.put(_ENTRY_PREFIX + entry.id, accepts.encode_entry(state := entry.state()), carries=(state.message,))
+        assert entry.message is not None
+        out.put(_ENTRY_PREFIX + entry.id, entry.encode(), carries=(entry.message,))
 
     # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
 
@@ -262,7 +263,7 @@ class WhiteBox(MulticastProtocol):
             out.send(self._entry_points(message), Multicast(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
-        return tuple(self.leadership.leaders[g].leader for g in message.destinations)
+        return tuple(self.leaders[g].leader for g in message.destinations)
 
     def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
         """Lines 3-9."""
@@ -276,17 +277,17 @@ class WhiteBox(MulticastProtocol):
             out.send((sender,), Known(message.id, delivered))
             return
         entry = self.entries.get(message.id)
+        if (entry is not None and entry.phase != START) or not self.leadership.may_order(message):
+            return
         if entry is None:
             entry = self.entries[message.id] = Entry(message.id, now)
-        if entry.phase != START:
-            return
         entry.message = message
         entry.local = local = Timestamp(self.clock.stamp(self.real_clock(now)), self.group)
         entry.phase = PROPOSED
         self._queue.propose(message.id, local)
         self._retries.add(message.id, now)
         self._deadlines.by("retry", now + self.options.retry_us)
-        out.send(self.members, Accept(message.id, self.group, self.leadership.joined, local, message))
+        out.send(self.leadership.members, Accept(message.id, self.group, self.leadership.joined, local, message))
         if others := [g for g in groups if g != self.group]:
             out.send(self.topology.members(others), Accept(message.id, self.group, self.leadership.joined, local, None))
 
@@ -295,7 +296,8 @@ class WhiteBox(MulticastProtocol):
         if self.leadership.state is LEADER:
             return False
         joined = self.leadership.joined
-        if joined.leader != self.self_id and self.is_member():
+        if joined.leader != self.self_id and self.leadership.state is not REJOINING:
+            self.leadership.tell_view((sender,), out)
             out.send((sender,), LeaderIs(joined))
         return True
 
@@ -310,8 +312,7 @@ class WhiteBox(MulticastProtocol):
             raise PeerError(f"an ACCEPT for group {accept.group} from process {sender}")
         entry = self.entries.get(accept.id)
         if entry is None:
-            known = self.log.known(accept.id)
-            if known is not None:
+            if (known := self.log.known(accept.id)) is not None:
                 out.send((sender,), Known(accept.id, known[0]))
                 return
             entry = self.entries[accept.id] = Entry(accept.id, now)
@@ -326,7 +327,7 @@ class WhiteBox(MulticastProtocol):
                     raise PeerError("an ACCEPT of the own group without the message")
                 entry.message = accept.message
         else:
-            self.leadership.learn_leader(accept.group, accept.ballot, now, sender)
+            self.leadership.learn_leader(accept.group, accept.ballot, now, out, sender)
             self._retries.answered(accept.id)
         if entry.hold(accept.group, accept.ballot, accept.local):
             self._accept_if_complete(entry, out)
@@ -354,7 +355,7 @@ class WhiteBox(MulticastProtocol):
         """Send the batch's acknowledgements (line 16), one message per vector of ballots."""
         self.log.end_batch(out)
         self._reads.end_batch(now, out)
-        if not self._acks:
+        if not self._acks or not self.is_member():
             return
         self.clock.save(out)
         for (leaders, vector), ids in self._acks.items():
@@ -401,7 +402,7 @@ class WhiteBox(MulticastProtocol):
     def _send_deliver(self, entry: Entry, position: int, out: Outbox) -> None:
         assert entry.local is not None and entry.final is not None
         entry.sent = True
-        out.send(self.members, Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position))
+        out.send(self.leadership.members, Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position))
 
     def _on_deliver(self, sender: ProcessId, deliver: Deliver, now: int, out: Outbox) -> None:
         """Lines 24-31."""
@@ -457,6 +458,7 @@ class WhiteBox(MulticastProtocol):
         message, final = entry.message, entry.final
         assert message is not None and final is not None
         entry.position = self.log.add(entry.id, message.destinations, final, out)
+        self.leadership.delivered(message, out)
         entry.accepts.clear()
         entry.acks.clear()
         self._submissions.remove(entry.id)
@@ -502,7 +504,7 @@ class WhiteBox(MulticastProtocol):
             entry = self.entries.get(message_id)
             if self.leadership.state is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
                 assert entry.local is not None
-                to = self.quorums.silent(entry, self.leadership.leaders, self._retries.times(message_id) > 1)
+                to = self.quorums.silent(entry, self.leaders, self._retries.times(message_id) > 1)
                 asked.setdefault(to, []).append((message_id, entry.local))
             else:
                 self._retries.discard(message_id)
@@ -530,6 +532,7 @@ class WhiteBox(MulticastProtocol):
         if lacked:
             out.send((sender,), Lacked(lacked))
         if message.ask and not own and not self._refers(sender, out):
+            self.leadership.tell_view((sender,), out)
             for groups, stamps in answers.items():
                 out.send(self.topology.members(groups), Stamps(self.group, self.leadership.joined, stamps, False))
 
@@ -550,7 +553,7 @@ class WhiteBox(MulticastProtocol):
             entry = self.entries.get(message.id)
             if entry is not None and entry.phase != START and entry.local is not None:
                 stamps.append((message.id, entry.local))
-        if stamps and self.leadership.state is LEADER and sender in self.members:
+        if stamps and self.leadership.state is LEADER and sender in self.leadership.members:
             out.send((sender,), Stamps(self.group, self.leadership.joined, stamps, False))
 
     def _payload(self, message_id: MessageId) -> AppMessage | None:
@@ -744,7 +747,7 @@ class WhiteBox(MulticastProtocol):
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
-        self.leadership.on_peer_reset(peer, now)
+        self.leadership.link_reset(peer, now, out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         told = self.log.tick(now, out) if self.is_member() else None
@@ -772,9 +775,6 @@ class WhiteBox(MulticastProtocol):
         if entry is None or entry.message is None:
             return ()
         return tuple(g for g in entry.message.destinations if g not in entry.accepts) or entry.message.destinations
-
-    def leader_of(self, group: GroupId) -> ProcessId | None:
-        return self.leadership.leaders[group].leader
 
     def role(self) -> str:
         return self.leadership.role()

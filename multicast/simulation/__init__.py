@@ -23,6 +23,7 @@ Faults
     gaps          faults at instants that random ones seldom hit
     forgotten     faults of several steps that end with something forgotten
     injector      lets faults happen
+    joins         members come and go
     casualties    what they have done, and who may still be hit
 
 Checks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from multicast.simulation.fault import Fault
 from multicast.simulation.world import World
-from multicast.types import ProcessId
+from multicast.types import ProcessId, is_majority
 
 
 class Casualties:
@@ -52,11 +52,11 @@ class Casualties:
 
     def may_die(self, pid: ProcessId) -> bool:
         """Whether a minority of its group is down with it. A group of one may always lose its process for a while."""
-        topology = self.world.topology
+        topology, nodes = self.world.topology, self.world.nodes
         group = topology.group_of[pid]
         members = topology.groups[group]
-        missing = sum(p == pid or not self.world.nodes[p].up or self.is_forgetful(p) for p in members)
-        return len(members) == 1 or len(members) - missing >= topology.quorum(group)
+        there = {p for p in members if p != pid and nodes[p].up and not self.is_forgetful(p)}
+        return len(members) == 1 or all(is_majority(some, there) for some in topology.counting(group))
 
     def may_lose_disk(self, pid: ProcessId) -> bool:
         """Whether all its group remembers, a minority is down with it, and what it would have to fetch can be had."""
@@ -73,9 +73,9 @@ class Casualties:
     def is_forgetful(self, pid: ProcessId) -> bool:
         """Whether its disk was lost, and what it has learned since may not be on the new one."""
         known = self._amnesiacs.get(pid)
-        if known is None:
-            return False
         node = self.world.nodes[pid]
+        if known is None:
+            return node.up and not node.protocol.is_member()
         if not node.up or not node.protocol.is_member():
             self._amnesiacs[pid] = (node.life, -1)
             return True

@@ -164,7 +164,7 @@ class Properties(Checker):
         if self.world is None:
             raise AssertionError("attach the checker to a world first")
         for pid, node in self.world.nodes.items():
-            if pid in dead:
+            if pid in dead or not self.world.belongs(pid):
                 continue
             if not node.up or node.engine.position < len(self.logs[self.topology.group_of[pid]]):
                 return True
@@ -178,7 +178,7 @@ class Properties(Checker):
         if self.world is None:
             raise AssertionError("attach the checker to a world first")
         for pid, node in self.world.nodes.items():
-            if pid in dead:
+            if pid in dead or not self.world.belongs(pid):
                 continue
             expected = len(self.logs[self.topology.group_of[pid]])
             position = node.engine.position if node.up else 0
@@ -281,7 +281,8 @@ class Genuineness(Checker):
     def on_submit(self, node: Node, message: AppMessage) -> None:
         participants = self._participants.get(message.id)
         if participants is None:
-            participants = self._participants[message.id] = set(self.topology.members(message.destinations))
+            participants = {p for p, g in self.topology.group_of.items() if g in message.destinations}
+            self._participants[message.id] = participants
         participants.add(node.pid)
         if (node.pid, message.destinations) not in self._seen:
             self._seen.add((node.pid, message.destinations))

@@ -12,10 +12,12 @@ with what its group and a quorum of every other one say that it must have (parts
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from multicast.membership import Views
 from multicast.simulation.checkers import Checker
-from multicast.types import ZERO, Ballot, GroupId, ProcessId, Timestamp
+from multicast.types import ZERO, Ballot, GroupId, ProcessId, Timestamp, is_majority
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _VOTES = ("NewLeaderAck", "Promise")
 _WON = ("leader", "elect")
 _FIRST_NUMBER = 1
+_NO_PAST = Ballot(0, 0)
+"""The bound of who was added, and has not been a member before: what it told it has on disk."""
 
 
 Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
@@ -99,7 +103,10 @@ class Elections(Checker):
     def _judge(self, node: Node, ballot: Ballot, votes: _Votes) -> None:
         topology, pid, voters = node.world.topology, node.pid, votes.whole
         protocol: Any = node.protocol
-        if ballot.leader != pid or pid not in voters or len(voters) < topology.quorum(topology.group_of[pid]):
+        group = topology.group_of[pid]
+        begun = not ballot.view or (group, ballot.view) in node.world.led
+        enough = _are_enough(topology.views[group], ballot, voters, begun)
+        if ballot.leader != pid or pid not in voters or not enough:
             self._wrong(node, ballot, f"leads with the votes of {voters}")
             return
         paxos = _paxos_of(protocol)
@@ -124,6 +131,12 @@ class Elections(Checker):
 
     def _wrong(self, node: Node, ballot: Ballot, text: str) -> None:
         self.report("election", f"process {node.pid} in {tuple(ballot)} {text}")
+
+
+def _are_enough(views: Views, ballot: Ballot, voters: Collection[ProcessId], has_begun: bool) -> bool:
+    """For a ballot of a view that has not begun a majority of the one before it. The candidate may not know it has."""
+    of = [views.of[max(0, ballot.view - 1)], *([views.of[ballot.view]] if has_begun else [])]
+    return any(is_majority(members, voters) for members in of)
 
 
 def _paxos_of(protocol: Any) -> Any:
@@ -197,7 +210,7 @@ class Returns(Checker):
         ballot, losses, log = election.promised, self._losses, protocol.log  # type: ignore[attr-defined]
         for promised, lost in self._promised.get(node.pid, {}).items():
             remembers = promised.leader != node.pid and losses.get(promised.leader, 0) == lost
-            if promised >= ballot and remembers:
+            if promised >= ballot and remembers and election.rejoin.bound != _NO_PAST:
                 self._wrong(node, f"in {tuple(ballot)}, and may have voted in {tuple(promised)}")
         paxos = _paxos_of(protocol)
         has = log.position if paxos is None else paxos.decided

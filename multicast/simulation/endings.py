@@ -35,7 +35,7 @@ from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
-from multicast.types import FINAL, AppMessage, Ballot, GroupId, ProcessId, Topology
+from multicast.types import FINAL, AppMessage, Ballot, GroupId, ProcessId, Topology, quorum_of
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -145,6 +145,7 @@ class Endings:
     """Call `run` instead of `World.heal`. injector: of the faults that the run had, which end then; without faults
     nobody dies for good.
 
+    all_return: nobody stays dead.
     limit_us: how long everything owed may take. counts: the faults that took place, and these endings, by kind.
     It stops at the first thing that is wrong.
     """
@@ -169,6 +170,7 @@ class Endings:
         self.counts: dict[str, int] = {} if injector is None else injector.casualties.counts
         self._probe = _Probe(world.topology)
         self._last_death = 0
+        self.all_return = False
         self._timeout_us = _longest_us(options)
         world.observers.append(self._probe)
 
@@ -178,7 +180,7 @@ class Endings:
         dead: tuple[ProcessId, ...] = ()
         if injector is not None:
             injector.casualties.stop()
-            if self._specification.fault_tolerant and rng.random() < 0.4:
+            if self._specification.fault_tolerant and not self.all_return and rng.random() < 0.4:
                 dead = self._bury(injector)
         world.heal(dead)
         healed()
@@ -207,7 +209,7 @@ class Endings:
         aim, late_us = rng.choice((0.0, 0.6)), rng.choice((0, 0, self._timeout_us, 4 * self._timeout_us))
         dead: list[ProcessId] = []
         for group, members in topology.groups.items():
-            many = len(members) - topology.quorum(group)
+            many = min(len(some) - quorum_of(len(some)) for some in topology.counting(group))
             forgetful = [p for p in members if injector.casualties.is_forgetful(p)]
             leader = world.nodes[rng.choice(members)].protocol.leader_of(group)
             chosen = forgetful[:many]
@@ -304,7 +306,7 @@ class Endings:
         world, rng = self._world, self._rng
         members = world.topology.groups[rng.choice(list(world.topology.groups))]
         before = self._ballots()
-        off = any(node.protocol.clock_off for node in world.nodes.values())
+        off = any(node.protocol.clock_off for node in world.nodes.values() if node.life)
         asks_first = getattr(self._options, "ask_first", False)
         if off or not asks_first or len(members) < 3 or members[0] not in before or self._judged.expects_copies():
             return
@@ -329,7 +331,7 @@ class Endings:
 
     def _ballots(self) -> dict[ProcessId, Ballot]:
         """What each process has promised, where leaders are elected."""
-        elections = {pid: node.protocol.election for pid, node in self._world.nodes.items()}
+        elections = {pid: node.protocol.election for pid, node in self._world.nodes.items() if node.life}
         return {pid: election.promised for pid, election in elections.items() if election is not None}
 
     def _restart_one(self, victim: ProcessId, leader: ProcessId) -> None:

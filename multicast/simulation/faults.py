@@ -40,6 +40,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from multicast import membership
 from multicast.protocol import Specification
 from multicast.simulation.fault import Fault
 from multicast.simulation.scene import Scene
@@ -158,8 +159,8 @@ def draw_gaps(rng: random.Random, topology: Topology, span_us: int, specificatio
     ends = ["power", "power", "power", "pause", *(["lost_disk"] if specification.survives_lost_disk else [])]
     kinds = [kind for kind in GAP_KINDS if kind != "second_loss" or specification.survives_lost_disk]
     weights = [_GAP_WEIGHTS[GAP_KINDS.index(kind)] for kind in kinds]
-    types = list(specification.messages)
-    rare = list(specification.housekeeping) or types
+    types = [t for t in specification.messages if t not in membership.MESSAGES]
+    rare = [t for t in specification.housekeeping if t not in membership.MESSAGES] or types
     group = rng.choice(list(topology.groups))
     faults: list[Fault] = []
     for _ in range(rng.choice((2, 4, 8))):

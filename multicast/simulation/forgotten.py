@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from multicast import membership
 from multicast.protocol import Specification
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
@@ -66,9 +67,8 @@ def _draw_one(
     rng: random.Random, kind: str, at: int, members: list[ProcessId], topology: Topology, specification: Specification
 ) -> Fault:
     rare = rng.random() < 0.5
-    about = rng.choice(
-        [t for t in specification.messages if (t in specification.housekeeping) == rare] or [*specification.messages]
-    )
+    types = [t for t in specification.messages if t not in membership.MESSAGES]
+    about = rng.choice([t for t in types if (t in specification.housekeeping) == rare] or types)
     fault = Fault(
         kind, at, rng.choice((4_000, 40_000)), tuple(members), amount_us=rng.choice((1_000, 5_000, 20_000, 60_000)),
         sends=rng.random() < 0.8, cut_us=rng.choice((1_000_000, 2_000_000, 4_000_000)), again=rng.choice((1, 1, 2, 3)),

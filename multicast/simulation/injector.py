@@ -21,10 +21,11 @@ _OFF_US_MAX = 1_500_000
 
 class Injector:
     """Lets faults happen in a world. clock_off_us_max: of all processes, only a minority may have clocks that are
-    further off the world's time."""
+    further off the world's time. comers: how many may yet come or go."""
 
-    def __init__(self, world: World, faults: Sequence[Fault], clock_off_us_max: int = _OFF_US_MAX):
+    def __init__(self, world: World, faults: Sequence[Fault], clock_off_us_max: int = _OFF_US_MAX, comers: int = 0):
         self.casualties = Casualties(world)
+        self._comers = comers
         self._clock_off_us_max = clock_off_us_max
         self._world = world
         self._gaps = Gaps(self.casualties, self._begin)
@@ -161,9 +162,11 @@ class Injector:
     def _may_jump(self, fault: Fault) -> bool:
         """Whether most clocks are right nevertheless."""
         nodes, limit = self._world.nodes, self._clock_off_us_max
+        nodes = {pid: node for pid, node in nodes.items() if node.life}
         jumps = dict.fromkeys(fault.processes, fault.amount_us)
         off = [pid for pid, node in nodes.items() if abs(node.offset_us + jumps.get(pid, 0)) > limit]
-        return not set(jumps) & set(off) or len(off) <= (len(nodes) - 1) // 2
+        fewest = len(nodes) - 2 * len(nodes.keys() - self._world.topology.processes) - self._comers
+        return not set(jumps) & set(off) or len(off) <= max(0, (fewest - 1) // 2)
 
     def _slow_links(self, fault: Fault, amount_us: int) -> None:
         for a in fault.processes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multicast.simulation.scene import Node
 
 Vector = tuple[Any, ...]
-_START = 0
+_START, _COMMITTED = 0, 3
 _STATES = ("NewLeaderAck", "NewState", "Joined")
 """Messages at which a process may change any stamp; otherwise a message gets its stamp with an ACCEPT or a delivery."""
 _ACCEPTED_MAX = 1_000
@@ -101,6 +101,12 @@ class WhiteBoxInvariants(Checker):
         self._owners: dict[Timestamp, MessageId] = {}
         self._positions: dict[tuple[GroupId, MessageId], int] = {}
         self._joined: dict[ProcessId, Any] = {}
+        self._held: dict[tuple[ProcessId, int, MessageId, Vector], set[ProcessId]] = {}
+        self._uncommitted: dict[tuple[ProcessId, int, MessageId], Any] = {}
+
+    @property
+    def _topology_now(self) -> Topology:
+        return self.world.topology if self.world is not None else self.topology
 
     # -- what is seen -------------------------------------------------------------------------------------------------
 
@@ -130,6 +136,7 @@ class WhiteBoxInvariants(Checker):
             self._on_sends(node, sends)
         if received == "AcceptAck":
             self._on_ack_received(args[0], args[1])
+            self._check_commits(node, args[0], args[1])
         if newly:
             for accepted in self._accepted[self.topology.group_of[node.pid]]:
                 self._check(node, accepted)
@@ -200,15 +207,34 @@ class WhiteBoxInvariants(Checker):
 
     def _on_ack_received(self, sender: ProcessId, ack: Any) -> None:
         group = self.topology.group_of[sender]
-        quorum = self.topology.quorum(group)
         for message_id in ack.ids:
             key = (message_id, ack.ballots, group)
             acks = self._acks.setdefault(key, set())
             if sender in acks:
                 continue
             acks.add(sender)
-            if len(acks) >= quorum:
-                self._on_quorum(key, sender)
+            self._on_quorum(key, sender)
+
+    def _check_commits(self, node: Node, sender: ProcessId, ack: Any) -> None:
+        """Line 17: what is committed by this acknowledgement has those of majorities, each by its ballot's view."""
+        protocol: Any = node.protocol
+        for message_id in ack.ids:
+            entry = protocol.entries.get(message_id)
+            held = self._held.setdefault((node.pid, node.life, message_id, ack.ballots), set())
+            held.add(sender)
+            if entry is None:
+                continue
+            key = (node.pid, node.life, message_id)
+            before, self._uncommitted[key] = self._uncommitted.get(key), protocol.leadership.joined
+            if entry.phase != _COMMITTED:
+                continue
+            del self._uncommitted[key]
+            if before != protocol.leadership.joined or entry.position:
+                continue
+            for group, ballot in zip(self._groups(message_id), ack.ballots, strict=False):
+                if not self._topology_now.has_quorum(group, ballot, held):
+                    text = f"{message_id.hex()} is committed at process {node.pid} by {sorted(held)} in {ballot}"
+                    self.report("invariant 2", f"{text}, no majority of group {group}")
 
     def _on_quorum(self, key: tuple[MessageId, Vector, GroupId], last: ProcessId) -> None:
         message_id, vector, group = key
@@ -217,13 +243,14 @@ class WhiteBoxInvariants(Checker):
         if final is None or group not in groups:
             return
         ballot = vector[groups.index(group)]
-        before = self._before.get(key) if ballot.leader in self._acks[key] else None
-        if len(self._acks[key]) > self.topology.quorum(group) and ballot.leader != last:
+        acks, has_quorum = self._acks[key], self._topology_now.has_quorum
+        if not has_quorum(group, ballot, acks) or (ballot.leader != last and has_quorum(group, ballot, acks - {last})):
             return
+        before = self._before.get(key) if ballot.leader in acks else None
         accepted = _Accepted(message_id, ballot, self._stamps[message_id, group, ballot], final, before)
         self._accepted[group].append(accepted)
         if self.world is not None:
-            for pid in self.topology.groups[group]:
+            for pid in self._topology_now.groups[group]:
                 if self.world.nodes[pid].up and pid in self._joined:
                     self._check(self.world.nodes[pid], accepted)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from multicast.parts.delivered import KNOWN_PREFIX, LAST_KEY, delivered_at
+from multicast.parts.leadership import VIEW_PREFIX
 from multicast.protocol import MulticastProtocol
 
 _ENTRY_PREFIX = b"m"
@@ -37,7 +38,8 @@ def _delivered(log: Any) -> Memory:
 
 
 def _ballots(leadership: Any) -> Memory:
-    return {"promised": leadership.promised, "joined": leadership.joined}
+    views = {group: (views.of, views.counting) for group, views in leadership.membership.views.items()}
+    return {"promised": leadership.promised, "joined": leadership.joined, "views": views}
 
 
 def _white_box(p: Any) -> Memory:
@@ -112,7 +114,13 @@ def snapshot_faults(giver: Any, position: int, rows: Mapping[bytes, bytes]) -> I
             yield f"it does not say that {message_id.hex()} was delivered"
         elif entry is not None and 0 < entry.position <= position and _ENTRY_PREFIX + message_id not in rows:
             yield f"it lacks {message_id.hex()}, which is not settled"
+    views = dict(giver.leadership.views_given(position))
+    given = {key: value for key, value in rows.items() if key[:1] == VIEW_PREFIX}
+    if views != given:
+        yield f"its views are {given}, not {views}"
     for key, value in rows.items():
+        if key in given:
+            continue
         if key[:1] not in (KNOWN_PREFIX, LAST_KEY, _ENTRY_PREFIX):
             yield f"it holds {key!r}, for which one process alone vouches"
         elif key[:1] != _ENTRY_PREFIX and delivered_at(value)[1] > position:

@@ -120,7 +120,8 @@ class PrimCastReigns(Reigns):
         if leadership.state == "leader" and self._judged.get(node.pid) != joined:
             self._judged[node.pid] = joined
             joiners = self._accepted[node.pid].get(joined, set())
-            if joined.number > _FIRST_NUMBER and len(joiners) < leadership.quorum:
+            began = node.world.topology.has_quorum(protocol.group, joined, joiners)
+            if joined.number > _FIRST_NUMBER and not began:
                 self.wrong(node, f"leads when {sorted(joiners)} have joined")
         for stamp in t._expected.values():
             if not leadership.is_current(stamp.epoch):

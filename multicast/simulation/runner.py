@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from multicast.protocol import Application, MulticastProtocol, Options
-from multicast.simulation import drawing, faults, forgotten
+from multicast.simulation import drawing, faults, forgotten, joins
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.dropping import Dropping
@@ -25,6 +25,7 @@ from multicast.simulation.endings import Endings, liveness_limit_us
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.invariants import invariant_checkers
+from multicast.simulation.joins import Joins
 from multicast.simulation.observe import Observer
 from multicast.simulation.reading import Reader, Reads
 from multicast.simulation.recovery import RecoveryCheck
@@ -113,6 +114,10 @@ class Run:
         self.span_us = rng.choice(self.size.storm_spans if self.storm else self.size.spans)
         if self.messages > self.size.messages[-1]:
             self.span_us = self.span_us * self.messages // self.size.messages[-1]
+        own = random.Random(f"{name}/{seed}/joins")
+        faulty = settings.profile == "faults"
+        self._changes = joins.draw(own, self.topology, self.span_us, self.specification) if faulty else []
+        self.topology = joins.with_spares(self.topology, self._changes)
         self.options = self._draw_options()
         self.world = World(
             self.topology,
@@ -127,6 +132,7 @@ class Run:
         self.world.network.frames_max = self.size.frames_max * max(1, self.messages // self.size.messages[-1])
         self.world.recovery = RecoveryCheck(self._spare, f"{protocol.__name__}/{seed}")
         self.dropping = Dropping(f"{name}/{seed}")
+        self.dropping.active = self.dropping.active and not self._changes  # who is added needs all deliveries
         self.properties = Properties(self.topology)
         self.genuineness = Genuineness(self.topology, self.specification)
         attach(
@@ -134,6 +140,9 @@ class Run:
             Vouching(self.specification), Elections(), Returns(),
             *invariant_checkers(self.specification.name, self.topology),
         )  # fmt: skip
+        self.joins = Joins(self.specification, own, self.size.patience_us)
+        if self._changes:
+            attach(self.world, self.joins)
         self.reads = Reads(self.properties)
         attach(self.world, self.reads)
         self.fifo = Fifo(self.properties) if self.specification.fifo else None
@@ -166,6 +175,9 @@ class Run:
         own = random.Random(f"{self.specification.name}/{self.seed}/forgotten")
         more, alone = forgotten.draw(own, self.topology, span_us, self.specification)
         planned = more if alone else planned + more
+        if self._changes:
+            own = random.Random(f"{self.specification.name}/{self.seed}/strike")
+            planned = joins.strike(own, self.topology, planned)
         return drawing.paced(planned, pace)
 
     def _make_process(
@@ -295,12 +307,16 @@ class Run:
         world.start()
         self._plan_traffic()
         self._plan_reads()
+        if self._changes:
+            self.joins.plan(self._changes)
         if faulty:
-            self.injector = Injector(world, self._faults)
+            self.injector = Injector(world, self._faults, comers=len(self._changes))
         world.run_for(self.span_us)
         limit_us = liveness_limit_us(self.options)
         endings = Endings(world, self.specification, self.options, self, self._endings_rng, self.injector, limit_us)
         self.faults = endings.counts
+        endings.all_return = self.joins.stop()
+        self.faults.update(self.joins.counts)
         endings.run(self._insist_once_more)
 
     def _insist_once_more(self) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
 from multicast.journal import Journal
+from multicast.membership import Membership
 from multicast.protocol import Application, MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
 from multicast.session import Receiver, Sender
 from multicast.simulation.disk import SimulatedDisk
 from multicast.snapshot import Keeper
-from multicast.types import ProcessId, Topology
+from multicast.types import GroupId, ProcessId, Topology
 
 EPOCH_US = 1_700_000_000_000_000
 FOREVER = 1 << 62
@@ -27,23 +28,36 @@ FOREVER = 1 << 62
 class Scene:
     """Time and what is going to happen, who there is, and what went wrong.
 
+    led: (group, number) of the views after the first in which somebody has led.
     now: microseconds since 1970. cluster, segment_bytes_max: of the journals. violations: (checker, text) of everything
     that went wrong so far, in order.
     """
 
     def __init__(self, topology: Topology, cluster: bytes, segment_bytes_max: int = SEGMENT_BYTES_MAX):
-        self.topology = topology
+        self.topology = Membership(topology)
         self.cluster = cluster
         self.segment_bytes_max = segment_bytes_max
         self.now = EPOCH_US
+        self.led: set[tuple[GroupId, int]] = set()
         self.violations: list[tuple[str, str]] = []
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self._ending: list[tuple[Callable[[Node], None], Node]] = []
-        self.nodes = {pid: Node(self, pid) for pid in topology.processes}
+        self.nodes = {pid: Node(self, pid) for pid in topology.group_of}
 
     def node(self, pid: ProcessId) -> Node:
         return self.nodes[pid]
+
+    def belongs(self, pid: ProcessId) -> bool:
+        """Whether this process is a member of its group: who is removed is one until the view without it is led."""
+        group = self.topology.group_of[pid]
+        views = self.topology.views[group]
+        return pid in (views.of[views.latest] if (group, views.latest) in self.led else self.topology.groups[group])
+
+    def dump_journals(self, directory: Path | str) -> None:
+        """Write every journal as a live cluster has it: DIR/replicas/<pid>/journal/<file>."""
+        for node in self.nodes.values():
+            node.dump_journal(directory)
 
     def report(self, checker: str, text: str) -> None:
         """Something that must not happen has."""

@@ -45,7 +45,6 @@ import random
 import struct
 from collections.abc import Callable, Collection
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from multicast import wire
@@ -126,9 +125,13 @@ class World(Scene):
     # -- lives --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The first life of every process."""
+        """The first life of every process, but for spares: their first `restart` begins that."""
         for node in self.nodes.values():
-            self._begin(node)
+            if self.belongs(node.pid):
+                self._begin(node)
+        for node in self.nodes.values():
+            if not node.life:
+                self.network.died(node)
         self.end_instant()
 
     def _begin(self, node: Node) -> None:
@@ -207,11 +210,6 @@ class World(Scene):
                 node.journal.sync()
                 node.up = False
         self._heap.clear()
-
-    def dump_journals(self, directory: Path | str) -> None:
-        """Write every journal as a live cluster has it: DIR/replicas/<pid>/journal/<file>."""
-        for node in self.nodes.values():
-            node.dump_journal(directory)
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -490,7 +488,7 @@ class World(Scene):
             node.disk.failing = False
             if node.paused:
                 self._resume(node, node.life)
-            elif not node.up and node.pid not in dead:
+            elif not node.up and node.life and node.pid not in dead:
                 self.restart(node.pid)
         self.end_instant()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multicast.membership import Views
 from multicast.parts.group_clocks import GroupClocks
 from multicast.types import Ballot
 
@@ -12,7 +13,7 @@ FIRST, SECOND = Ballot(1, 0), Ballot(2, 1)
 
 
 def clocks(replicas: int = 3) -> GroupClocks:
-    return GroupClocks(range(replicas), replicas // 2 + 1, FIRST)
+    return GroupClocks(Views(range(replicas)), FIRST)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 50)), max_size=40))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from multicast.membership import Membership
 from multicast.parts.ballots import (
     CANDIDATE,
     ELECT,
@@ -16,6 +17,7 @@ from multicast.parts.ballots import (
     LEADER,
     PROMISED,
     REJOINING,
+    REMOVED,
     TRANSITIONS,
     Agreed,
     Doubt,
@@ -56,7 +58,9 @@ class Member:
         self.said: list[str] = []
         self.out = Outbox()
         rng = random.Random(pid)
-        self.leadership: Leadership[Vote, State] = Leadership(self, self, pid, TOPOLOGY, OPTIONS, rng, to_all)
+        self.leadership: Leadership[Vote, State] = Leadership(
+            self, self, pid, Membership(TOPOLOGY), OPTIONS, rng, to_all
+        )
         self.handlers = self.leadership.handlers(Vote, State)
         self.leadership.start(saved or Saved({}), 0, self.out)
 
@@ -291,8 +295,8 @@ def test_who_begins_to_lead_tells_everybody_and_they_ask_again() -> None:
     group.campaign(1)
     assert group.members[1].said.count("leaders changed") == group.members[2].said.count("leaders changed") == 1
     assert (3, LeaderIs(Ballot(2, 1))) in group.lost
-    group[2].learn_leader(1, Ballot(1, 3), group.now, 3)
-    group[2].learn_leader(0, Ballot(2, 1), group.now, 1)
+    group[2].learn_leader(1, Ballot(1, 3), group.now, Outbox(), 3)
+    group[2].learn_leader(0, Ballot(2, 1), group.now, Outbox(), 1)
     assert group.members[2].said.count("leaders changed") == 1, "that was known"
 
 
@@ -398,9 +402,9 @@ def test_nobody_speaks_for_another_leader(message: Any) -> None:
 
 
 def test_what_the_table_does_not_have_does_not_happen() -> None:
-    everything = {PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER, REJOINING}
+    everything = {PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER, REJOINING, REMOVED}
     assert {state for row in TRANSITIONS.values() for pair in row.items() for state in pair} == everything
-    assert [what for what, row in TRANSITIONS.items() if REJOINING in row] == ["return", "join"], "it only comes back"
+    assert [what for what, row in TRANSITIONS.items() if REJOINING in row] == ["leave", "return", "join"]
     group = Group()
     with pytest.raises(AssertionError, match="process 1 is follower: it cannot step down"):
         group[1].step_down(0)

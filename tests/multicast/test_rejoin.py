@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from multicast.membership import Views
 from multicast.parts.rejoin import MARKER_KEY, Highest, Rejoin, Returned, can_return
 from multicast.protocol import Outbox, Saved
 from multicast.types import Ballot, ProcessId
@@ -26,7 +27,7 @@ class Members:
 
     def start(self, process: ProcessId, saved: Saved) -> Outbox:
         out = Outbox()
-        self.parts[process] = Rejoin(process, self.members, PERIOD, random.Random(process))
+        self.parts[process] = Rejoin(Views(self.members), process, PERIOD, random.Random(process))
         self.parts[process].restore(saved, self.now, out)
         return out
 

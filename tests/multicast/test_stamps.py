@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,13 @@ from multicast.parts.stamps import Entry, Stamp
 from multicast.parts.submissions import Copies
 from multicast.parts.window import Window
 from multicast.protocol import Outbox
-from multicast.types import AppMessage, Ballot, MessageId, Timestamp, Topology, new_message_id
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, new_message_id
 
 FIRST, SECOND = Ballot(1, 0), Ballot(2, 1)
+
+
+def two(group: GroupId, ballot: Ballot, processes: Collection[ProcessId]) -> bool:
+    return len(processes) >= 2
 
 
 def message(*groups: int, number: int = 0, payload: bytes = b"x") -> AppMessage:
@@ -38,25 +43,25 @@ def entry(one: AppMessage, group: int = 0) -> Entry:
 def test_a_stamp_is_decided_by_a_quorum_in_one_epoch() -> None:
     made = entry(message(0, 1))
     for process, epoch in ((3, FIRST), (4, SECOND), (3, FIRST)):
-        assert not made.acknowledge(process, 1, Stamp(made.id, 0, 7, epoch), 2)
+        assert not made.acknowledge(process, 1, Stamp(made.id, 0, 7, epoch), two)
     assert made.silent(1, (3, 4, 5)) == [3, 5], "3 may have lost with its disk what it said in the first epoch"
-    assert made.acknowledge(5, 1, Stamp(made.id, 0, 7, SECOND), 2)
+    assert made.acknowledge(5, 1, Stamp(made.id, 0, 7, SECOND), two)
     assert made.is_decided(1, 7) and made.silent(1, (3, 4, 5)) == []
 
 
 def test_the_own_groups_stamp_is_the_one_that_t_has() -> None:
     made = entry(message(0))
     stamp = Stamp(made.id, 0, 7, FIRST)
-    made.acknowledge(1, 0, stamp, 2)
-    assert not made.acknowledge(2, 0, stamp, 2)
-    made.put(stamp, 2)
+    made.acknowledge(1, 0, stamp, two)
+    assert not made.acknowledge(2, 0, stamp, two)
+    made.put(stamp, two)
     assert made.is_decided(0, 7)
 
 
 @given(st.dictionaries(st.integers(0, 3), st.integers(1, 9)), st.integers(1, 9))
 def test_the_final_timestamp_is_the_highest_that_is_decided(decided: dict[int, int], own: int) -> None:
     made = entry(message(0, 1, 2, 3))
-    made.put(Stamp(made.id, 0, own, FIRST), 2)
+    made.put(Stamp(made.id, 0, own, FIRST), two)
     made.locals = {group: own if group == 0 else ts for group, ts in decided.items()}
     bound = made.decide(Window(0))
     stamps = [Timestamp(ts, group) for group, ts in made.locals.items()]
@@ -69,7 +74,7 @@ def test_a_late_stamp_is_final_alone_and_makes_the_others_void() -> None:
     in_time, late = window.limit(made.id), window.limit(made.id) + 1
     made.locals = {1: late}
     assert made.is_void(in_time, window) and not made.is_void(late, window)
-    made.put(Stamp(made.id, 0, late, FIRST), 2)
+    made.put(Stamp(made.id, 0, late, FIRST), two)
     made.locals[0] = late
     assert made.decide(window) == made.final == Timestamp(late, 0)
     assert not Window(0).limit(made.id) < late
@@ -92,7 +97,7 @@ def placed(sequence: Sequence, numbers: list[int], out: Outbox) -> list[MessageI
 
 def test_a_follower_gets_what_its_t_lacks() -> None:
     out = Outbox()
-    primary, follower = Sequence(0, 2, 10), Sequence(0, 2, 10)
+    primary, follower = Sequence(0, two, 10), Sequence(0, two, 10)
     ids = placed(primary, [1, 2, 3, 4], out)
     placed(follower, [1], out)
     dropped = primary.entries[ids[1]]
@@ -112,7 +117,7 @@ def test_a_follower_gets_what_its_t_lacks() -> None:
 
 
 def test_what_was_proposed_for_later_waits_for_its_turn() -> None:
-    sequence = Sequence(0, 2, 2)
+    sequence = Sequence(0, two, 2)
     for place in (2, 1, 0):
         sequence.expect(Stamp(bytes([place]) * 16, place, place, FIRST))
     assert sequence.waiting == 2 and sequence.next() is None
@@ -125,7 +130,7 @@ def test_what_was_proposed_for_later_waits_for_its_turn() -> None:
 
 def test_another_t_keeps_what_was_delivered_beside_it() -> None:
     out = Outbox()
-    sequence = Sequence(0, 2, 10)
+    sequence = Sequence(0, two, 10)
     first, second, third = placed(sequence, [1, 2, 3], out)
     sequence.entries[first].delivered(Timestamp(1, 0), 1)
     out.changes.clear()
@@ -137,7 +142,7 @@ def test_another_t_keeps_what_was_delivered_beside_it() -> None:
 
 def test_what_was_put_is_restored() -> None:
     out = Outbox()
-    sequence, again = Sequence(0, 2, 10), Sequence(0, 2, 10)
+    sequence, again = Sequence(0, two, 10), Sequence(0, two, 10)
     placed(sequence, [1, 2], out)
     again.restore({key: value for key, value, _ in out.changes if value is not None}, 0)
     assert again.states() == sequence.states() and len(again) == 2
@@ -216,7 +221,7 @@ def test_who_is_asked_for_a_payload_sends_it_or_says_that_it_is_settled(here: bo
 
 
 def test_a_large_message_travels_in_portions() -> None:
-    sequence = Sequence(0, 2, 10)
+    sequence = Sequence(0, two, 10)
     placed(sequence, [1, 2, 3], Outbox())
     whole = Refill(FIRST, 0, 0, 3, 0, sequence.states())
     portions = split(whole, lambda state: len(state.message.payload), 150)

@@ -272,7 +272,7 @@ class OwnPromiseNotNeeded(FtSkeen):
     parts.rejoin, which counts on the disk, and of its users.)"""
 
 
-@rewrite("choose", "else self.quorum", "else self.quorum - 1", part=Election)
+@rewrite("choose", "not self.views.can_elect(votes)", "len(votes) < self.quorum - 1", part=Election)
 class OnePromiseLess(FtSkeen):
     """A candidate needs one promise less than a quorum."""
 
@@ -345,13 +345,13 @@ class ReturnsBeforeBegun(FtSkeen):
     """Who lost its disk returns without the instances that the ballot began with."""
 
 
-@rewrite("_on_new_leader", "if self.state is REJOINING: return", "pass", part=Election)
+@rewrite("_on_new_leader", "if not self.is_member: return", "pass", part=Election)
 @rewrite("promise", "self.go(what)", "self.state is REJOINING or self.go(what)", part=Election)
 class AmnesiacPromises(FtSkeen):
     """Who lost its disk promises."""
 
 
-@rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part=Rejoin)
+@rewrite("_conclude", "self.bound = max(ballots)", "self.bound = min(ballots)", part=Rejoin)
 class LowestBound(FtSkeen):
     """Who lost its disk returns above the lowest ballot that it hears of."""
 

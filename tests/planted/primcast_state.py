@@ -7,7 +7,7 @@ from tests.planted import Planted, planted_in
 from tests.planted.rewriting import rewrite
 
 
-@rewrite("end_batch", "out.send_durable(self.members, Bump", "out.send(self.members, Bump")
+@rewrite("end_batch", "out.send_durable(self.leadership.members, Bump", "out.send(self.members, Bump")
 class BumpBeforeSync(PrimCast):
     """A bump leaves before the clock that it tells is on disk."""
 
@@ -114,7 +114,7 @@ class CandidateBehind(PrimCast):
     """A candidate does not deliver first what its voters have."""
 
 
-@rewrite("choose", "len(votes) < enough", "len(votes) < enough - 1", part="leadership")
+@rewrite("choose", "not self.views.can_elect(votes)", "len(votes) < self.quorum - 1", part="leadership")
 class OnePromiseLess(PrimCast):
     """A candidate needs one promise less than a quorum."""
 
@@ -124,7 +124,8 @@ class OldPromisesCount(PrimCast):
     """Promises for a candidate's earlier epochs count."""
 
 
-@rewrite("_confirm_by_quorum", ">= self.quorum", ">= self.quorum - 1", part="leadership")
+@rewrite("_confirm_by_quorum", "enough = self.views.can_begin(self._joiners)",
+         "enough = len(self._joiners) >= self.quorum - 1", part="leadership")  # fmt: skip
 class OneAcceptLess(PrimCast):
     """An epoch begins when one process less than a quorum has accepted it."""
 
@@ -134,7 +135,8 @@ class AcceptsOfAnyEpoch(PrimCast):
     """Who has accepted an earlier epoch counts as one who has accepted this one."""
 
 
-@rewrite("_on_stamp", "self.topology.quorum(group))", "self.topology.quorum(group) - 1)")
+@rewrite("_on_stamp", "stamp, self.topology.has_quorum)",
+         "stamp, lambda group, epoch, held: len(held) >= self.topology.quorum(group) - 1)")  # fmt: skip
 class OneAcknowledgementLess(PrimCast):
     """A stamp is decided with one acknowledgement less than a quorum."""
 
@@ -262,7 +264,7 @@ class ClocksNotBegun(PrimCast):
     """Clocks that are told in an epoch are not counted from its beginning."""
 
 
-@rewrite("report", "[self._quorum - 1]", "[self._quorum - 2]", part="clocks")
+@rewrite("_reckon", "[quorum_of(len(self._clocks)) - 1]", "[quorum_of(len(self._clocks)) - 2]", part="clocks")
 class OneClockLess(PrimCast):
     """What one clock less than a quorum has reached is the quorum's clock."""
 

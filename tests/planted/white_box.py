@@ -86,8 +86,8 @@ class BallotsNotSaved(WhiteBox):
     """A promise is given, and forgotten at a crash."""
 
 
-@rewrite("_save_entry", "out.put(_ENTRY_PREFIX + entry.id, accepts.encode_entry(state := entry.state()),"
-         " carries=(state.message,))", "pass")  # fmt: skip
+@rewrite("_save_entry", "out.put(_ENTRY_PREFIX + entry.id, entry.encode(), carries=(entry.message,))",
+         "pass")  # fmt: skip
 class EntriesNotSaved(WhiteBox):
     """Acceptances are only in memory."""
 
@@ -104,8 +104,10 @@ class AmnesiacVotes(WhiteBox):
         super().on_start(msgspec.structs.replace(saved, lost=False, first=saved.first or saved.lost), now, out)
 
 
-@rewrite("on_highest", "if len(self._answers) < len(self._others):", "if not self._answers:", part="leadership.rejoin")
-@rewrite("on_highest", "or len(ballots) < self._quorum:", "or not ballots:", part="leadership.rejoin")
+@rewrite("_conclude", "if any(p not in self._answers for p in self._others):", "if not self._answers:",
+         part="leadership.rejoin")  # fmt: skip
+@rewrite("_conclude", "or len(ballots) < quorum_of(len(self._others) + 1):", "or not ballots:",
+         part="leadership.rejoin")  # fmt: skip
 class AmnesiacWaitsForOne(WhiteBox):
     """An amnesiac takes the first answer for the bound, without hearing all others. (Random runs do not find it: the
     one that is silent must be the candidate with the forgotten vote. See the staged schedule in tests/multicast.)"""
@@ -232,7 +234,7 @@ class WaitsForItsCandidate(WhiteBox):
     (With ours, it stands itself when it has waited too long, and the next bug only costs time.)"""
 
 
-@rewrite("_on_nack", "if nack.ballot > self.highest:", "if False:", part="leadership")
+@rewrite("_on_nack", "if nack.ballot > self.highest and", "if False and", part="leadership")
 class NoNegativeAnswer(WaitsForItsCandidate):
     """Lines 37 and 11 as printed: who asks in a low ballot hears nothing. (Staged.)"""
 

@@ -108,7 +108,7 @@ class AcceptedOverCommitted(WhiteBox):
     by quorums: it is committed once more at the same timestamp.)"""
 
 
-@rewrite("choose", "len(votes) < enough", "len(votes) < enough - 1", part="leadership")
+@rewrite("choose", "not self.views.can_elect(votes)", "len(votes) < self.quorum - 1", part="leadership")
 class OneVoteLess(WhiteBox):
     """A candidate needs one vote less than a quorum."""
 
@@ -262,7 +262,12 @@ class StampsOfAnyBallot(WhiteBox):
     """Line 17 with the stamps of whichever ACCEPTs came last."""
 
 
-@rewrite("_has_quorum", ">= self._topology.quorum(group)", ">= self._topology.quorum(group) - 1", part="quorums")
+@rewrite(
+    "_has_quorum",
+    "self._topology.has_quorum(group, ballot, acknowledged)",
+    "sum(p in acknowledged for p in self._topology.groups[group]) >= self._topology.quorum(group) - 1",
+    part="quorums",
+)
 class OneAcknowledgementLess(WhiteBox):
     """A message is committed with one acknowledgement less than a quorum in each group."""
 
@@ -272,7 +277,7 @@ class LeaderNotAmongThem(WhiteBox):
     """Line 17 without "itself among them"."""
 
 
-@rewrite("_is_committed", "for group in message.destinations", "for group in message.destinations[-1:]", part="quorums")
+@rewrite("_is_committed", "for group, ballot in of)", "for group, ballot in list(of)[-1:])", part="quorums")
 class LastGroupsQuorumOnly(WhiteBox):
     """A quorum of the last destination group is enough."""
 
@@ -380,7 +385,7 @@ class RefusedInOneGroup(WhiteBox):
 # -- garbage ----------------------------------------------------------------------------------------------------------
 
 
-@rewrite("report", "self._topology.quorum(group) - 1]", "self._topology.quorum(group) - 2]", part="log")
+@rewrite("_mark_of", "[quorum_of(len(members)) - 1]", "[quorum_of(len(members)) - 2]", part="log")
 class OneMarkIsEnough(WhiteBox):
     """A message is settled when one process less than a quorum has it."""
 
@@ -418,13 +423,13 @@ class SettledTheWrongWay(WhiteBox):
 # -- after the loss of a disk -----------------------------------------------------------------------------------------
 
 
-@rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
+@rewrite("_conclude", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
 class LowestBound(WhiteBox):
     """Who lost its disk joins above the lowest ballot that it hears of."""
 
 
 @rewrite(
-    "on_highest",
+    "_conclude",
     "self.reach = max(a.reached for a in self._answers.values())",
     "self.reach = 0",
     part="leadership.rejoin",
@@ -439,9 +444,9 @@ class StaleAnswers(WhiteBox):
 
 
 @rewrite(
-    "on_highest",
-    "if len(self._answers) < len(self._others):",
-    "if len(self._answers) < self._quorum:",
+    "_conclude",
+    "if any(p not in self._answers for p in self._others):",
+    "if len(self._answers) < quorum_of(len(self._others) + 1):",
     part="leadership.rejoin",
 )
 class QuorumOfAnswers(WhiteBox):
@@ -455,8 +460,8 @@ class JoinsAtBound(WhiteBox):
 
 @rewrite(
     "restore",
-    "self.amnesiac = saved.lost or MARKER_KEY in saved.values",
-    "self.amnesiac = saved.lost",
+    "self.amnesiac = is_new or saved.lost or kind is not None",
+    "self.amnesiac = is_new or saved.lost",
     part="leadership.rejoin",
 )
 class MemberByRestart(WhiteBox):

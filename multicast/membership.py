@@ -1,0 +1,221 @@
+"""Who belongs to which group, view by view: the one place where members are known and majorities of them are counted.
+
+Theory of operation. A group goes through *views*, sets of members numbered 0, 1, 2, ... A view differs from the one
+before it by one process, added or removed. A `Change` names the view that it changes, and is multicast to its group
+alone, as an ordinary message with a marked payload: so it is ordered, repeated, remembered, caught up with, journaled
+and audited as all else is, and needs no message, no log and no recovery of its own. The view of a group is a function
+of what the group has delivered: at its delivery a change makes the next view if it names the present one, adds who
+never belonged to the group, or removes one who belongs to it and is not the last; otherwise it is void. Ids are never
+used again.
+
+A ballot belongs to one view, which stands in its number (`types.Ballot.view`). Whoever counts members counts them by
+the ballot's view: acknowledgements of a vector of ballots each by that of its group's ballot.
+
+    1. Who leads a ballot orders a change only if it names the view of just this ballot, or an earlier one (then it is
+       void). So no change is ordered before its view has begun.
+    2. Nobody promises a ballot of a view, leads one, or joins one before it has delivered the change that made the
+       view. Who has delivered it leads no ballot of an earlier view any more once it notices.
+    3. From the delivery of a change until this process knows that the new view has *begun*, both views count for it
+       (`Views.counting`): it leads a ballot of the new view with promises of a majority of the old one, once majorities
+       of both have joined; a watermark counts once majorities of both have reached it. Afterwards the new view counts
+       alone. A view has begun when one of its ballots has: who leads or follows such a ballot, and has heard from its
+       leader that it leads, knows it.
+
+Why that is safe. Views next to each other differ by one process, so any two majorities of the same view, or of two
+neighbours, have a member in common; and by 1, 2 and 3 it is not the one that was added before it has joined. Let
+something be acknowledged in ballot b of view v by a majority of v, and let b' > b begin.
+  - b' is of v or v + 1: its promises came from a majority of v - 1, v or v + 1. If v - 1: its candidate does not know
+    that v has begun; but when b began a majority of v - 1 had joined it, or b's leader knew that another ballot of v
+    had begun before, which a majority of v - 1 had joined; and every one of them has promised a ballot of v. Since
+    then they promise none of v - 1, and of v only with the state that they have joined. If v or v + 1: one who
+    acknowledged has promised b' after that, and tells.
+  - b' is of a later view: the change of v was ordered in a ballot c of v + 1 that had begun, by 1, and c > b, as views
+    come first in the order of ballots. So c began with what was acknowledged in b, or b had not got its majority before
+    c's promises, and never gets it. Step by step from c to b'.
+A ballot of a view before v that begins late: of its majorities, one of v - 1 or v has promised a ballot of v, which is
+higher.
+
+Who is added vouches for nothing (REJOINING, as who has lost its disk, parts.rejoin) until it has the state of a ballot
+whose view it belongs to, and the history that this leaves out. It has no past that it could have forgotten, so nobody
+need answer it first. Who is removed helps the new view to begin, and is told then, by whoever belongs to it
+(`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader of a later view than the first sends
+`ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of an unknown view is not counted until
+then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from multicast.types import AppMessage, Ballot, GroupId, ProcessId, Topology, is_majority, quorum_of
+
+_MARK = b"\xc1view"
+"""No msgpack begins so."""
+
+
+class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Of view number `view`: `process` is to be added, or removed. payload: for the application, which the message
+    reaches like any other."""
+
+    view: int
+    adds: bool
+    process: ProcessId
+    payload: bytes = b""
+
+
+class ViewIs(msgspec.Struct, array_like=True, tag=98, gc=False):
+    """The view of my group that has this number has begun, with these members."""
+
+    number: int
+    members: tuple[ProcessId, ...]
+
+
+class ViewAsk(msgspec.Struct, array_like=True, tag=97, gc=False):
+    """You have told of a ballot of your group's, and I do not know who belongs to it."""
+
+
+MESSAGES = (ViewIs, ViewAsk)
+
+
+def change_payload(change: Change) -> bytes:
+    """Of the message to the group alone that orders this change."""
+    return _MARK + _encode(change)
+
+
+def change_of(message: AppMessage) -> Change | None:
+    """What this message changes; None for all others."""
+    if not message.payload.startswith(_MARK) or len(message.destinations) != 1:
+        return None
+    try:
+        return _decode(message.payload[len(_MARK) :])
+    except msgspec.MsgspecError:
+        return None
+
+
+def payload_of(message: AppMessage) -> bytes:
+    """What of a message is the application's."""
+    change = change_of(message)
+    return message.payload if change is None else change.payload
+
+
+class Views:
+    """Of one group.
+
+    of: number -> members, of all views known. latest: the number of the last one. counting: the members of the last
+    view, after those of the one before it until the last is known to have begun. everybody: in one of these.
+    """
+
+    def __init__(self, members: Sequence[ProcessId]):
+        self.of: dict[int, tuple[ProcessId, ...]] = {0: tuple(members)}
+        self.latest = 0
+        self._made: dict[int, int] = {}
+        self._follow(())
+
+    def _follow(self, before: tuple[tuple[ProcessId, ...], ...]) -> None:
+        self.counting = (*before, self.of[self.latest])
+        self.everybody = tuple(dict.fromkeys(p for members in reversed(self.counting) for p in members))
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def change(self, change: Change, position: int = 0) -> bool:
+        """A change was the group's delivery number `position`. Whether it makes a view."""
+        members, process = self.of[self.latest], change.process
+        if change.view != self.latest:
+            return False
+        if change.adds:
+            if any(process in some for some in self.of.values()):
+                return False
+            after = (*members, process)
+        else:
+            if process not in members or len(members) == 1:
+                return False
+            after = tuple(p for p in members if p != process)
+        self.latest += 1
+        self.of[self.latest] = after
+        self._made[self.latest] = position
+        self._follow((members,))
+        return True
+
+    def begin(self, number: int) -> bool:
+        """The view of this number has begun. Whether that is new."""
+        if number != self.latest or len(self.counting) == 1:
+            return False
+        self._follow(())
+        return True
+
+    def learn(self, number: int, members: Sequence[ProcessId]) -> bool:
+        """Of another group: that view has begun, and these are its members. Whether that is new."""
+        if number in self.of:
+            return False
+        self.of[number] = tuple(members)
+        self.latest = max(self.latest, number)
+        self._follow(())
+        return True
+
+    # -- majorities ---------------------------------------------------------------------------------------------------
+
+    def has_quorum(self, ballot: Ballot, processes: Collection[ProcessId]) -> bool:
+        """Whether a majority of this ballot's view is among them; not so if that is unknown."""
+        members = self.of.get(ballot.view)
+        return members is not None and is_majority(members, processes)
+
+    def can_elect(self, voters: Collection[ProcessId]) -> bool:
+        """Whether their promises are enough for a ballot of the last view."""
+        return is_majority(self.counting[0], voters)
+
+    def can_begin(self, joiners: Collection[ProcessId]) -> bool:
+        """Whether it is enough for a ballot of the last view that these have joined it."""
+        return all(is_majority(members, joiners) for members in self.counting)
+
+    # -- on disk ------------------------------------------------------------------------------------------------------
+
+    def encode(self, number: int) -> bytes:
+        """One view."""
+        return _encode((self.of[number], self._made.get(number, 0)))
+
+    def given(self, position: int) -> list[int]:
+        """The views that the first `position` deliveries of the group have made."""
+        return [number for number, made in self._made.items() if made <= position]
+
+    def restore(self, values: Mapping[int, bytes], begun: int | None) -> None:
+        """What was saved of each view. begun: the number of the last one that is known to have begun; None: all have.
+        """
+        for number, value in sorted(values.items()):
+            self.of[number], self._made[number] = _decode_view(value)
+        self.latest = max(self.of)
+        joint = begun is not None and begun < self.latest
+        self._follow((self.of[self.latest - 1],) if joint else ())
+
+
+class Membership(Topology):
+    """A topology whose groups change: `groups` and what is asked about them are those of the last views known, with
+    those who still belong to the one before it where that counts. views: group -> its views."""
+
+    __slots__ = ("views",)
+
+    def __init__(self, first: Topology):
+        super().__init__(first.groups, first.spares)
+        self.views = {group: Views(members) for group, members in self.groups.items()}
+
+    def counting(self, group: GroupId) -> tuple[tuple[ProcessId, ...], ...]:
+        return self.views[group].counting
+
+    def has_quorum(self, group: GroupId, ballot: Ballot, processes: Collection[ProcessId]) -> bool:
+        return self.views[group].has_quorum(ballot, processes)
+
+    def quorum_in(self, group: GroupId, ballot: Ballot) -> int:
+        return quorum_of(len(self.views[group].of.get(ballot.view, ())))
+
+    def follow(self, group: GroupId) -> None:
+        """The views of this group have changed."""
+        self.groups[group] = self.views[group].everybody
+        self.processes = tuple(p for members in self.groups.values() for p in members)
+        for process in self.groups[group]:
+            self.group_of.setdefault(process, group)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Change).decode
+_decode_view = msgspec.msgpack.Decoder(tuple[tuple[ProcessId, ...], int]).decode

@@ -1,0 +1,214 @@
+"""Members come and go: the views of a world's groups, and changes of them as a drawn fault.
+
+A change is multicast like any message, by somebody of its group, and again under another id, for another view, until
+the group is as it should be: what somebody does who wants a replica added or removed. A process that is to be added is
+started just before, on an empty disk. Who is removed goes on running until it is told.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from multicast.membership import Change, change_of, change_payload
+from multicast.protocol import Specification
+from multicast.records import Delivered
+from multicast.simulation.checkers import Checker
+from multicast.simulation.fault import Fault
+from multicast.simulation.scene import Node
+from multicast.simulation.world import World
+from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Topology, new_message_id
+
+SHARE = 0.25
+"""Of the runs with faults of a protocol that changes members."""
+_SPARES = 3
+_TRIES_MAX = 8
+_LEADER = "leader"
+
+
+class Planned(NamedTuple):
+    """At this instant of the run, in this group: add one, or remove one. twice: and the opposite with another one,
+    without waiting."""
+
+    at_us: int
+    group: GroupId
+    adds: bool
+    twice: bool
+
+
+def draw(rng: random.Random, topology: Topology, span_us: int, specification: Specification) -> list[Planned]:
+    """In a part of the runs. At most `_SPARES` of a group are added."""
+    if not specification.changes_members or rng.random() >= SHARE:
+        return []
+    groups = list(topology.groups)
+    if rng.random() < 0.5:
+        groups = [rng.choice(groups)]
+    count = rng.choice((1, 2, 3, 5))
+    added = dict.fromkeys(groups, 0)
+    planned = []
+    for at in sorted(rng.randrange(span_us * 3 // 4) for _ in range(count)):
+        group = rng.choice(groups)
+        adds = rng.random() < 0.5 and added[group] < _SPARES
+        added[group] += adds
+        planned.append(Planned(at, group, adds, rng.random() < 0.4))
+    return planned
+
+
+def with_spares(topology: Topology, planned: list[Planned]) -> Topology:
+    """The same, with processes that can be added."""
+    free = max(topology.processes) + 1
+    spares: dict[GroupId, list[ProcessId]] = {}
+    for change in planned:
+        if change.adds or change.twice:
+            spares.setdefault(change.group, []).append(free)
+            free += 1
+    return Topology(topology.groups, spares)
+
+
+def strike(rng: random.Random, topology: Topology, faults: list[Fault]) -> list[Fault]:
+    """Some of these faults at those who are added."""
+    struck = []
+    for fault in faults:
+        if "lost_disk" in (fault.kind, fault.then) or fault.kind in ("second_loss", "handed_down"):
+            continue
+        spares = topology.spares.get(topology.group_of[fault.processes[0]], ())
+        if len(fault.processes) == 1 and spares and rng.random() < 0.25:
+            fault = msgspec.structs.replace(fault, processes=(rng.choice(spares),), aimed=False)
+        struck.append(fault)
+    return struck
+
+
+class Joins(Checker):
+    """Of one run: lets the planned changes happen, and keeps the world's topology, a `Membership`, up to date: a view
+    exists as soon as somebody has delivered what makes it, and counts alone once all of it know that it has begun.
+
+    It reports a change of a view that has not begun, and what somebody vouches for who does not belong to the group.
+    payload: what the application is given with a change. open: changes that were multicast and not delivered. counts:
+    those that took place.
+    """
+
+    watches_protocol = True
+
+    def __init__(self, specification: Specification, rng: random.Random, patience_us: int, payload: bytes = b""):
+        super().__init__()
+        self.open: set[MessageId] = set()
+        self.counts = {"added": 0, "removed": 0}
+        self._vouching = frozenset(specification.vouching)
+        self._rng = rng
+        self._patience_us = patience_us
+        self._payload = payload
+        self._over = False
+        self._positions: dict[GroupId, int] = {}
+        self._spares: dict[GroupId, list[ProcessId]] = {}
+
+    @property
+    def _there(self) -> World:
+        assert self.world is not None
+        return self.world
+
+    def plan(self, planned: Sequence[Planned]) -> None:
+        """They begin in the world, which has just started."""
+        self._spares = {group: list(spares) for group, spares in self._there.topology.spares.items()}
+        for change in planned:
+            self._there.schedule(self._there.now + change.at_us, self._begin, change)
+
+    def stop(self) -> bool:
+        """No more changes. Whether some may still be delivered."""
+        self._over = True
+        return bool(self.open)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, planned: Planned) -> None:
+        members = self._there.topology.views[planned.group].counting[-1]
+        first, second = self._whom(planned, members), None
+        if planned.twice and first is not None:
+            again = planned._replace(adds=not planned.adds)
+            second = self._whom(again, tuple(p for p in members if p != first))
+        if first is not None:
+            self._try(planned.group, planned.adds, first, _TRIES_MAX, second)
+
+    def _whom(self, planned: Planned, members: Sequence[ProcessId]) -> ProcessId | None:
+        """Who is to be added, and started, or removed."""
+        if self._over or (not planned.adds and len(members) < 2):
+            return None
+        if not planned.adds:
+            return self._rng.choice(members)
+        spares = self._spares.get(planned.group)
+        process = spares.pop(0) if spares else None
+        if process is not None:
+            self._there.restart(process)
+        return process
+
+    def _try(
+        self, group: GroupId, adds: bool, process: ProcessId, left: int, second: ProcessId | None = None
+    ) -> None:
+        """Until the group is as it should be. second: with whom the opposite is to happen next, asked for at once."""
+        world, views = self._there, self._there.topology.views[group]
+        ever = any(process in members for members in views.of.values())
+        if self._over or not left or (ever if adds else process not in views.of[views.latest]):
+            return
+        ready = [p for p in world.topology.groups[group] if world.nodes[p].up]
+        if ready:
+            origin = self._rng.choice(ready)
+            known = world.nodes[origin].protocol.topology.views[group]
+            before = known.of[known.latest]
+            if (process in before) != adds and (adds or len(before) > 1):
+                self._multicast(origin, group, Change(known.latest, adds, process, self._payload))
+                if second is not None and (second in before) == adds:
+                    self._multicast(origin, group, Change(known.latest + 1, not adds, second, self._payload))
+        world.schedule(world.now + self._patience_us, self._try, group, adds, process, left - 1, second)
+
+    def _multicast(self, origin: ProcessId, group: GroupId, change: Change) -> None:
+        world = self._there
+        identity = new_message_id(world.now, self._rng.getrandbits(62))
+        self.open.add(identity)
+        world.submit(origin, AppMessage(identity, (group,), change_payload(change), origin))
+
+    # -- what becomes of them -----------------------------------------------------------------------------------------
+
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        topology = self._there.topology
+        group = topology.group_of[node.pid]
+        if delivery.stage != FINAL or delivery.position != self._positions.get(group, 0) + 1:
+            return
+        self._positions[group] = delivery.position
+        self.open.discard(delivery.message.id)
+        change, views = change_of(delivery.message), topology.views[group]
+        had_begun = not views.latest or (group, views.latest) in self._there.led
+        if change is not None and views.change(change):
+            self.counts["added" if change.adds else "removed"] += 1
+            topology.follow(group)
+            if not had_begun:
+                self.report("members", f"group {group}: {change} takes place before that view has begun")
+
+    def _is_known(self, group: GroupId) -> bool:
+        """Whether all members know that the last view has begun: only then may any minority of it die for good."""
+        views, nodes = self._there.topology.views[group], self._there.nodes
+        there = [nodes[pid] for pid in views.of[views.latest]]
+        known = [node.protocol.topology.views[group] for node in there if node.up]
+        return len(known) == len(there) and all(
+            own.latest == views.latest and len(own.counting) == 1 for own in known
+        )
+
+    def on_handled(
+        self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
+    ) -> None:
+        election: Any = node.protocol.election
+        topology = self._there.topology
+        group = topology.group_of[node.pid]
+        views = topology.views[group]
+        if election.state == _LEADER:
+            self._there.led.add((group, election.joined.view))
+        if len(views.counting) > 1 and (group, views.latest) in self._there.led and self._is_known(group):
+            views.begin(views.latest)
+            topology.follow(group)
+        view = election.joined.view
+        if sends and node.pid not in views.of.get(view, ()) and node.pid not in views.of.get(view - 1, ()):
+            for _, message, _ in sends:
+                if type(message) in self._vouching:
+                    what = type(message).__name__
+                    self.report("members", f"process {node.pid} sends {what} and does not belong to view {view}")
