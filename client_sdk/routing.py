@@ -119,6 +119,7 @@ class _Replica(msgspec.Struct):
     host: str
     http_port: int
     advertise: str = ""
+    removed: bool = False
 
     @property
     def url(self) -> str:
@@ -163,4 +164,4 @@ def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
         replicas = msgspec.json.decode(file.read_bytes(), type=_ClusterFile).replicas
     except msgspec.DecodeError as error:
         raise ValueError(f"{file}: {error}") from error
-    return tuple(replica.url for replica in replicas)
+    return tuple(replica.url for replica in replicas if not replica.removed)

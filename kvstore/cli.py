@@ -203,6 +203,35 @@ def cluster_replace_replica(
     replace_replica(directory, replica, changes, to or directory, say, insecure)
 
 
+@cluster_app.command("add-replica")
+def cluster_add_replica(
+    directory: Directory,
+    shard: Annotated[int, typer.Argument(help="The shard that gets one more replica.")],
+    host: Annotated[str, typer.Option(help="The address that it listens on.")] = "127.0.0.1",
+    advertise: Annotated[str, typer.Option(help="By which others reach it; by default the address.")] = "",
+    peer_port: Annotated[int, typer.Option(help="For its peers; by default the next one.")] = 0,
+    http_port: Annotated[int, typer.Option(help="For HTTP; by default the next one.")] = 0,
+    insecure: InsecureOption = False,
+) -> int:
+    """Add a replica to a shard that goes on meanwhile, and start it here; it runs on."""
+    from kvstore import cluster
+
+    ports = (peer_port, http_port) if peer_port and http_port else None
+    cluster.add_replica(directory, shard, host, advertise, ports, say, insecure)
+    return 0
+
+
+@cluster_app.command("remove-replica")
+def cluster_remove_replica(
+    directory: Directory, replica: Annotated[int, typer.Argument(metavar="ID", help="Which one.")]
+) -> int:
+    """Remove a replica from its shard, which goes on meanwhile; the replica ends. Its id is not used again."""
+    from kvstore import cluster
+
+    cluster.remove_replica(directory, replica, say)
+    return 0
+
+
 @cluster_app.command("down")
 def cluster_down(directory: Directory) -> int:
     """Stop all replicas cleanly."""

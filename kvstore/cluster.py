@@ -1,4 +1,4 @@
-"""All replicas of a cluster as processes on this machine: start, status, stop.
+"""All replicas of a cluster as processes on this machine: start, status, stop; replicas that are added and removed.
 
 A replica is started as `python -m kvstore serve`, in its own session, so that Ctrl-C in a terminal reaches only the
 command that started it; its output is appended to `DIR/replicas/<id>/log`.
@@ -7,6 +7,7 @@ command that started it; its output is appended to `DIR/replicas/<id>/log`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -20,15 +21,30 @@ from typing import Any
 
 import msgspec
 
-from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, claim, load, replica_directory
+from kvstore.config import (
+    ClusterConfig,
+    ConfigError,
+    ReplicaConfig,
+    check,
+    check_exposure,
+    claim,
+    create,
+    load,
+    replica_directory,
+    save,
+)
 from kvstore.console import ERROR_PREFIX
 from kvstore.process import Handle, PortBusy, check_port, running
+from multicast import registry
+from multicast.types import GroupId, ProcessId
 
 LOG_FILE = "log"
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 KILL_GRACE_SECONDS = 10.0
 HTTP_SECONDS = 2.0
+CHANGE_SECONDS = 60.0
+CHANGE_POLL_SECONDS = 0.2
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -133,12 +149,12 @@ def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> l
     """
     config = load(directory)
     if not insecure:
-        for replica in config.replicas:
+        for replica in config.present:
             check_exposure(replica)
     started: list[Started] = []
     problems: list[str] = []
     try:
-        for replica in config.replicas:
+        for replica in config.present:
             if running(replica_directory(directory, replica.id)) is None:
                 try:
                     started.append(start(directory, config, replica, insecure=insecure))
@@ -158,10 +174,10 @@ def wait_ready(
     directory: Path, config: ClusterConfig, started: list[Started], problems: list[str], say: Callable[[str], None]
 ) -> list[Started]:
     """Until every replica is ready that can be; adds why one is not. Returns those that have ended meanwhile."""
-    alive = {r.id for r in config.replicas if running(replica_directory(directory, r.id))} | {
+    alive = {r.id for r in config.present if running(replica_directory(directory, r.id))} | {
         one.replica.id for one in started
     }
-    waiting = [replica for replica in config.replicas if replica.id in alive]
+    waiting = [replica for replica in config.present if replica.id in alive]
     ended: list[Started] = []
     deadline = time.monotonic() + READY_SECONDS
     while waiting:
@@ -189,11 +205,96 @@ def wait_ready(
     return ended
 
 
+def add_replica(
+    directory: Path, shard: GroupId, host: str, advertise: str, ports: tuple[int, int] | None,
+    say: Callable[[str], None], insecure: bool = False,
+) -> Started:
+    """Make a new replica of the shard, start it on this machine, and have it taken in; returns when it is ready.
+
+    ports: for its peers and for HTTP; None: the next ones. ClusterError, ConfigError: why it cannot be; then nothing
+    has changed, or the same command may be given again for another one.
+    """
+    config = load(directory)
+    _check_change(config, shard)
+    used = [(replica.peer_port, replica.http_port) for replica in config.replicas]
+    first = used[0][1] - used[0][0]
+    peer_port = max(peer for peer, _ in used) + 1
+    peer_port, http_port = ports or (peer_port, max(peer_port + first, *(port + 1 for _, port in used)))
+    replica = ReplicaConfig(
+        id=max(replica.id for replica in config.replicas) + 1, shard=shard, host=host, advertise=advertise,
+        peer_port=peer_port, http_port=http_port, added=True,
+    )  # fmt: skip
+    if not insecure:
+        check_exposure(replica)
+    after = msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=(*config.replicas, replica))
+    check(after, f"with replica {replica.id}")
+    create(directory, after)
+    try:
+        started = start(directory, after, replica, insecure=insecure)
+    except BaseException:
+        save(directory, config)
+        raise
+    _have_changed(after, shard, {"add": replica}, replica.id)
+    problems: list[str] = []
+    wait_ready(directory, msgspec.structs.replace(after, replicas=(replica,)), [started], problems, say)
+    if problems:
+        raise ClusterError(problems[0])
+    return started
+
+
+def remove_replica(directory: Path, replica_id: ProcessId, say: Callable[[str], None]) -> None:
+    """Have a replica removed from its shard; it ends by itself. ClusterError, ConfigError: why it cannot be."""
+    config = load(directory)
+    replica = config.replica(replica_id)
+    if not replica.removed:
+        _check_change(config, replica.shard)
+        _have_changed(config, replica.shard, {"remove": replica_id}, replica_id)
+        replicas = [msgspec.structs.replace(r, removed=True) if r.id == replica_id else r for r in config.replicas]
+        save(directory, msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=tuple(replicas)))
+    say(f"replica {replica_id} belongs to shard {replica.shard} no more")
+    handle = Handle.of(replica_directory(directory, replica_id))
+    if handle is not None:
+        if not handle.wait(KILL_GRACE_SECONDS):  # it has not been told: it may be cut off
+            handle.send(signal.SIGTERM)
+            handle.wait(KILL_GRACE_SECONDS)
+        handle.close()
+        say(f"replica {replica_id} (process {handle.pid}) stopped")
+
+
+def _check_change(config: ClusterConfig, shard: GroupId) -> None:
+    if not registry.load(config.protocol).specification.changes_members:
+        raise ConfigError(f"the protocol {config.protocol} does not change the members of a shard")
+    if shard not in config.shards:
+        raise ConfigError(f"there is no shard {shard}: they are {', '.join(map(str, config.shards))}")
+
+
+def _have_changed(config: ClusterConfig, shard: GroupId, wanted: dict[str, Any], about: ProcessId) -> None:
+    """Ask the shard's other replicas, one after the other, until it is so. ClusterError."""
+    others = [replica for replica in config.present if replica.shard == shard and replica.id != about]
+    body, headers = msgspec.json.encode(wanted), {"Content-Type": "application/json"}
+    deadline = time.monotonic() + CHANGE_SECONDS
+    problem = "the shard has no other replica"
+    for replica in itertools.cycle(others):
+        try:
+            status, answer = fetch(f"{replica.url}/v1/cluster/members", body=body, headers=headers)
+            told = msgspec.json.decode(answer)
+        except (OSError, msgspec.DecodeError) as error:
+            status, told = 503, {"detail": str(error)}
+        if status == 200 and told["done"]:
+            return
+        if status != 200:
+            problem = f"replica {replica.id}: {told.get('detail')}"
+        if status not in (200, 503) or time.monotonic() > deadline:
+            break
+        time.sleep(CHANGE_POLL_SECONDS)
+    raise ClusterError(f"shard {shard} was not changed: {problem}")
+
+
 def down(directory: Path, say: Callable[[str], None]) -> bool:
     """Stop every running replica: SIGTERM to all, then wait. False if one had to be killed."""
     config = load(directory)
     handles = []
-    for replica in config.replicas:
+    for replica in config.present:
         handle = Handle.of(replica_directory(directory, replica.id))
         if handle is not None:
             handles.append((replica.id, handle))
@@ -260,7 +361,7 @@ def terminable() -> Iterator[None]:
 def status(directory: Path) -> list[ReplicaStatus]:
     """Every replica of the cluster, whether it runs or not."""
     config = load(directory)
-    return [_status(directory, config, replica) for replica in config.replicas]
+    return [_status(directory, config, replica) for replica in config.present]
 
 
 def _status(directory: Path, config: ClusterConfig, replica: ReplicaConfig) -> ReplicaStatus:

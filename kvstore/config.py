@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
     host: the address that it listens on; one of 0.0.0.0 and ::, for all. advertise: the address or name by which the
     others and clients reach it; empty: `host`. since: when it took the place of another machine, microseconds since
-    1970: a journal that began before is that one's. 0: it has not.
+    1970: a journal that began before is that one's. 0: it has not. added: it did not belong to the shard when the
+    cluster began; removed: it does not belong to it any more. Its id is used for no other.
     """
 
     id: ProcessId
@@ -51,6 +53,8 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     peer_port: int
     http_port: int
     since: int = 0
+    added: bool = False
+    removed: bool = False
 
     @property
     def address(self) -> str:
@@ -58,12 +62,18 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return self.advertise or self.host
 
     @property
+    def peer_address(self) -> tuple[str, int]:
+        """By which its peers reach it."""
+        return self.address, self.peer_port
+
+    @property
     def url(self) -> str:
         return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{self.http_port}"
 
 
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
+    """epoch: how often replicas were added or removed since.
+    durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
     dedup_window_ms: how long after its creation a transaction's id may still take effect.
     archive: where journals go, file by file, when a replica no longer needs them: a directory (relative to that of
     `cluster.json`), which the audit reads; or "none": they are deleted. Empty: they stay where they are, and grow.
@@ -71,6 +81,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
     format: int
     cluster_id: str
+    epoch: int = 0
     protocol: str
     protocol_options: dict[str, Any] = {}
     durability: str = "fsync"
@@ -87,15 +98,19 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return bytes.fromhex(self.cluster_id)
 
     @property
+    def present(self) -> tuple[ReplicaConfig, ...]:
+        """The replicas that are not removed."""
+        return tuple(replica for replica in self.replicas if not replica.removed)
+
+    @property
     def shards(self) -> dict[GroupId, tuple[ProcessId, ...]]:
         """Shard -> its replicas, in the order of the file."""
-        shards: dict[GroupId, list[ProcessId]] = {}
-        for replica in self.replicas:
-            shards.setdefault(replica.shard, []).append(replica.id)
-        return {shard: tuple(shards[shard]) for shard in sorted(shards)}
+        return _by_shard(self.present)
 
     def topology(self) -> Topology:
-        return Topology(self.shards)
+        """With which the cluster began, and who was added."""
+        first = _by_shard(replica for replica in self.replicas if not replica.added)
+        return Topology(first, _by_shard(replica for replica in self.replicas if replica.added))
 
     def map(self) -> ShardMap:
         return ShardMap.from_json(self.shard_map)
@@ -116,6 +131,13 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         """The same, but for the one with this id."""
         replicas = tuple(replica if one.id == replica.id else one for one in self.replicas)
         return msgspec.structs.replace(self, replicas=replicas)
+
+
+def _by_shard(replicas: Iterable[ReplicaConfig]) -> dict[GroupId, tuple[ProcessId, ...]]:
+    shards: dict[GroupId, list[ProcessId]] = {}
+    for replica in replicas:
+        shards.setdefault(replica.shard, []).append(replica.id)
+    return {shard: tuple(shards[shard]) for shard in sorted(shards)}
 
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

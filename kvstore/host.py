@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from kvstore.api.cluster import ClusterJson, LimitsJson, ReplicaJson, ShardJson
+from kvstore.api.cluster import ClusterJson, LimitsJson
 from kvstore.api.model import Transaction
 from kvstore.config import (
     NO_ARCHIVE,
@@ -37,6 +37,7 @@ from kvstore.config import (
 from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
+from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
 from kvstore.storage.backend import Backend, NoSpace
 from kvstore.storage.cut import Cut
 from kvstore.storage.failing import FailingBackend
@@ -46,6 +47,7 @@ from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
 from multicast.journal import Journal
+from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol, Overloaded
 from multicast.retention import Retention
 from multicast.runtime.aside import pause
@@ -78,10 +80,12 @@ class LiveReplica:
     ConfigError, JournalError, StorageError or OSError: one line each. It blocks; `start` then runs on the loop.
     failpoints: what is to go wrong, for tests.
 
-    failed: done when our own bug or a disk error has stopped this replica; `failure` says which. From `start` on.
+    failed: done when our own bug or a disk error has stopped this replica; `failure` says which. removed: done when it
+    was removed from its shard, and has nothing more to do. From `start` on.
     """
 
     failed: asyncio.Future[None]
+    removed: asyncio.Future[None]
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class LiveReplica:
         self._directory = directory
         self._home = claim(directory, config, replica_id)
         self._failpoints = failpoints
-        self._addresses = {r.id: (r.address, r.peer_port) for r in config.replicas}
+        self._addresses = {r.id: r.peer_address for r in config.replicas}
         self._addresses[replica_id] = (self.me.host, self.me.peer_port)
         self._failure = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -145,7 +149,7 @@ class LiveReplica:
             self._closed = False
         self._replica = Replica(
             replica_id,
-            topology,
+            self._protocol.topology,
             config.map(),
             self._store,
             signals=signals_for(self._protocol.strict_groups_max()),
@@ -171,6 +175,7 @@ class LiveReplica:
         """Recover and join the others. OSError or PortBusy if the peer port cannot be had."""
         mark_started(self._home)
         self.failed = asyncio.get_running_loop().create_future()
+        self.removed = asyncio.get_running_loop().create_future()
         await self._begin()
 
     async def _begin(self) -> None:
@@ -180,6 +185,8 @@ class LiveReplica:
             application=self._replica,
             journal=self._journal,
             addresses=self._addresses,
+            address_of=lambda _, note: decode_note(note).peer_address,
+            on_members=self._on_members,
             cluster=self.config.cluster,
             durability=self.config.durability,
             on_batch=self._on_batch,
@@ -241,7 +248,7 @@ class LiveReplica:
             raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
         save(self._directory, load(self._directory).with_replica(replica))
         self.config = self.config.with_replica(replica)
-        self._addresses[replica.id] = (replica.address, replica.peer_port)
+        self._addresses[replica.id] = replica.peer_address
         if self._host is not None:
             self._host.move(replica.id, self._addresses[replica.id], replica.since)
 
@@ -315,9 +322,21 @@ class LiveReplica:
             return bytes(16)  # nothing is ordered before the start: see `unready`
         return new_message_id(self._host.real_time(), self._random.getrandbits(62))
 
+    def change_members(self, wanted: Wanted) -> bool:
+        assert self._host is not None
+        return ask_for(wanted, self._protocol, self.new_message_id(), self._host.submit)
+
+    def _on_members(self) -> None:
+        """The members of a shard have changed: some may be new."""
+        self.config = with_new(self.config, self._protocol.topology)
+        if self._protocol.role() == REMOVED and not self.removed.done():
+            self.removed.set_result(None)
+
     def unready(self) -> str:
         if self._host is None:
             return "this replica is recovering"
+        if self.removed.done():
+            return "this replica was removed from its shard"
         if self._failure:
             return "this replica has failed"
         if self._suspended:
@@ -327,6 +346,8 @@ class LiveReplica:
         if (fetched := self._host.engine.snapshots.status()) is not None:
             rows = f"{fetched['rows']} of {fetched['rows_total']} rows"
             return f"this replica fetches a snapshot from replica {fetched['peer']}: {rows}"
+        if not self._protocol.is_member() and self.me.added and not self._lost_disk:
+            return "this replica is new and fetches what its shard has"
         if not self._protocol.is_member():
             return "this replica has lost its disk and is being readmitted: it fetches what it has missed"
         if self._protocol.role() == "recovering":
@@ -363,15 +384,7 @@ class LiveReplica:
         return status
 
     def describe_cluster(self) -> ClusterJson:
-        config, leader_of = self.config, self._protocol.leader_of
-        shards = [
-            ShardJson(
-                id=shard,
-                leader=leader_of(shard) if self._host is not None else None,
-                replicas=[ReplicaJson(r, config.replica(r).url) for r in members],
-            )
-            for shard, members in config.shards.items()
-        ]
+        config, leader_of = self.config, self._protocol.leader_of if self._host is not None else lambda _: None
         limits = LimitsJson(
             body_bytes_max=config.limits.body_bytes_max, timeout_max_ms=config.limits.timeout_max_ms
         )
@@ -383,7 +396,7 @@ class LiveReplica:
             shard_map=config.shard_map,
             dedup_window_ms=config.dedup_window_ms,
             limits=limits,
-            shards=shards,
+            shards=shards_json(config, self._protocol.topology, leader_of),
             replica=self.status(),
         )
 

@@ -28,6 +28,7 @@ from multicast.types import ProcessId
 
 BACKLOG = 1024
 STANDARD_ERROR = 2
+REMOVED = "replica {} was removed from its shard: it ends, and its directory is needed no more"
 HTTP_CLOSE_SECONDS = 1.0
 """For answers that are on their way out."""
 END_SECONDS = 10.0
@@ -82,6 +83,9 @@ def serve(
     unless this replica is."""
     config = load(directory)
     me = config.replica(replica_id)
+    if me.removed:
+        print(REMOVED.format(replica_id))
+        return
     if not insecure:
         check_exposure(me)
     if failpoints and not all(is_loopback(replica.host) for replica in config.replicas):
@@ -117,6 +121,7 @@ async def _serve(
         gc.set_threshold(20_000, 20, 50)
         _log.info("serving", replica=replica_id, url=config.replica(replica_id).url)
         replica.failed.add_done_callback(lambda _: _end(stop))
+        replica.removed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         if not replica.failed.done():
             _log.info("stopping", replica=replica_id)
@@ -131,6 +136,8 @@ async def _serve(
         await replica.stop()
     if replica.failure():
         raise ServeError(replica.failure())
+    if replica.removed.done():
+        _log.info(REMOVED.format(replica_id))
     _log.info("stopped", replica=replica_id)
 
 

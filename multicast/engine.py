@@ -122,6 +122,7 @@ class Engine:
         if clock is not None:
             now = clock()
         first = not self.recorder.offset
+        self.recorder.processes = self.protocol.topology.processes
         self.recorder.record(
             records.Started(
                 self.incarnation,
@@ -265,6 +266,7 @@ class Engine:
             rounds += 1
             if rounds > _ROUNDS_MAX:
                 raise AssertionError(f"process {self.self_id} does not come to rest in batch {self._batch.number}")
+        self.recorder.members(protocol.topology, self.position, now)
         wake_clock = self.discipline.wake_at if self.discipline is not None else None
         times = wake_protocol, wake_application, wake_clock, self.snapshots.tick(now)
         wakes = [wake for wake in times if wake is not None]

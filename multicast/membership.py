@@ -57,19 +57,21 @@ _MARK = b"\xc1view"
 
 class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of view number `view`: `process` is to be added, or removed. payload: for the application, which the message
-    reaches like any other."""
+    reaches like any other. note: what hosts must know of who is added, above all its address."""
 
     view: int
     adds: bool
     process: ProcessId
     payload: bytes = b""
+    note: bytes = b""
 
 
 class ViewIs(msgspec.Struct, array_like=True, tag=98, gc=False):
-    """The view of my group that has this number has begun, with these members."""
+    """The view of my group that has this number has begun, with these members. notes: of those who were added."""
 
     number: int
     members: tuple[ProcessId, ...]
+    notes: dict[ProcessId, bytes]
 
 
 class ViewAsk(msgspec.Struct, array_like=True, tag=97, gc=False):
@@ -104,12 +106,14 @@ class Views:
     """Of one group.
 
     of: number -> members, of all views known. latest: the number of the last one. counting: the members of the last
-    view, after those of the one before it until the last is known to have begun. everybody: in one of these.
+    view, after those of the one before it until the last is known to have begun. everybody: in one of these. notes: see
+    `Change`.
     """
 
     def __init__(self, members: Sequence[ProcessId]):
         self.of: dict[int, tuple[ProcessId, ...]] = {0: tuple(members)}
         self.latest = 0
+        self.notes: dict[ProcessId, bytes] = {}
         self._made: dict[int, int] = {}
         self._follow(())
 
@@ -128,6 +132,7 @@ class Views:
             if any(process in some for some in self.of.values()):
                 return False
             after = (*members, process)
+            self.notes[process] = change.note
         else:
             if process not in members or len(members) == 1:
                 return False
@@ -145,11 +150,13 @@ class Views:
         self._follow(())
         return True
 
-    def learn(self, number: int, members: Sequence[ProcessId]) -> bool:
-        """Of another group: that view has begun, and these are its members. Whether that is new."""
+    def learn(self, view: ViewIs) -> bool:
+        """Of another group. Whether that is new."""
+        number = view.number
         if number in self.of:
             return False
-        self.of[number] = tuple(members)
+        self.of[number] = view.members
+        self.notes.update(view.notes)
         self.latest = max(self.latest, number)
         self._follow(())
         return True
@@ -169,11 +176,16 @@ class Views:
         """Whether it is enough for a ballot of the last view that these have joined it."""
         return all(is_majority(members, joiners) for members in self.counting)
 
-    # -- on disk ------------------------------------------------------------------------------------------------------
+    # -- told, and on disk --------------------------------------------------------------------------------------------
+
+    def told(self, number: int) -> ViewIs:
+        """One view."""
+        members = self.of[number]
+        return ViewIs(number, members, {p: self.notes[p] for p in members if p in self.notes})
 
     def encode(self, number: int) -> bytes:
         """One view."""
-        return _encode((self.of[number], self._made.get(number, 0)))
+        return _encode((self.told(number), self._made.get(number, 0)))
 
     def given(self, position: int) -> list[int]:
         """The views that the first `position` deliveries of the group have made."""
@@ -183,7 +195,9 @@ class Views:
         """What was saved of each view. begun: the number of the last one that is known to have begun; None: all have.
         """
         for number, value in sorted(values.items()):
-            self.of[number], self._made[number] = _decode_view(value)
+            view, self._made[number] = _decode_view(value)
+            self.of[number] = view.members
+            self.notes.update(view.notes)
         self.latest = max(self.of)
         joint = begun is not None and begun < self.latest
         self._follow((self.of[self.latest - 1],) if joint else ())
@@ -198,6 +212,10 @@ class Membership(Topology):
     def __init__(self, first: Topology):
         super().__init__(first.groups, first.spares)
         self.views = {group: Views(members) for group, members in self.groups.items()}
+
+    def note_of(self, process: ProcessId) -> bytes:
+        """See `Change`."""
+        return self.views[self.group_of[process]].notes.get(process, b"")
 
     def counting(self, group: GroupId) -> tuple[tuple[ProcessId, ...], ...]:
         return self.views[group].counting
@@ -218,4 +236,4 @@ class Membership(Topology):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Change).decode
-_decode_view = msgspec.msgpack.Decoder(tuple[tuple[ProcessId, ...], int]).decode
+_decode_view = msgspec.msgpack.Decoder(tuple[ViewIs, int]).decode

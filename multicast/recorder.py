@@ -16,7 +16,7 @@ from typing import Any
 from multicast import records
 from multicast.protocol import Change
 from multicast.records import SEGMENT_BYTES_MAX, Place, encode_record
-from multicast.types import FINAL, AppMessage, MessageId
+from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Topology
 
 PLACES_MAX = 16_384
 """The places of so many payloads are remembered: of messages that were put and not finally delivered."""
@@ -28,11 +28,13 @@ HEAD_BYTES = 64
 
 class Recorder:
     """offset: the journal offset at the end of what was recorded. Recovery sets it to the end of what there was.
-    reach: a reference leads no further back, bytes; the journal's `segment_bytes_max`."""
+    reach: a reference leads no further back, bytes; the journal's `segment_bytes_max`. processes: of all groups, as the
+    journal has them."""
 
     def __init__(self, places_max: int = PLACES_MAX, reach: int = SEGMENT_BYTES_MAX) -> None:
         self.offset = 0
         self.reach = reach
+        self.processes: tuple[ProcessId, ...] = ()
         self._batch: list[bytes] = []
         self._places_max = places_max
         self._places: dict[MessageId, Place] = {}
@@ -48,6 +50,13 @@ class Recorder:
         self._batch.append(data)
         self.offset += len(data)
         return data
+
+    def members(self, topology: Topology, position: int, now: int) -> None:
+        """After so many deliveries the groups have these members."""
+        if topology.processes is not self.processes:
+            if topology.processes != self.processes:
+                self.record(records.Members(dict(topology.groups), position, now))
+            self.processes = topology.processes
 
     def change(self, changes: Iterable[Change]) -> None:
         """Add what was put and deleted. What is recorded later can refer to it. AssertionError for a put that does not

@@ -44,6 +44,7 @@ DELIVERED_REFERENCE = 9
 PUT_REFERENCE = 10
 INSTALLED = 11
 BASE = 12
+MEMBERS = 13
 
 DELIVERIES = (DELIVERED, DELIVERED_REFERENCE)
 CHANGES = (PUT, DELETE, PUT_REFERENCE)
@@ -222,6 +223,15 @@ class Base(msgspec.Struct, array_like=True, gc=False):
     record: bytes
 
 
+class Members(msgspec.Struct, array_like=True, gc=False):
+    """From here on this process knows these members of the groups, who may have changed (`multicast.membership`), after
+    so many deliveries."""
+
+    groups: dict[GroupId, tuple[ProcessId, ...]]
+    position: int
+    at: int
+
+
 class BatchEnd(msgspec.Struct, array_like=True, gc=False):
     """What stands before it was appended and synced as one: a replica that finds records after the last one cuts
     them."""
@@ -242,6 +252,7 @@ _TYPES: dict[int, type] = {
     PUT_REFERENCE: PutReference,
     INSTALLED: Installed,
     BASE: Base,
+    MEMBERS: Members,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {

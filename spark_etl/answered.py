@@ -107,7 +107,8 @@ def _count_excused(case: Case, prop: Property, lost: DataFrame) -> int:
 
 def _thin(case: Case) -> Thin | None:
     held = []
-    for shard, members in case.inputs.shards.items():
+    for shard in case.inputs.shards:
+        members = case.inputs.staying(shard)
         ends = sorted((case.tops[r].delivered if r in case.tops else 0 for r in members), reverse=True)
         sure = not set(members) & set(case.inputs.unsure)
         held += [(shard, ends[len(members) // 2])] if sure and ends[0] > ends[len(members) // 2] else []

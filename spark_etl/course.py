@@ -119,7 +119,7 @@ def _lives(rows: list[Any], signs: Mapping[int, list[float]], began: int, ended:
     lives: list[Life] = []
     by_replica: dict[int, list[Any]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.replica, row.offset)):
-        if row.event != "installed":
+        if row.event in ("started", "stopped"):
             by_replica[row.replica].append(row)
     for replica, events in by_replica.items():
         for event, following in zip(events, [*events[1:], None], strict=True):

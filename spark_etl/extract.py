@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from multicast import records
 from multicast.records import FRAME_BYTES, HEADER_BYTES, JournalError, SegmentHeader
 from multicast.types import MESSAGE_ID_BYTES, AppMessage, Timestamp
 from spark_etl import schemas
+from spark_etl.lives import NO_BEGINNING, Lives
 from spark_etl.sources import SegmentFile
 
 BATCH_ROWS = 50_000
@@ -166,13 +167,14 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
                 f"it says that replica {record.process} of shard {record.group} started, in the journal of replica"
                 f" {place[0]} of shard {place[1]}"
             )
-        for group, processes in record.members.items():
-            _check_numbers("a start", _INT32, group, *processes)
-        members = {str(group): list(processes) for group, processes in sorted(record.members.items())}
         rows.add(
             "lives", *place, record.at, "started", str(record.incarnation), record.protocol, record.durability,
-            msgspec.json.encode(members).decode(), None, None,
+            _members(record.members), None, None,
         )  # fmt: skip
+    elif kind is records.Members:
+        _check_numbers("members", _INT64, record.at, record.position)
+        members = _members(record.groups)
+        rows.add("lives", *place, record.at, "members", None, None, None, members, record.position, None)
     elif kind is records.Stopped:
         _check_numbers("a stop", _INT64, record.at, record.delivered, record.completed)
         rows.add(
@@ -183,6 +185,13 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
         rows.add(
             "lives", *place, record.at, "installed", None, None, None, None, record.position, record.position
         )  # fmt: skip
+
+
+def _members(groups: Mapping[int, Sequence[int]]) -> str:
+    """As JSON. ValueError."""
+    for group, processes in groups.items():
+        _check_numbers("members", _INT32, group, *processes)
+    return msgspec.json.encode({str(group): list(processes) for group, processes in sorted(groups.items())}).decode()
 
 
 def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.Completed) -> None:
@@ -233,50 +242,9 @@ def _bundle(account: audit.Outcomes) -> bytes:
     return hashlib.blake2b(b"".join(outcome.id or b"-" * 16 for outcome in account.outcomes), digest_size=16).digest()
 
 
-_NO_BEGINNING = "a life begins here without the record that it started: that record is missing"
-_STOPPED = _INT64 - 1
-
-
-class _Lives:
-    """Follows a journal's batches: their numbers rise within a life, whose first batch says that it started.
-
-    batch: the number of the last one; _STOPPED: the life has ended; -1: there was none yet. begin: the byte at which
-    the present one begins. unsure: it holds something unreadable.
-    """
-
-    def __init__(self, batch: int, offset: int):
-        self.batch = batch if batch or offset else -1
-        self.begin = HEADER_BYTES
-        self.unsure = False
-        self._started = self._stopped = False
-
-    def lacks_beginning(self, at: int, kind: int, body: memoryview) -> bool:
-        """Whether the record at byte `at` ends the first batch of a life that never started."""
-        if kind == records.STARTED:
-            self._started, self._stopped = True, False
-        elif kind == records.STOPPED:
-            self._stopped = True
-        if kind != records.BATCH_END:
-            return False
-        number = self._number(body)
-        lacks = not self._started and not self.unsure and (number <= self.batch or self.batch < 0)
-        self.batch = _STOPPED if self._stopped else number
-        self.begin = at + FRAME_BYTES + 1 + len(body)
-        self.unsure = self._started = self._stopped = False
-        return lacks
-
-    def _number(self, body: memoryview) -> int:
-        """Of the batch that ends."""
-        try:
-            end: records.BatchEnd = records.decode_body(records.BATCH_END, body)
-        except JournalError:
-            self.unsure = True
-        return max(self.batch, 0) if self.unsure else end.batch
-
-
 _WANTED = (
-    records.STARTED, records.STOPPED, records.INSTALLED, records.SUBMITTED, *records.DELIVERIES, records.COMPLETED,
-    records.BASE,
+    records.STARTED, records.MEMBERS, records.STOPPED, records.INSTALLED, records.SUBMITTED, *records.DELIVERIES,
+    records.COMPLETED, records.BASE,
 )  # fmt: skip
 _IGNORED = records.CHANGES
 
@@ -356,7 +324,7 @@ class SegmentParser:
     def _records(self, header: SegmentHeader) -> Iterator[Batches]:
         rows, segment, damages = self.rows, self.segment, self.damages
         base = header.base + self.shift - HEADER_BYTES
-        life = _Lives(self.batch, base + HEADER_BYTES)
+        life = Lives(self.batch, base + HEADER_BYTES)
         for found in _scan(self.data):
             if isinstance(found, records.Damage):
                 damages.append((found.at + self.shift, found.reason))
@@ -364,7 +332,7 @@ class SegmentParser:
                 continue
             at, kind, body = found
             if life.lacks_beginning(at, kind, body):
-                damages.append((life.begin + self.shift, _NO_BEGINNING))
+                damages.append((life.begin + self.shift, NO_BEGINNING))
             if kind == records.BATCH_END:
                 self._good, self._good_mark = at + self.shift + FRAME_BYTES + 1 + len(body), rows.mark()
                 if not damages:

@@ -31,7 +31,8 @@ class Inputs(msgspec.Struct):
     stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
     installed: (replica, position, journal offset) of snapshots: what stands in no journal before them up to that
     position, or has no outcome there, is no loss.
-    foreign: replicas whose journals are of another cluster; nothing of them counts.
+    foreign: replicas whose journals are of another cluster; nothing of them counts. removed: replicas that belonged to
+    their shards and do so no more; what they had need not be there.
     """
 
     shards: dict[int, list[int]]
@@ -47,10 +48,15 @@ class Inputs(msgspec.Struct):
     protocols: list[str]
     installed: list[tuple[int, int, int]] = []
     foreign: list[int] = []
+    removed: list[int] = []
 
     @property
     def replicas(self) -> list[int]:
         return sorted(r for members in self.shards.values() for r in members)
+
+    def staying(self, shard: int) -> list[int]:
+        """The replicas that belong to this shard at the end."""
+        return [replica for replica in self.shards[shard] if replica not in self.removed]
 
     def shard_of(self, replica: int) -> int | None:
         return next((s for s, members in self.shards.items() if replica in members), None)
@@ -75,6 +81,9 @@ def understand(
     by_table["lives"] = [row for row in by_table["lives"] if row.replica not in foreign]
     unsure = holed | short
     shards = _members(by_table["lives"], by_table["segments"])
+    removed = _removed(shards, by_table["lives"])
+    gone = removed - set(present)
+    shards = {shard: [r for r in members if r not in gone] for shard, members in shards.items()}
     known = {r for members in shards.values() for r in members}
     for replica in sorted(known - set(present)):
         shard = next(s for s, members in shards.items() if replica in members)
@@ -95,7 +104,7 @@ def understand(
     lives = sum(row.event == "started" for row in by_table["lives"])
     return Inputs(
         shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
-        stops, unfinished, lives, protocols, installed, sorted(foreign),
+        stops, unfinished, lives, protocols, installed, sorted(foreign), sorted(removed),
     )  # fmt: skip
 
 
@@ -174,13 +183,23 @@ def _size(segment: Any) -> int:
 def _members(lives: list[Any], segments: list[Any]) -> dict[int, list[int]]:
     members: dict[int, set[int]] = defaultdict(set)
     for row in lives:
-        if row.event == "started":
+        if row.event in ("started", "members"):
             for shard, replicas in msgspec.json.decode(row.members).items():
                 members[int(shard)].update(replicas)
     if not members:
         for row in segments:
             members[row.shard].add(row.replica)
     return {shard: sorted(members[shard]) for shard in sorted(members)}
+
+
+def _removed(shards: Mapping[int, list[int]], lives: list[Any]) -> set[int]:
+    """By the last word of each shard on its own members, if they have changed at all."""
+    last: dict[int, tuple[int, int, list[int]]] = {}
+    for row in lives:
+        if row.event == "members":
+            own = msgspec.json.decode(row.members).get(str(row.shard), [])
+            last[row.shard] = max(last.get(row.shard, (-1, 0, [])), (row.delivered, row.at, own))
+    return {r for shard, (_, _, own) in last.items() for r in shards.get(shard, ()) if r not in own}
 
 
 def _ends(lives: list[Any]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
@@ -205,7 +224,8 @@ def behind(inputs: Inputs, tops: Mapping[int, Top]) -> list[str]:
     """Which replicas are behind the furthest one of their shard. That is no violation: they might still catch up."""
     out = []
     stopped = {stop[0] for stop in inputs.stops}
-    for shard, members in inputs.shards.items():
+    for shard in inputs.shards:
+        members = inputs.staying(shard)
         furthest = max((tops[r].delivered for r in members if r in tops), default=0)
         for replica in members:
             position = max((p for r, p, _ in inputs.installed if r == replica), default=0)

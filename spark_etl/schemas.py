@@ -120,8 +120,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "writes": (*_PLACE, "position", "gts", "id", "key", "value", "deleted", "digested"),
     # A process multicast a message.
     "submitted": (*_PLACE, "id", "destinations", "at"),
-    # event "started", "stopped", or "installed": from there on the replica holds, by a snapshot, what its shard had
-    # after that delivery. members: JSON, shard -> replicas.
+    # event "started", "stopped", "installed": from there on the replica holds, by a snapshot, what its shard had after
+    # that delivery, or "members": that have changed, after so many deliveries. members: JSON, shard -> replicas.
     "lives": (
         *_PLACE,
         "at",

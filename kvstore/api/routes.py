@@ -102,6 +102,8 @@ ROUTES: tuple[Route, ...] = (
           dict[str, Any], dict[str, Any], (200,), WRITE),
     Route("GET", "/v1/cluster", "cluster", "The cluster, and this replica.", (), None, ClusterJson),
     Route("GET", "/v1/cluster/members", "members", "The replicas.", (), None, MembersJson),
+    Route("POST", "/v1/cluster/members", "change_members", "A replica that shall belong to this one's shard, or not.",
+          (_TIMEOUT,), dict[str, Any], dict[str, bool], (200,), WRITE),
     Route("GET", "/v1/cluster/shards", "shards", "The shards, their leaders, and which keys are whose.", (), None,
           ShardsJson),
     Route("GET", "/v1/limits", "limits", "Of requests.", (), None, LimitsJson),

@@ -46,6 +46,7 @@ from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
+from kvstore.members import Unfit, Wanted, decode_wanted
 from kvstore.storage.backend import ViewGone
 from kvstore.storage.cut import Cut, CutRows, encode_cut_rows
 from multicast.types import MessageId, Timestamp
@@ -95,6 +96,9 @@ class Node(Protocol):
 
     def failure(self) -> str:
         """What ended this replica; empty while it lives."""
+
+    def change_members(self, wanted: Wanted) -> bool:
+        """Add a replica to this one's shard, or remove one. Whether nothing is left to be done. Unfit."""
 
     def describe_cluster(self) -> ClusterJson:
         """The answer to `GET /v1/cluster`."""
@@ -394,6 +398,24 @@ class HttpApi:
             self._execute(call, call.transaction, render)
         else:
             render(call, answer)
+
+    # -- replicas that come and go ------------------------------------------------------------------------------------
+
+    def _change_members(self, call: Call) -> None:
+        self._open(call)
+        call.read_body("the body", self.limits.body_bytes_max, self._change_members_body)
+
+    def _change_members_body(self, call: Call, body: bytes) -> None:
+        unready = self.node.unready()
+        if unready:
+            raise errors.unavailable("not_ready", unready)
+        try:
+            done = self.node.change_members(decode_wanted(body))
+        except msgspec.MsgspecError as error:
+            raise errors.invalid("", str(error)) from None
+        except Unfit as error:
+            raise Problem(409, "members", str(error)) from None
+        call.answer(Response(200, JSON, codec.encode({"done": done})))
 
     # -- people and machines who watch --------------------------------------------------------------------------------
 

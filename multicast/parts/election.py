@@ -35,7 +35,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from multicast.membership import ViewIs, Views
+from multicast.membership import Views
 from multicast.parts.ballots import (
     CANDIDATE,
     FIRST_NUMBER,
@@ -263,7 +263,7 @@ class Election(Generic[V]):
     def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         """The last view, if it has begun and is not the first."""
         if self.views.latest and len(self.views.counting) == 1 and to:
-            out.send(to, ViewIs(self.views.latest, self.views.of[self.views.latest]))
+            out.send(to, self.views.told(self.views.latest))
 
     def step_down(self, now: int) -> None:
         """The group has gone on without this leader: wait for whoever leads a later ballot, or campaign again."""

@@ -274,7 +274,7 @@ class Leadership(Election[V], Generic[V, S]):
         group = self.membership.group_of[sender]
         views = self.membership.views[group]
         if group != self.group or self.state is REMOVED:
-            if views.learn(view.number, view.members):
+            if views.learn(view):
                 self._put_view(group, view.number, out)
                 self.membership.follow(group)
                 self._led.leaders_changed(now)

@@ -51,7 +51,9 @@ class HostStopped(Exception):
 class Host:
     """One process of a group.
 
-    addresses: of all processes, this one's being where it listens. cluster: 16 bytes that all processes share.
+    addresses: of all processes, this one's being where it listens. address_of(process, note): of one that was added
+    (`multicast.membership.Change`). on_members(): after a run in which the members of groups have changed.
+    cluster: 16 bytes that all processes share.
     incarnation: differs in every life; by default the time. durability: "fsync", or "os": survives the death of the
     process, not of the machine.
     on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
@@ -68,6 +70,8 @@ class Host:
         application: Application,
         journal: Journal,
         addresses: Mapping[ProcessId, tuple[str, int]],
+        address_of: Callable[[ProcessId, bytes], tuple[str, int]] | None = None,
+        on_members: Callable[[], None] | None = None,
         cluster: bytes,
         incarnation: int | None = None,
         durability: str = "fsync",
@@ -104,7 +108,7 @@ class Host:
         self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail)
         self._links = Links(
             self_id=protocol.self_id,
-            addresses={p: addresses[p] for p in protocol.topology.processes},
+            addresses={protocol.self_id: addresses[protocol.self_id]},
             cluster=cluster,
             incarnation=self.engine.incarnation,
             fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced, since),
@@ -113,6 +117,10 @@ class Host:
             connected=self._connected,
             fail=self._fail,
         )
+        self._addresses = addresses
+        self._address_of = address_of
+        self._on_members = on_members
+        self._known: tuple[ProcessId, ...] = ()
         self._loop: asyncio.AbstractEventLoop
         self._state = "new"
         self._scheduled = False
@@ -330,8 +338,23 @@ class Host:
         except Exception as error:  # our own bug, or the application's: going on could break a promise
             self._fail(error)
 
+    def _follow(self, processes: tuple[ProcessId, ...]) -> None:
+        """These belong to the groups: some may be new. Who is removed is linked as long as this life lasts."""
+        self._known = processes
+        topology, found = self.engine.protocol.topology, {}
+        for process in processes:
+            if process in self._addresses:
+                found[process] = self._addresses[process]
+            elif self._address_of is not None:
+                found[process] = self._address_of(process, topology.note_of(process))
+        self._links.add(found)
+        if self._on_members is not None:
+            self._on_members()
+
     def _carry_out(self, batch: Batch) -> None:
         links = self._links
+        if self.engine.protocol.topology.processes is not self._known:
+            self._follow(self.engine.protocol.topology.processes)
         self._batches = batch.number
         links.processed(batch.number)
         if batch.journal:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from multicast.runtime.fence import Fence
@@ -34,6 +35,7 @@ CLOSE_TIMEOUT_S = 2.0
 class Links:
     """All links of one process.
 
+    addresses: of this process, where it listens, and of those to which there are links from the beginning.
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
     connected(peer, up): there is a connection to this peer, or none.
     fail(error): our own bug, or a peer knows that this disk is not the one it was.
@@ -52,21 +54,39 @@ class Links:
         connected: Callable[[ProcessId, bool], None],
         fail: Callable[[BaseException], None],
     ):
-        peers = [p for p in addresses if p != self_id]
-        identity, self._troubles = Identity(self_id, cluster, incarnation, peers, fence), Troubles()
+        self._self_id = self_id
         self._fence = fence
+        self._troubles = Troubles()
         self._dirty: list[Outgoing] = []
-        self.outgoing = {
-            p: Outgoing(p, addresses[p], identity, self._dirty, reset, connected, fail, self._troubles) for p in peers
-        }
-        self.incoming = {p: Incoming(p) for p in peers}
+        self.outgoing: dict[ProcessId, Outgoing] = {}
+        self.incoming: dict[ProcessId, Incoming] = {}
+        identity = Identity(self_id, cluster, incarnation, self.incoming.keys(), fence)
+        self._new_outgoing = partial(
+            Outgoing, identity=identity, dirty=self._dirty, reset=reset, connected=connected, fail=fail,
+            troubles=self._troubles,
+        )  # fmt: skip
         self.listener = Listener(
             identity, addresses[self_id], self.incoming,
             receive=receive, reset=reset, heard=self._heard, fail=fail, troubles=self._troubles,
         )  # fmt: skip
+        self._dials = False
         self._dialling: list[asyncio.Task[None]] = []
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ride_timer: asyncio.TimerHandle | None = None
+        self.add(addresses)
+
+    def add(self, addresses: Mapping[ProcessId, tuple[str, int]]) -> None:
+        """Links to those to whom there is none."""
+        for peer, address in addresses.items():
+            if peer != self._self_id and peer not in self.outgoing:
+                self.incoming[peer] = Incoming(peer)
+                self.outgoing[peer] = self._new_outgoing(peer, address)
+                if self._dials:
+                    self._dial(peer)
+
+    def _dial(self, peer: ProcessId) -> None:
+        dialling = asyncio.get_running_loop().create_task(self.outgoing[peer].run(), name=f"link to {peer}")
+        self._dialling.append(dialling)
 
     def _heard(self, peer: ProcessId) -> None:
         """It is up, so our own link to it need not wait any longer."""
@@ -77,8 +97,9 @@ class Links:
     async def start(self) -> None:
         """Serve the port, which `listener.bind` has taken, and dial every peer in the background."""
         await self.listener.start()
-        loop = asyncio.get_running_loop()
-        self._dialling = [loop.create_task(out.run(), name=f"link to {p}") for p, out in self.outgoing.items()]
+        self._dials = True
+        for peer in self.outgoing:
+            self._dial(peer)
 
     async def stop(self) -> None:
         """Send what is staged and close everything. Idempotent."""
@@ -124,13 +145,14 @@ class Links:
     # -- the host's side ----------------------------------------------------------------------------------------------
 
     def send(self, sends: Sequence[tuple[tuple[ProcessId, ...], bytes]]) -> None:
-        """Queue these messages; `flush` or `flush_soon` sends them off."""
+        """Queue these messages; `flush` or `flush_soon` sends them off. Nothing is sent to whom there is no link."""
         outgoing = self.outgoing
         for peers, data in sends:
             if len(data) > FRAME_BYTES_MAX:
                 raise AssertionError(f"a message of {len(data)} bytes; the limit is {FRAME_BYTES_MAX}")
             for peer in peers:
-                outgoing[peer].send(data)
+                if peer in outgoing:
+                    outgoing[peer].send(data)
 
     def flush(self) -> None:
         """One write per link that has something to send."""

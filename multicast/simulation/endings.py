@@ -393,9 +393,11 @@ class Endings:
             world.report("left", f"process {pid} ({role}) keeps {kept}, when everything has long been done")
 
     def _left(self) -> dict[ProcessId, dict[str, int]]:
-        """What each process keeps that it should not."""
+        """What each process keeps that it should not; whoever is removed does nothing more, and may."""
         found: dict[ProcessId, dict[str, int]] = {}
         for pid, node in self._world.nodes.items():
+            if not self._world.belongs(pid):
+                continue
             told = node.protocol.describe()
             kept = {name: told.get(name, 0) for name in _LEFT} | self._judged.left(pid)
             if any(kept.values()):

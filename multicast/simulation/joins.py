@@ -95,7 +95,7 @@ class Joins(Checker):
     def __init__(self, specification: Specification, rng: random.Random, patience_us: int, payload: bytes = b""):
         super().__init__()
         self.open: set[MessageId] = set()
-        self.counts = {"added": 0, "removed": 0}
+        self.counts: dict[str, int] = {}
         self._vouching = frozenset(specification.vouching)
         self._rng = rng
         self._patience_us = patience_us
@@ -180,7 +180,8 @@ class Joins(Checker):
         change, views = change_of(delivery.message), topology.views[group]
         had_begun = not views.latest or (group, views.latest) in self._there.led
         if change is not None and views.change(change):
-            self.counts["added" if change.adds else "removed"] += 1
+            what = "added" if change.adds else "removed"
+            self.counts[what] = self.counts.get(what, 0) + 1
             topology.follow(group)
             if not had_begun:
                 self.report("members", f"group {group}: {change} takes place before that view has begun")

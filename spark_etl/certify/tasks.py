@@ -58,12 +58,12 @@ class OfShard(msgspec.Struct):
 
 
 class Run(msgspec.Struct, tag=True):
-    """What the other tasks are told. logs: by shard; members: how many replicas it has. forgetful: replicas that may
-    have lost what they multicast."""
+    """What the other tasks are told. logs: by shard; members: the replicas that it has at the end. forgetful: replicas
+    that may have lost what they multicast."""
 
     source: Source
     logs: dict[int, log.ShardLog]
-    members: dict[int, int]
+    members: dict[int, list[int]]
     forgetful: list[int]
     has_history: bool
     width: int
@@ -179,8 +179,8 @@ def _held(run: Run) -> dict[int, int]:
     """Shard -> the last position that more than half of its replicas hold."""
     found = {}
     for shard, members in run.members.items():
-        ends = sorted((top.delivered for top in run.logs[shard].tops), reverse=True)
-        found[shard] = [*ends, *[0] * (members - len(ends))][members // 2]
+        ends = sorted((top.delivered for top in run.logs[shard].tops if top.replica in members), reverse=True)
+        found[shard] = [*ends, *[0] * (len(members) - len(ends))][len(members) // 2]
     return found
 
 
@@ -271,7 +271,7 @@ def prove(workers: Workers, source: Source, inputs: Inputs, *, has_history: bool
     _add_shards(proof, found)
     forgetful = sorted({*inputs.crashed, *(r for one in found for r in one.log.renewed)})
     logs = dict(zip(inputs.shards, (one.log for one in found), strict=True))
-    members = {shard: len(replicas) for shard, replicas in inputs.shards.items()}
+    members = {shard: inputs.staying(shard) for shard in inputs.shards}
     run = Run(source, logs, members, forgetful, has_history, width)
 
     def judge(*tasks: str) -> None:

@@ -24,6 +24,19 @@ def as_json(**changes: Any) -> dict[str, Any]:
     return json.loads(config.json_text(made())) | changes
 
 
+def test_who_is_added_or_removed_stays_in_the_file() -> None:
+    data = as_json(epoch=2)
+    data["replicas"][1]["removed"] = True
+    more = {"id": 6, "shard": 0, "host": "127.0.0.1", "peer_port": 7406, "http_port": 7506, "added": True}
+    data["replicas"].append(more)
+    cluster = config.parse(json.dumps(data).encode(), "cluster.json")
+    assert cluster.shards == {0: (0, 2, 6), 1: (3, 4, 5)} and [r.id for r in cluster.present] == [0, 2, 3, 4, 5, 6]
+    assert cluster.topology().groups == {0: (0, 1, 2), 1: (3, 4, 5)}, "all views begin with the same one"
+    assert cluster.topology().spares == {0: (6,)} and cluster.topology().group_of[6] == 0
+    data["replicas"].append({**more, "id": 1})
+    assert "replicas[7].id: 1 is used twice" in refusal(data)
+
+
 def refusal(data: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         config.parse(data if isinstance(data, bytes) else json.dumps(data).encode(), "cluster.json")

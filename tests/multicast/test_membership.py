@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multicast.membership import Change, Membership, Views, change_of, change_payload
+from multicast.membership import Change, Membership, ViewIs, Views, change_of, change_payload
 from multicast.types import VIEW_BITS, AppMessage, Ballot, ProcessId, Topology
 
 
@@ -78,12 +78,13 @@ def test_majorities_of_neighbours_meet(added: list[ProcessId]) -> None:
 @pytest.mark.parametrize("begun", [False, True])
 def test_views_are_the_same_after_a_restart(begun: bool) -> None:
     views = _views(3)
-    views.change(Change(1, False, 0), 7)
+    views.change(Change(1, True, 9, note=b"there"), 7)
     if begun:
         views.begin(2)
     again = Views((0, 1, 2))
     again.restore({number: views.encode(number) for number in (1, 2)}, 2 if begun else 1)
     assert (again.of, again.counting, again.latest) == (views.of, views.counting, 2)
+    assert again.notes == views.notes == {3: b"", 9: b"there"}
     assert again.given(7) == [1, 2] and again.given(6) == [1]
 
 
@@ -100,6 +101,7 @@ def test_a_topology_follows_its_views() -> None:
     known.views[0].change(Change(0, True, 4))
     known.follow(0)
     assert known.groups[0] == (0, 1, 2, 4) and known.processes == (0, 1, 2, 4, 3) and known.group_of[4] == 0
-    known.views[1].learn(2, (5, 6))
+    known.views[1].learn(ViewIs(2, (5, 6), {6: b"there"}))
     known.follow(1)
     assert known.members((1,)) == (5, 6) and known.group_of[5] == 1
+    assert known.views[1].notes == {6: b"there"}

@@ -27,6 +27,7 @@ EXAMPLES: list[Any] = [
     records.BatchEnd(2**40),
     records.Installed(2**40, Timestamp(5, 1), b"d" * 16, 3, 17),
     records.Base(b"rows"),
+    records.Members({0: (0, 1, 2, 9), 1: (3, 4, 5)}, 2**40, 18),
     records.DeliveredReference(9, Timestamp(2**64 - 1, 3), 2, True, b"i" * 16, (0, 3), 2, 2**40, 7, CRC, 15, 4, b"n"),
     records.PutReference(
         b"key", [b"before ", b" between ", b""], [records.Place(2**40, 7, CRC), records.Place(9, 4, 0)]

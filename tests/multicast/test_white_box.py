@@ -282,7 +282,7 @@ class OwnDeliverOverALink(WhiteBox):
         assert entry.local is not None and entry.final is not None
         entry.sent = True
         deliver = Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position)
-        out.send([p for p in self.members if p != self.self_id], deliver)
+        out.send([p for p in self.leadership.members if p != self.self_id], deliver)
         self.own.append(deliver)
 
     def deliver_own(self, world: Lockstep) -> None:

@@ -80,7 +80,7 @@ class AcknowledgedWithoutPayload(PrimCast):
                 self._extend(proposal.place + 1, proposal.ts)
                 clock, length = proposal.ts, self.t.length
                 ack = Ack(self.leadership.promised, clock, length, self.log.position, [proposal])
-                out.send_durable(self.members, ack)
+                out.send_durable(self.leadership.members, ack)
                 continue
             before = self.t.length
             super()._append_proposals(now, out)

@@ -7,7 +7,7 @@ from tests.planted import Planted, planted_in
 from tests.planted.rewriting import rewrite
 
 
-@rewrite("end_batch", "out.send_durable(self.leadership.members, Bump", "out.send(self.members, Bump")
+@rewrite("end_batch", "out.send_durable(self.leadership.members, Bump", "out.send(self.leadership.members, Bump")
 class BumpBeforeSync(PrimCast):
     """A bump leaves before the clock that it tells is on disk."""
 

@@ -48,7 +48,7 @@ def test_words_that_are_not_there_once_fail_the_bugs_own_run_only(words: str) ->
 
 
 def test_a_part_is_rewritten_in_the_planted_protocol_only() -> None:
-    @rewrite("on_highest", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
+    @rewrite("_conclude", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
     class Bug(PrimCast):
         """The lowest of all."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from multicast.records import (
     Delivered,
     DeliveredReference,
     Installed,
+    Members,
     Started,
     Stopped,
     Submitted,
@@ -91,6 +93,23 @@ def test_an_installed_snapshot_stands_for_deliveries(run: Path):
     assert [(r, position) for r, position, _ in after.installed] == [(1, 20)]
     assert after.lives == before.inputs.lives + 1 and after.crashed == after.problems == []
     assert behind(after, {0: Top(0, 0, 20, 20), 1: Top(1, 0, 13, 13), 2: Top(2, 0, 20, 20)}) == []
+
+
+def test_who_is_removed_owes_no_journal_and_who_is_added_does(run: Path):
+    top = {r: Top(r, 0, 20 if r != 1 else 13, 13) for r in (0, 1, 2)}
+    assert any("replica 1 " in text for text in behind(read(run).inputs, top))
+    for replica in (0, 2):
+        path = segment(run, replica)
+        life = [Started(9, replica, 0, {0: (0, 1, 2)}, "white_box", "fsync", 5), Members({0: (0, 1, 2, 9)}, 13, 5)]
+        life += [Members({0: (0, 2)}, 15, 6), Stopped(13, 13, 7), BatchEnd(1)]
+        path.write_bytes(path.read_bytes() + b"".join(map(encode_record, life)))
+    after = read(run).inputs
+    assert after.removed == [1, 9] and after.staying(0) == [0, 2] and after.shards[0] == [0, 1, 2]
+    assert not after.problems and not any("replica 1 " in text for text in behind(after, top))
+    shutil.rmtree(run / "replicas" / "1")
+    assert read(run).inputs.shards[0] == [0, 2] and not read(run).inputs.problems
+    shutil.rmtree(run / "replicas" / "2")
+    assert ["replica 2" in text for text in read(run).inputs.problems] == [True]
 
 
 def test_an_unfinished_batch_beyond_the_mark_is_ignored(run: Path):

@@ -1,0 +1,99 @@
+"""Who belongs to the shards, as one replica knows; and how that is changed: what `POST /v1/cluster/members` asks.
+
+Who wants a replica added or removed says how it should be, and says it again until it is so: a replica of the shard
+multicasts a change of the present view (`multicast.membership`), unless one is under way, and answers whether nothing
+is left to be done. So no answer can be lost, and no change takes place twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from kvstore.api.cluster import ReplicaJson, ShardJson
+from kvstore.api.model import Transaction
+from kvstore.config import ClusterConfig, ReplicaConfig
+from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
+from multicast.membership import Change, Membership, Views, change_payload
+from multicast.protocol import MulticastProtocol
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId
+
+_NOTHING = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
+"""What a change is to the store."""
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """One of these. add: this replica is to belong to its shard. remove: this one is not to."""
+
+    add: ReplicaConfig | None = None
+    remove: ProcessId | None = None
+
+
+class Unfit(Exception):
+    """It cannot be done; the text says why."""
+
+
+def note(replica: ReplicaConfig) -> bytes:
+    """What the others must know of a replica that is added."""
+    return msgspec.json.encode(replica)
+
+
+decode_wanted = msgspec.json.Decoder(Wanted).decode
+decode_note = msgspec.json.Decoder(ReplicaConfig).decode
+
+
+def with_new(config: ClusterConfig, topology: Membership) -> ClusterConfig:
+    """The same, with those who were added since it was read."""
+    known = {replica.id for replica in config.replicas}
+    new = [decode_note(topology.note_of(process)) for process in topology.processes if process not in known]
+    return msgspec.structs.replace(config, replicas=(*config.replicas, *new))
+
+
+def shards_json(
+    config: ClusterConfig, topology: Membership, leader_of: Callable[[GroupId], ProcessId | None]
+) -> list[ShardJson]:
+    """For clients."""
+    return [
+        ShardJson(id=shard, leader=leader_of(shard), replicas=[ReplicaJson(r, config.replica(r).url) for r in members])
+        for shard, members in topology.groups.items()
+    ]
+
+
+def ask_for(
+    wanted: Wanted, protocol: MulticastProtocol, message_id: MessageId, submit: Callable[[AppMessage], None]
+) -> bool:
+    """At a replica of the shard. Whether nothing is left to be done. Unfit."""
+    group, name = protocol.group, protocol.specification.name
+    if not protocol.specification.changes_members:
+        raise Unfit(f"the protocol {name} does not change the members of a shard")
+    if wanted.add is not None and wanted.add.shard != group:
+        raise Unfit(f"replica {wanted.add.id} is to belong to shard {wanted.add.shard}; ask there")
+    views = protocol.topology.views[group]
+    if is_done(views, wanted):
+        return True
+    change = change_for(views, wanted)
+    if change is not None:
+        submit(AppMessage(message_id, (group,), change_payload(change), protocol.self_id))
+    return False
+
+
+def is_done(views: Views, wanted: Wanted) -> bool:
+    """Whether the shard is as it is wanted, and nothing is under way."""
+    members = views.of[views.latest]
+    is_so = wanted.add.id in members if wanted.add is not None else wanted.remove not in members
+    return is_so and len(views.counting) == 1
+
+
+def change_for(views: Views, wanted: Wanted) -> Change | None:
+    """What is to be multicast to the shard; None while a change is under way. Unfit."""
+    members = views.of[views.latest]
+    if len(views.counting) > 1:
+        return None
+    if wanted.add is not None:
+        if any(wanted.add.id in some for some in views.of.values()):
+            raise Unfit(f"replica {wanted.add.id} has belonged to the shard before: its id is not used again")
+        return Change(views.latest, True, wanted.add.id, _NOTHING, note(wanted.add))
+    if wanted.remove is None or members == (wanted.remove,):
+        raise Unfit("the last replica of a shard stays" if wanted.remove is not None else "what is wanted is not said")
+    return Change(views.latest, False, wanted.remove, _NOTHING)

@@ -1,0 +1,85 @@
+"""Replicas that are added to a live cluster and removed from it, while clients go on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvstore import cluster, config
+from kvstore.cluster import ClusterError
+from kvstore.config import ConfigError
+from kvstore.process import Handle, running
+from tests.kvstore.live import Replica, make_cluster, running_cluster, wait_until
+from workloads import bank
+
+ACCOUNTS, SECONDS = 8, 8.0
+
+
+def leader_of(replica: Replica, shard: int) -> int:
+    return int(replica("GET", "/v1/cluster").json["shards"][shard]["leader"])
+
+
+def members_of(replica: Replica, shard: int) -> list[int]:
+    return [member["id"] for member in replica("GET", "/v1/cluster").json["shards"][shard]["replicas"]]
+
+
+def kill(directory: Path, replica_id: int) -> None:
+    victim = Handle.of(config.replica_directory(directory, replica_id))
+    assert victim is not None
+    victim.send(signal.SIGKILL)
+    assert victim.wait(10)
+    victim.close()
+
+
+def change_members_under_the_bank(directory: Path, protocol: str) -> None:
+    """Add a replica, kill the leader, remove another old replica."""
+    with running_cluster(directory, 2, 3, protocol) as replicas:
+        made = config.load(directory)
+        found: list[bank.Totals] = []
+
+        def transfer() -> None:
+            urls = [replica.url for replica in made.replicas]
+            run = bank.run(urls, directory=directory, clients=4, accounts=ACCOUNTS, seconds=SECONDS)
+            found.append(asyncio.run(run)[0])
+
+        transfers = threading.Thread(target=transfer)
+        transfers.start()
+        said: list[str] = []
+        added = cluster.add_replica(directory, 0, "127.0.0.1", "", None, said.append)
+        try:
+            assert added.replica.id == 6 and config.load(directory).epoch == 1
+            wait_until(lambda: members_of(replicas[4], 0) == [0, 1, 2, 6])
+            leader = leader_of(replicas[4], 0)
+            kill(directory, leader)
+            gone = next(replica for replica in (1, 2, 0) if replica != leader)
+            cluster.remove_replica(directory, gone, said.append)
+            assert running(config.replica_directory(directory, gone)) is None
+            assert f"replica {gone} was removed from its shard" in (
+                config.replica_directory(directory, gone) / cluster.LOG_FILE
+            ).read_text()
+            left = [replica for replica in (0, 1, 2, 6) if replica != gone]
+            wait_until(lambda: members_of(replicas[4], 0) == left)
+            transfers.join()
+            assert found[0].transfers > 20 and found[0].wrong_totals == 0
+            with pytest.raises(ClusterError, match="id is not used again"):
+                cluster._have_changed(config.load(directory), 0, {"add": made.replica(gone)}, gone)
+        finally:
+            cluster.stop_started(directory, [added], said.append)
+
+
+@pytest.mark.parametrize("protocol", ["white_box"])
+def test_members_change_under_the_bank(tmp_path: Path, protocol: str) -> None:
+    change_members_under_the_bank(tmp_path, protocol)
+
+
+def test_who_does_not_change_members_says_so(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 3, "ft_skeen")
+    with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
+        cluster.add_replica(tmp_path, 0, "127.0.0.1", "", None, str)
+    with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
+        cluster.remove_replica(tmp_path, 0, str)
+    assert config.load(tmp_path) == made
