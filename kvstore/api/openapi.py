@@ -24,7 +24,7 @@ def document() -> dict[str, Any]:
     of_kind = {str(kind): schema for kind, schema in zip(kinds, schemas[:-1], strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        path = paths.setdefault(route.path, {"options": _options()})
+        path = paths.setdefault(route.path, {"options": _options(route)})
         path[route.method.lower()] = _operation(route, of_kind, schemas[-1])
         if route.method == "GET":
             path["head"] = _operation(route._replace(name=f"head_{route.name}", answer=None), of_kind, schemas[-1])
@@ -58,8 +58,10 @@ def _kinds(side: Any) -> tuple[Any, ...]:
     return side if isinstance(side, tuple) else (side,)
 
 
-def _options() -> dict[str, Any]:
-    return {"summary": "The methods of this path, in Allow.", "responses": {"204": {"description": "No Content"}}}
+def _options(route: Route) -> dict[str, Any]:
+    found: dict[str, Any] = {"summary": "The methods of this path, in Allow."}
+    placed = [_parameter(parameter) for parameter in route.parameters if parameter.place == "path"]
+    return found | {"parameters": placed, "responses": {"204": {"description": "No Content"}}}
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:

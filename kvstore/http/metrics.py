@@ -1,13 +1,12 @@
 """Prometheus metrics of one replica: HTTP requests counted as they end, everything else read from the replica's status
-when somebody asks."""
+when somebody asks. What there is stands in `DECLARED`, one by one, and for people in `kvstore/METRICS.md`."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,13 +14,69 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 _BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_ROUTES = {"/v1/kv/": "kv", "/v1/kv": "scan", "/v1/txn": "txn"}
+_ROUTES = {"/v1/kv/": "kv", "/v1/kv": "range", "/v1/txn": "txn"}
 _METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
-_NOT_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class Declared(NamedTuple):
+    """A metric; a counter's name ends with `_total`. where: the keys in the status that lead to its number. label:
+    where they lead to several, by what these are told apart: {label value: {last key: number}}, or
+    {label value: number} if the last key is empty. unit: what one of the status is in the metric's."""
+
+    name: str
+    text: str
+    where: tuple[str, ...]
+    label: str = ""
+    unit: float = 1.0
+
+
+_US = 1e-6
+DECLARED = (
+    Declared("kvstore_ready", "1 if it serves requests", ("ready",)),
+    Declared("kvstore_shard", "The shard that it belongs to", ("shard",)),
+    Declared("kvstore_incarnation_seconds", "When this life began, since 1970", ("incarnation",), unit=_US),
+    Declared("kvstore_delivered_total", "Deliveries of its shard, in all its lives", ("position",)),
+    Declared("kvstore_completed_total", "Deliveries that took effect, in all its lives", ("store", "position")),
+    Declared("kvstore_batches_total", "Batches of its event loop", ("batches",)),
+    Declared("kvstore_requests_open", "Requests to the multicast layer without an answer", ("requests",)),
+    Declared("kvstore_requests_waiting", "Requests that wait for results", ("store", "requests_waiting")),
+    Declared("kvstore_log_length", "Deliveries that did not take effect yet", ("store", "log_length")),
+    Declared("kvstore_head_waiting_seconds", "How long the first of these waits", ("store", "head_waiting_us"),
+             unit=_US),
+    Declared("kvstore_transactions_total", "Transactions that took effect, or had none", ("store", "transactions", ""),
+             "outcome"),
+    Declared("kvstore_bundles_total", "Bundles that it multicast", ("store", "bundles")),
+    Declared("kvstore_bundled_transactions_total", "Transactions in them", ("store", "bundled")),
+    Declared("kvstore_reads_at_leader_total", "Reads that were not ordered", ("store", "reads_at_leader")),
+    Declared("kvstore_parts_pushed_total", "Parts told to other shards", ("store", "parts_pushed")),
+    Declared("kvstore_parts_pulled_total", "Parts asked of other shards", ("store", "parts_pulled")),
+    Declared("kvstore_peer_connected", "1 if both directions are up", ("peers", "connected"), "peer"),
+    Declared("kvstore_peer_queued_frames", "Frames without an acknowledgement", ("peers", "queued"), "peer"),
+    Declared("kvstore_clock_off", "1 if its clock is off from most that it hears", ("clock", "off")),
+    Declared("kvstore_clock_ahead_seconds", "By how much", ("clock", "ahead_us"), unit=_US),
+    Declared("kvstore_clock_heard", "Whose clocks it hears", ("clock", "heard")),
+    Declared("kvstore_journal_syncs_total", "Syncs of its journal", ("syncs",)),
+    Declared("kvstore_journal_sync_p50_seconds", "The median of the last syncs", ("fdatasync_us", "p50"), unit=_US),
+    Declared("kvstore_journal_sync_p99_seconds", "One in a hundred took longer", ("fdatasync_us", "p99"), unit=_US),
+    Declared("kvstore_journal_written_bytes_total", "Of its journal, in all its lives", ("journal_bytes",)),
+    Declared("kvstore_journal_held_bytes", "Of its journal, on its disk", ("journal_held_bytes",)),
+    Declared("kvstore_journal_unwritten_bytes", "Of its journal, not written yet", ("unwritten_bytes",)),
+    Declared("kvstore_archived_bytes_total", "Of its journal, copied to the archive", ("archived_bytes",)),
+    Declared("kvstore_disk_free_bytes", "Of the disk with its data", ("disk_free_bytes",)),
+    Declared("kvstore_write_buffer_bytes", "Of its state, not committed yet", ("write_buffer_bytes",)),
+)  # fmt: skip
+LEADER, INFO = "kvstore_leader", "kvstore_replica_info"
+REQUESTS, REQUEST_SECONDS = "kvstore_http_requests_total", "kvstore_http_request_seconds"
+
+
+def exported_names() -> set[str]:
+    """Of all samples, those of the process aside."""
+    histogram = {f"{REQUEST_SECONDS}_{end}" for end in ("bucket", "count", "sum")}
+    return {declared.name for declared in DECLARED} | histogram | {LEADER, INFO, REQUESTS}
 
 
 class Metrics:
-    """status: the replica's numbers, nested; every number in it becomes a gauge `kvstore_<path with _>`."""
+    """status: the replica's, see `kvstore.host`."""
 
     def __init__(self, status: Callable[[], dict[str, Any]]):
         self._registry = CollectorRegistry()
@@ -67,9 +122,7 @@ class _RequestCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "kvstore_http_requests", "Answered requests", labels=["method", "route", "status"]
-        )
+        requests = CounterMetricFamily(REQUESTS, "Answered requests", labels=["method", "route", "status"])
         whole: dict[tuple[str, str], _Timings] = {}
         for (method, route, status), timings in sorted(self._timings.items()):
             name = _ROUTES.get(route, route)
@@ -78,9 +131,8 @@ class _RequestCollector(Collector):
             total.counts = [a + b for a, b in zip(total.counts, timings.counts, strict=True)]
             total.seconds += timings.seconds
         yield requests
-        seconds = HistogramMetricFamily(
-            "kvstore_http_request_seconds", "From the request's head to its answer", labels=["method", "route"]
-        )
+        text = "From the request's head to its answer"
+        seconds = HistogramMetricFamily(REQUEST_SECONDS, text, labels=["method", "route"])
         for labels, total in whole.items():
             bounds = [*map(str, _BUCKETS_SECONDS), "+Inf"]
             seconds.add_metric(
@@ -96,18 +148,28 @@ class _StatusCollector(Collector):
     def describe(self) -> list[Any]:
         return []
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        for name, value in sorted(flat_numbers(self._status()).items()):
-            yield GaugeMetricFamily(f"kvstore_{name}", "From the replica's status", value=value)
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        names = ["replica", "shard", "protocol", "durability"]
+        info = GaugeMetricFamily(INFO, "1, and what it is", labels=names)
+        info.add_metric([str(status.get(name, "")) for name in ("id", *names[1:])], 1)
+        yield info
+        yield GaugeMetricFamily(LEADER, "1 if it leads its shard", value=float(status.get("role") == "leader"))
+        for declared in DECLARED:
+            numbers = _numbers(status, declared)
+            if numbers:
+                kind = CounterMetricFamily if declared.name.endswith("_total") else GaugeMetricFamily
+                family = kind(declared.name, declared.text, labels=[declared.label] if declared.label else [])
+                for label, number in numbers.items():
+                    family.add_metric([label] if declared.label else [], number * declared.unit)
+                yield family
 
 
-def flat_numbers(status: dict[str, Any], path: str = "") -> dict[str, float]:
-    """Every number in nested dictionaries, by its path: {"a": {"b": 1}} gives {"a_b": 1.0}."""
-    numbers: dict[str, float] = {}
-    for key, value in status.items():
-        name = f"{path}_{key}" if path else str(key)
-        if isinstance(value, dict):
-            numbers.update(flat_numbers(value, name))
-        elif isinstance(value, int | float):
-            numbers[_NOT_A_NAME.sub("_", name)] = float(value)
-    return numbers
+def _numbers(status: Any, declared: Declared) -> dict[str, float]:
+    """Label value -> number; none while the status does not have it."""
+    *ways, last = declared.where
+    for way in ways:
+        status = status.get(way) or {}
+    found = status if declared.label else {"": status}
+    chosen = {label: (one.get(last) if last else one) for label, one in found.items()}
+    return {str(label): float(number) for label, number in chosen.items() if number is not None}

@@ -130,11 +130,11 @@ class FakeCluster:
         """As if every change had been one bundle, and every request had taken a millisecond of processor time."""
         numbers = {
             "process_cpu_seconds_total": len(self.replicas[number].seen) / 1000,
-            "kvstore_fdatasync_us_p50": 500,
+            "kvstore_journal_sync_p50_seconds": 0.0005,
             "process_resident_memory_bytes": 2**20,
-            "kvstore_journal_bytes": 100 * len(self.replicas[number].seen),
-            "kvstore_store_bundles": self.applied,
-            "kvstore_store_bundled": 3 * self.applied,
+            "kvstore_journal_written_bytes_total": 100 * len(self.replicas[number].seen),
+            "kvstore_bundles_total": self.applied,
+            "kvstore_bundled_transactions_total": 3 * self.applied,
         }
         return "".join(f"# TYPE {name} gauge\n{name} {value}\n" for name, value in numbers.items())
 

@@ -535,5 +535,5 @@ def test_metrics_count_requests_and_show_the_status(kv: Replica, key: str) -> No
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(lines['kvstore_http_requests_total{method="PUT",route="kv",status="200"}']) >= 1
     assert float(lines['kvstore_http_request_seconds_count{method="PUT",route="kv"}']) >= 1
-    assert float(lines["kvstore_position"]) >= 1 and float(lines["kvstore_ready"]) == 1
+    assert float(lines["kvstore_delivered_total"]) >= 1 and float(lines["kvstore_ready"]) == 1
     assert key not in text

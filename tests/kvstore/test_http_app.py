@@ -17,7 +17,7 @@ from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
-from kvstore.http.metrics import Metrics, flat_numbers
+from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.cut import Cut, decode_cut_rows
@@ -263,11 +263,6 @@ async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> 
             status, _, body = await stuck
             assert status == 503 and is_problem(json.loads(body), code="stopping", outcome="unknown")
             assert await draining == 1
-
-
-def test_numbers_of_a_status_become_flat_names() -> None:
-    status = {"a": {"b-c": 1, 2: {"d": 0.5}}, "up": True, "role": "leader"}
-    assert flat_numbers(status) == {"a_b_c": 1.0, "a_2_d": 0.5, "up": 1.0}
 
 
 async def test_a_read_of_one_shard_says_where_it_was_read_and_needs_no_id() -> None:

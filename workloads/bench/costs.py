@@ -12,6 +12,7 @@ import msgspec
 
 _PLAIN = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*) ([-+0-9.eE]+|NaN)$", re.M)
 _SECONDS = 3.0
+_SYNC = "kvstore_journal_sync_p50_seconds"
 _MEMORY = "process_resident_memory_bytes"
 
 Numbers = dict[str, float]
@@ -80,14 +81,15 @@ def between(
         return None if amount is None else round(amount * scale / requests, 2)
 
     memory = [numbers[_MEMORY] for numbers in after.values() if _MEMORY in numbers]
-    batches = spent(leaders, "kvstore_batches")
-    bundles, bundled = spent(list(after), "kvstore_store_bundles"), spent(list(after), "kvstore_store_bundled")
+    batches = spent(leaders, "kvstore_batches_total")
+    bundles = spent(list(after), "kvstore_bundles_total")
+    bundled = spent(list(after), "kvstore_bundled_transactions_total")
     return Costs(
         leader_us=each(spent(leaders, "process_cpu_seconds_total"), 1e6),
         follower_us=each(spent(followers, "process_cpu_seconds_total"), 1e6),
         load_us=round(load_ns / 1000 / requests, 2),
-        syncs=each(spent(leaders, "kvstore_syncs", "etcd_disk_wal_fsync_duration_seconds_count")),
-        journal_bytes=each(spent(leaders, "kvstore_journal_bytes", "etcd_disk_wal_write_bytes_total")),
+        syncs=each(spent(leaders, "kvstore_journal_syncs_total", "etcd_disk_wal_fsync_duration_seconds_count")),
+        journal_bytes=each(spent(leaders, "kvstore_journal_written_bytes_total", "etcd_disk_wal_write_bytes_total")),
         memory_mib=round(sum(memory) / 2**20, 1) if memory else None,
         bundle=round(bundled / bundles, 2) if bundles and bundled is not None else None,
         batch=round(requests / batches, 2) if batches else None,
@@ -96,5 +98,5 @@ def between(
 
 def sync_ms(now: dict[str, Numbers]) -> float | None:
     """The median of the servers' own medians of one `fdatasync`, milliseconds."""
-    medians = sorted(n["kvstore_fdatasync_us_p50"] for n in now.values() if "kvstore_fdatasync_us_p50" in n)
-    return round(medians[len(medians) // 2] / 1000, 3) if medians else None
+    medians = sorted(n[_SYNC] for n in now.values() if _SYNC in n)
+    return round(medians[len(medians) // 2] * 1000, 3) if medians else None

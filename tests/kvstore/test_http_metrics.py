@@ -1,0 +1,79 @@
+"""Metrics: what is exported is declared, documented, and all that dashboard and alerts ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvstore.http.metrics import DECLARED, Metrics, exported_names
+from tests.house import ROOT
+
+STATUS = {
+    "id": 3, "shard": 1, "ready": True, "role": "leader", "protocol": "white_box", "durability": "fsync",
+    "incarnation": 1_700_000_000_000_000, "position": 7, "batches": 5, "requests": 1, "syncs": 4, "journal_bytes": 100,
+    "journal_held_bytes": 90, "unwritten_bytes": 2, "archived_bytes": 10, "disk_free_bytes": 1000,
+    "write_buffer_bytes": 20, "clock": {"off": False, "ahead_us": -500, "heard": 2},
+    "peers": {"1": {"connected": True, "queued": 2}, "2": {"connected": False, "queued": 9}},
+    "fdatasync_us": {"p50": 500, "p99": 2000}, "details": {"clock": 17, "ballot": "1/0"},
+    "store": {
+        "position": 6, "log_length": 1, "head_waiting_us": 1_500_000, "requests_waiting": 2, "bundles": 3, "bundled": 9,
+        "reads_at_leader": 8, "parts_pushed": 1, "parts_pulled": 0, "transactions": {"applied": 6, "failed": 1},
+    },
+}  # fmt: skip
+"""As `kvstore.host` gives it."""
+
+
+def samples(status: dict[str, object]) -> dict[tuple[str, str], float]:
+    """(name, its label if it has one) -> number."""
+    metrics = Metrics(lambda: status)
+    metrics.observe("GET", "/v1/kv/", 200, 0.002)
+    found = {}
+    for family in text_string_to_metric_families(metrics.render()[0].decode()):
+        for sample in family.samples:
+            found[sample.name, next(iter(sample.labels.values()), "")] = sample.value
+    return found
+
+
+def test_all_that_is_declared_is_exported_and_nothing_else() -> None:
+    found = {name for name, _ in samples(STATUS) if name.startswith("kvstore_")}
+    assert found == exported_names()
+
+
+def test_numbers_are_in_the_units_of_their_names_and_labels_tell_them_apart() -> None:
+    found = samples(STATUS)
+    assert found["kvstore_journal_sync_p50_seconds", ""] == 0.0005
+    assert found["kvstore_head_waiting_seconds", ""] == 1.5
+    assert found["kvstore_clock_ahead_seconds", ""] == -0.0005
+    assert found["kvstore_peer_queued_frames", "2"] == 9 and found["kvstore_peer_connected", "2"] == 0
+    assert found["kvstore_transactions_total", "failed"] == 1
+    assert found["kvstore_leader", ""] == 1 and found["kvstore_replica_info", "fsync"] == 1
+
+
+def test_what_a_starting_replica_does_not_know_is_left_out() -> None:
+    found = samples({"id": 3, "shard": 1, "ready": False, "role": "starting", "position": 0, "clock": None})
+    assert found["kvstore_ready", ""] == 0 and ("kvstore_clock_off", "") not in found
+
+
+def test_names_say_what_they_count() -> None:
+    for declared in DECLARED:
+        assert re.fullmatch(r"kvstore(_[a-z0-9]+)+", declared.name)
+        assert not re.search(r"_(us|ms|ns|count)\b", declared.name)
+
+
+@pytest.mark.parametrize("path", ["deploy/prometheus/alerts.yml", "deploy/prometheus/dashboard.json"])
+def test_dashboard_and_alerts_ask_for_what_is_exported(path: str) -> None:
+    asked = set(re.findall(r"kvstore_\w+", (ROOT / path).read_text()))
+    assert len(asked) > 5 and asked <= exported_names()
+
+
+def test_the_dashboard_can_be_loaded() -> None:
+    panels = json.loads((ROOT / "deploy/prometheus/dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) and all(panel["targets"] for panel in panels)
+
+
+def test_the_list_is_complete() -> None:
+    listed = set(re.findall(r"^\| `(kvstore_\w+)`", (ROOT / "kvstore/METRICS.md").read_text(), re.MULTILINE))
+    assert listed == {re.sub("_seconds_(bucket|count|sum)$", "_seconds", name) for name in exported_names()}
