@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from kvstore.api.model import CUT, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.simulated.runner import Settings
+from kvstore.storage.backend import View
+from kvstore.storage.cut import Cut
 from kvstore.storage.store import Store
-from multicast.types import Timestamp
+from multicast.types import GroupId, Timestamp
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 
@@ -52,7 +56,26 @@ class OnlyWhereNothingIsBuffered(Store):
     """A shard that is busy keeps nothing."""
 
 
+class AtOneShard(ShardMap):
+    """A cut is ordered at one shard, as if it concerned no other."""
+
+    def shards_of(self, transaction: Transaction) -> tuple[GroupId, ...]:
+        return self.shards[:1] if transaction == CUT else super().shards_of(transaction)
+
+
+class WhatIsLater(Cut):
+    """What is in the write buffer by the time that it is read is in a cut, whatever was delivered since."""
+
+    def __init__(
+        self, position: int, timestamp: Timestamp, digest: bytes, view: View, layers: list[dict[bytes, bytes]]
+    ):
+        super().__init__(position, timestamp, digest, view, layers)
+        self._over = layers[-1]
+
+
 PLANTED_IN_STORE = (
+    Planted("at_one_shard", "cuts", core=AtOneShard, settings=TWO_SHARDS),
+    Planted("what_is_later", "cuts", core=WhatIsLater, settings=SMALL),
     Planted("one_delivery_late", "cuts", store=OneDeliveryLate, settings=SMALL),
     Planted("inside_its_bundle", "cuts", store=InsideItsBundle, settings=CALM),
     Planted("without_the_frozen_layer", "cuts", store=WithoutTheFrozenLayer, settings=SMALL),

@@ -15,6 +15,7 @@ import msgspec
 import kvstore.core.clients
 import kvstore.core.replica
 import kvstore.simulated.cluster
+import kvstore.storage.store
 import multicast.engine
 import multicast.parts.sequence
 import multicast.protocols.primcast
@@ -48,7 +49,7 @@ TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2)
 ONE_SHARD = Settings(protocol="white_box", seconds=1.0, clients=6, size="small", shards=1)
 
 _MODULES = (
-    kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, multicast.engine,
+    kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, kvstore.storage.store, multicast.engine,
     multicast.parts.sequence, multicast.protocols.primcast, multicast.protocols.white_box, multicast.simulation.world,
 )  # fmt: skip
 
