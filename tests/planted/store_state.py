@@ -307,12 +307,12 @@ class PartsNotCommitted(Store):
     """Parts are only in memory."""
 
 
-@rewrite("freeze", 'POSITION: position.to_bytes(8, "big")', 'POSITION: (position + 1).to_bytes(8, "big")')
+@rewrite("freeze", "meta_of(self._owner, position,", "meta_of(self._owner, position + 1,")
 class PositionOneAhead(Store):
     """The committed position is one ahead of the data."""
 
 
-@rewrite("freeze", 'POSITION: position.to_bytes(8, "big")', 'POSITION: max(0, position - 1).to_bytes(8, "big")')
+@rewrite("freeze", "meta_of(self._owner, position,", "meta_of(self._owner, max(0, position - 1),")
 class PositionOneBehind(Store):
     """The committed position is one behind the data."""
 
