@@ -43,6 +43,8 @@ T = TypeVar("T")
 ANSWER_GRACE_SECONDS = 0.25
 REFRESH_PAUSE_SECONDS = 0.1
 
+ABSENT = ("not_found", "unknown_or_forgotten")
+"""What a 404 says that is an answer; another one may come from something that is no replica."""
 SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused}
 """Problems that come out of the order: they also say what became of earlier attempts under the same id."""
 
@@ -288,7 +290,7 @@ class Attempts:
 
 def _succeeds(request: Request[Any], received: Received) -> bool:
     status = received.status
-    return status in request.accepts and (status != 404 or _code(received.body) == "not_found")
+    return status in request.accepts and (status != 404 or _code(received.body) in ABSENT)
 
 
 def _code(body: bytes) -> str:

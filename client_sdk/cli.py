@@ -71,7 +71,13 @@ EndOption = Annotated[str | None, typer.Option("--end", help="Keys before this o
 
 
 @app.command("get")
-def get_command(key: str, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text) -> int:
+def get_command(
+    key: str,
+    cluster: Target,
+    timeout: Timeout = 10.0,
+    raw: Annotated[bool, typer.Option("--raw", help="The value alone, byte for byte, without a line's end.")] = False,
+    output: OutputOption = Output.text,
+) -> int:
     """Print a key's value. Status 3 if there is no such key."""
     name = os.fsencode(key)
     with _client(cluster, timeout) as client:
@@ -79,7 +85,7 @@ def get_command(key: str, cluster: Target, timeout: Timeout = 10.0, output: Outp
     if output is Output.json:
         print_json(entry_json(found) if found else {**text_or_b64("key", name), "value": None})
     elif found:
-        _print_bytes(found.value)
+        _print_bytes(found.value, b"" if raw else b"\n")
     if found is None:
         complain("no such key")
         return ABSENT
@@ -95,6 +101,7 @@ def put_command(
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if there is no such key.")] = False,
     message_id: MessageIdOption = None,
     timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
 ) -> None:
     """Write a key; prints the new version."""
     data = sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
@@ -102,9 +109,10 @@ def put_command(
     identity = _message_id(message_id)
     with _client(cluster, timeout) as client:
         written = client.put(os.fsencode(key), data, if_version=version, if_absent=if_absent, message_id=identity)
-    say(str(written))
+    print_json({"version": str(written)}) if output is Output.json else say(str(written))
 
 
+@app.command("del", hidden=True)  # as etcdctl calls it
 @app.command("delete")
 def delete_command(
     cluster: Target,
@@ -115,6 +123,7 @@ def delete_command(
     if_version: Annotated[str | None, typer.Option(help="Only this version.")] = None,
     message_id: MessageIdOption = None,
     timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
 ) -> None:
     """Delete a key, and print whether it was there; or a range, at one instant, and print how many keys it had."""
     version, identity = _version(if_version), _message_id(message_id)
@@ -124,13 +133,20 @@ def delete_command(
     if key is None and version is not None:
         raise UserError("--if-version: a range has no one version")
     with _client(cluster, timeout) as client:
+        deleted: bool | int
         if key is not None:
             deleted = client.delete(os.fsencode(key), if_version=version, message_id=identity)
-            say("deleted" if deleted else "no such key")
         else:
-            say(str(client.delete_range(bounds[0], start=bounds[1], end=bounds[2], message_id=identity)))
+            deleted = client.delete_range(bounds[0], start=bounds[1], end=bounds[2], message_id=identity)
+    if output is Output.json:
+        print_json({"deleted": deleted})
+    elif key is None:
+        say(str(deleted))
+    else:
+        say("deleted" if deleted else "no such key")
 
 
+@app.command("range", hidden=True)
 @app.command("scan")
 def scan_command(
     cluster: Target,
@@ -166,9 +182,10 @@ def scan_command(
 
 
 @app.command("id")
-def id_command() -> None:
+def id_command(output: OutputOption = Output.text) -> None:
     """Print a new id for a write, a UUIDv7. A write that is repeated under its id within two minutes has one effect."""
-    say(id_text(requests.new_id()))
+    made = id_text(requests.new_id())
+    print_json({"id": made}) if output is Output.json else say(made)
 
 
 @app.command("txn")
@@ -293,6 +310,6 @@ def _message_id(text: str | None) -> bytes | None:
     return message_id
 
 
-def _print_bytes(data: bytes) -> None:
-    sys.stdout.buffer.write(data + b"\n")
+def _print_bytes(data: bytes, end: bytes = b"\n") -> None:
+    sys.stdout.buffer.write(data + end)
     sys.stdout.buffer.flush()

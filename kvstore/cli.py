@@ -160,23 +160,42 @@ def cluster_up(
 
 @cluster_app.command("status")
 def cluster_status(directory: Directory, output: OutputOption = Output.text) -> None:
-    """Per replica: id, shard, url, pid, state, role, position, clock (by how much it is off, if it is)."""
+    """Per replica: id, shard, url, pid, state, role, ballot, position, lag (deliveries behind the first of its shard),
+    waits (for which shards what is next to take effect waits), free disk, clock (by how much it is off, if it is)."""
     from kvstore import cluster
 
     replicas = cluster.status(directory)
     if output is Output.json:
         print_json(replicas)
         return
-    rows = [("ID", "SHARD", "URL", "PID", "STATE", "ROLE", "POSITION", "CLOCK"), *map(_status_row, replicas)]
+    first: dict[int, int] = {}
+    for replica in replicas:
+        first[replica.shard] = max(first.get(replica.shard, 0), replica.position or 0)
+    rows = [STATUS_HEADINGS, *[_status_row(replica, first[replica.shard]) for replica in replicas]]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _status_row(replica: ReplicaStatus) -> tuple[str, ...]:
-    clock = replica.details.get("clock") or {}
+STATUS_HEADINGS = (
+    "ID", "SHARD", "URL", "PID", "STATE", "ROLE", "BALLOT", "POSITION", "LAG", "WAITS", "DISK", "CLOCK",
+)  # fmt: skip
+
+
+def _status_row(replica: ReplicaStatus, first: int) -> tuple[str, ...]:
+    """first: the position of the replica of its shard that has come furthest."""
+    details = replica.details
+    clock = details.get("clock") or {}
+    ballot = (details.get("details") or {}).get("ballot")
+    waits = ",".join(map(str, (details.get("store") or {}).get("head_waiting_for", ())))
+    free = details.get("disk_free_bytes")
+    disk = None if free is None else f"{free / 2**30:.1f}G"
+    lag = None if replica.position is None else first - replica.position
     off = f"{clock['ahead_us'] / 1e6:+.1f} s" if clock.get("off") else "ok" if clock else None
-    values = (replica.id, replica.shard, replica.url, replica.pid, replica.state, replica.role, replica.position, off)
+    values = (
+        replica.id, replica.shard, replica.url, replica.pid, replica.state, replica.role, ballot, replica.position,
+        lag, waits, disk, off,
+    )  # fmt: skip
     return tuple("-" if value in (None, "") else str(value) for value in values)
 
 

@@ -82,7 +82,7 @@ class Lookups:
 
 
 def _unknown() -> Refused:
-    return Refused("unknown_or_forgotten", "nothing is remembered under this id", True, "unknown")
+    return Refused("unknown_or_forgotten", "nothing is remembered under this id", False, "unknown")
 
 
 def _told(result: ShardResult) -> Answered | Refused:

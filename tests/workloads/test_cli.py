@@ -19,6 +19,7 @@ import pytest
 import kvstore
 from client_sdk import requests
 from kvstore import config
+from kvstore.cli import STATUS_HEADINGS
 from tests.house import ROOT
 from tests.kvstore.live import running_cluster
 from workloads.cli import main
@@ -93,6 +94,24 @@ def test_put_get_scan_delete(shell: Shell) -> None:
     assert json.loads(gone.out) == {"key": "a/b", "value": None} and "no such key" in error_of(gone, status=3)
 
 
+def test_results_for_programs_and_bytes_as_they_are(shell: Shell) -> None:
+    version = json.loads(shell.data("put", "j", "a\n", "-o", "json").out)["version"]
+    assert json.loads(shell.data("get", "j", "-o", "json").out) == {"key": "j", "value": "a\n", "version": version}
+    assert shell.data("get", "j", "--raw").out == "a\n" and shell.data("get", "j").out == "a\n\n"
+    assert json.loads(shell.data("del", "j", "-o", "json").out) == {"deleted": True}
+    assert json.loads(shell.data("delete", "--prefix", "j", "-o", "json").out) == {"deleted": 0}
+    assert shell.data("range", "j", "--count-only").out == "0\n"
+    assert re.fullmatch("[0-9a-f-]{36}", json.loads(shell("id", "-o", "json").out)["id"])
+
+
+def test_what_became_of_a_write(shell: Shell) -> None:
+    identity = json.loads(shell("id", "-o", "json").out)["id"]
+    assert "nothing is remembered" in error_of(shell.data("outcome", identity), status=3)
+    shell.data("put", "o", "1", "--id", identity)
+    assert shell.data("outcome", identity).out.startswith("applied, success at ")
+    assert json.loads(shell.data("outcome", identity, "-o", "json").out)["outcome"] == "applied"
+
+
 def test_ranges(shell: Shell) -> None:
     for n in range(4):
         shell.data("put", f"r/{n}", "v")
@@ -163,7 +182,8 @@ def test_transactions(shell: Shell, tmp_path: Path) -> None:
 def test_status_shows_every_replica(shell: Shell) -> None:
     ran = shell("cluster", "status", str(shell.directory))
     head, line = ran.out.splitlines()
-    assert head.split() == ["ID", "SHARD", "URL", "PID", "STATE", "ROLE", "POSITION", "CLOCK"]
+    assert head.split() == list(STATUS_HEADINGS)
+    assert re.fullmatch(r"[0-9]+ 0 - [0-9.]+G ok", " ".join(line.split()[-5:]))
     url = config.load(shell.directory).replicas[0].url
     assert line.split()[:3] == ["0", "0", url] and line.split()[4:6] == ["ready", "member"]
     (replica,) = json.loads(shell("cluster", "status", str(shell.directory), "-o", "json").out)
