@@ -128,9 +128,9 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         raise ConfigError(f"no replica {replica_id} in this cluster; it has {_listed([r.id for r in self.replicas])}")
 
     def with_replica(self, replica: ReplicaConfig) -> ClusterConfig:
-        """The same, but for the one with this id."""
-        replicas = tuple(replica if one.id == replica.id else one for one in self.replicas)
-        return msgspec.structs.replace(self, replicas=replicas)
+        """The same, but for the one with this id, which may be new."""
+        by_id = {one.id: one for one in self.replicas} | {replica.id: replica}
+        return msgspec.structs.replace(self, replicas=tuple(by_id.values()))
 
 
 def _by_shard(replicas: Iterable[ReplicaConfig]) -> dict[GroupId, tuple[ProcessId, ...]]:

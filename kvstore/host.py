@@ -243,10 +243,11 @@ class LiveReplica:
 
     def put_in_place(self, replica: ReplicaConfig) -> None:
         """This replica takes the place of the one with its id, from now on and after every restart. ConfigError."""
-        known = self.config.replica(replica.id)
+        stored = load(self._directory)  # it knows who was added in this life
+        known = stored.replica(replica.id)
         if replica.id == self.me.id or replica.shard != known.shard or replica.since < known.since:
             raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
-        save(self._directory, load(self._directory).with_replica(replica))
+        save(self._directory, stored.with_replica(replica))
         self.config = self.config.with_replica(replica)
         self._addresses[replica.id] = replica.peer_address
         if self._host is not None:

@@ -67,7 +67,7 @@ def replace_replica(
 
 
 def _check_others(known: ClusterConfig, old: ReplicaConfig) -> None:
-    for other in known.replicas:
+    for other in known.present:
         if other.shard == old.shard and other.id != old.id and not is_ready(other):
             raise ClusterError(
                 f"replica {other.id} of shard {old.shard} is not ready, and a new replica {old.id} has to hear from all"
@@ -93,7 +93,7 @@ def _put_away(home: Path, since: int, say: Callable[[str], None]) -> None:
 def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) -> None:
     """All other replicas; those of its shard must have heard."""
     body = msgspec.json.encode(new)
-    for other in known.replicas:
+    for other in known.present:
         if other.id == new.id:
             continue
         try:
