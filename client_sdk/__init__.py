@@ -36,6 +36,7 @@ Exceptions. `outcome` says what became of the request. No exception but the last
     ├── TransactionFailed   an operation was impossible (add to a text)        not_applied
     ├── Conflict            what a transaction had read was changed: `changed` not_applied: run it again
     ├── Expired             it was ordered later than its id allows            not_applied: send it under a new id
+    ├── Compacted           that `version` is too long ago                     not_applied, for ever
     ├── Unavailable         no replica took it before the deadline             not_applied: send it later
     ├── ClosedClient        the client was closed before                       not_applied
     ├── ForeignLoop         an AsyncClient in another event loop than its own  not_applied
@@ -48,6 +49,7 @@ from client_sdk.client import Client, Transaction
 from client_sdk.errors import (
     Changed,
     ClosedClient,
+    Compacted,
     ConditionFailed,
     Conflict,
     Expired,
@@ -75,6 +77,7 @@ __all__ = [
     "Changed",
     "Client",
     "ClosedClient",
+    "Compacted",
     "Compare",
     "ConditionFailed",
     "Conflict",

@@ -18,6 +18,7 @@ from client_sdk.requests import Request, documented_by
 from client_sdk.routing import Router, find_urls
 from kvstore.api.codec import Page
 from kvstore.api.model import KeyValue
+from multicast.types import Timestamp
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,19 +95,19 @@ class AsyncClient:
         reverse: bool = False,
         keys_only: bool = False,
         page_size: int = 100,
+        version: Timestamp | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[Page]:
         """The keys that begin with `prefix`, are not less than `start` and less than `end`, in order, or with `reverse`
-        from the last to the first; page by page; with `keys_only` without their values. Each page is one point of the
-        order, and a later page a later one: of what is written meanwhile some may be seen and some not, even of one
-        transaction. What must be seen at one instant has to fit one page, or one `Range` of a `txn`. `timeout` is for
-        each page."""
+        from the last to the first; page by page; with `keys_only` without their values. All are as they were at
+        one point of the order, that of the first page, or `version`. Compacted if that is too long ago for the next
+        page; in a cluster that keeps no history each page is of another version. `timeout` is for each page."""
         token: str | None = None
         while True:
             page = await self.run(
                 requests.page(
                     prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size,
-                    token=token, timeout=timeout,
+                    token=token, version=version, timeout=timeout,
                 )
             )  # fmt: skip
             yield page
@@ -123,12 +124,14 @@ class AsyncClient:
         reverse: bool = False,
         keys_only: bool = False,
         page_size: int = 100,
+        version: Timestamp | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[KeyValue]:
         """The entries of `scan_pages`, one by one."""
         pages = self.scan_pages(
-            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, timeout=timeout
-        )
+            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, version=version,
+            timeout=timeout,
+        )  # fmt: skip
         async for page in pages:
             for entry in page.entries:
                 yield entry

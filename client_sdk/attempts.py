@@ -22,6 +22,7 @@ from client_sdk import requests
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received
 from client_sdk.errors import (
     ClosedClient,
+    Compacted,
     ConditionFailed,
     Expired,
     ForeignLoop,
@@ -45,8 +46,8 @@ REFRESH_PAUSE_SECONDS = 0.1
 
 ABSENT = ("not_found", "unknown_or_forgotten")
 """What a 404 says that is an answer; another one may come from something that is no replica."""
-SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused}
-"""Problems that come out of the order: they also say what became of earlier attempts under the same id."""
+SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused, "compacted": Compacted}
+"""Problems that come out of the order: they also say what became of earlier attempts under the same id, if any."""
 
 OF_THE_MOMENT = ("id_expired", "id_in_future")
 """Refusals that are not retryable but say nothing of attempts made at another time."""

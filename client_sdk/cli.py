@@ -45,7 +45,7 @@ REFUSED_SECONDS = 0.5
 """A cluster whose replicas all refuse connections for so long is taken for stopped."""
 REFUSED_PAUSE_SECONDS = 0.1
 
-OPTIONS = {"if_version": "--if-version", "if_absent": "--if-absent", "message_id": "--id"}
+OPTIONS = {"if_version": "--if-version", "if_absent": "--if-absent", "message_id": "--id", "query.version": "--version"}
 """How arguments of the SDK are called here."""
 
 app = make_app("Read and write a cluster's data.")
@@ -70,18 +70,24 @@ StartOption = Annotated[str | None, typer.Option("--start", help="Keys from this
 EndOption = Annotated[str | None, typer.Option("--end", help="Keys before this one.")]
 
 
+VersionOption = Annotated[
+    str | None, typer.Option("--version", help="As it was when that was written: what puts and JSON output print.")
+]
+
+
 @app.command("get")
 def get_command(
     key: str,
     cluster: Target,
+    version: VersionOption = None,
     timeout: Timeout = 10.0,
     raw: Annotated[bool, typer.Option("--raw", help="The value alone, byte for byte, without a line's end.")] = False,
     output: OutputOption = Output.text,
 ) -> int:
     """Print a key's value. Status 3 if there is no such key."""
-    name = os.fsencode(key)
+    name, at = os.fsencode(key), _version("--version", version)
     with _client(cluster, timeout) as client:
-        found = client.get(name)
+        found = client.get(name, version=at)
     if output is Output.json:
         print_json(entry_json(found) if found else {**text_or_b64("key", name), "value": None})
     elif found:
@@ -105,7 +111,7 @@ def put_command(
 ) -> None:
     """Write a key; prints the new version."""
     data = sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
-    version = _version(if_version)
+    version = _version("--if-version", if_version)
     identity = _message_id(message_id)
     with _client(cluster, timeout) as client:
         written = client.put(os.fsencode(key), data, if_version=version, if_absent=if_absent, message_id=identity)
@@ -126,7 +132,7 @@ def delete_command(
     output: OutputOption = Output.text,
 ) -> None:
     """Delete a key, and print whether it was there; or a range, at one instant, and print how many keys it had."""
-    version, identity = _version(if_version), _message_id(message_id)
+    version, identity = _version("--if-version", if_version), _message_id(message_id)
     bounds = [None if bound is None else os.fsencode(bound) for bound in (prefix, start, end)]
     if (key is None) == (bounds == [None, None, None]):
         raise UserError("give a key, or a range by --prefix, --start, --end (an empty prefix is everything)")
@@ -157,21 +163,24 @@ def scan_command(
     keys_only: Annotated[bool, typer.Option("--keys-only", help="No values.")] = False,
     count_only: Annotated[bool, typer.Option("--count-only", help="Print how many there are.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many keys.")] = 1000,
+    version: VersionOption = None,
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
 ) -> None:
-    """Print keys and values in key order, tab between them.
-
-    The first thousand are read at one point in time, unless they are large; the next thousand at a later one."""
+    """Print keys and values in key order, tab between them, all as they were at one point in time."""
+    at = _version("--version", version)
     begins, first, last = os.fsencode(prefix), os.fsencode(start or ""), os.fsencode(end or "")
     with _client(cluster, timeout) as client:
+        if count_only and at is not None:
+            raise UserError("--version: what is counted is counted now")
         if count_only:
             count = client.count(begins, start=first, end=last)
             print_json({"count": count}) if output is Output.json else say(str(count))
             return
         entries = client.scan(
-            begins, start=first, end=last, reverse=reverse, keys_only=keys_only, page_size=min(limit, SCAN_LIMIT_MAX)
-        )
+            begins, start=first, end=last, reverse=reverse, keys_only=keys_only, page_size=min(limit, SCAN_LIMIT_MAX),
+            version=at,
+        )  # fmt: skip
         for count, found in enumerate(entries, 1):
             if output is Output.json:
                 say(json_line(entry_json(found, keys_only)))
@@ -290,11 +299,11 @@ def _look_for_anyone(urls: Sequence[str]) -> None:
     raise UserError(f"nobody listens at {', '.join(urls)}: {why}")
 
 
-def _version(text: str | None) -> Timestamp | None:
+def _version(option: str, text: str | None) -> Timestamp | None:
     try:
         return None if text is None else Timestamp.parse(text.strip('"'))
     except ValueError as error:
-        raise UserError(f"--if-version: {error}") from None
+        raise UserError(f"{option}: {error}") from None
 
 
 def _message_id(text: str | None) -> bytes | None:

@@ -180,14 +180,16 @@ class Client:
         reverse: bool = False,
         keys_only: bool = False,
         page_size: int = 100,
+        version: Timestamp | None = None,
         timeout: float | None = None,
     ) -> Iterator[Page]:
         """See `AsyncClient.scan_pages`."""
         return self._iterate(
             self._client.scan_pages(
-                prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, timeout=timeout
+                prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size,
+                version=version, timeout=timeout,
             )
-        )
+        )  # fmt: skip
 
     def scan(
         self,
@@ -198,12 +200,14 @@ class Client:
         reverse: bool = False,
         keys_only: bool = False,
         page_size: int = 100,
+        version: Timestamp | None = None,
         timeout: float | None = None,
     ) -> Iterator[KeyValue]:
         """See `AsyncClient.scan`."""
         pages = self.scan_pages(
-            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, timeout=timeout
-        )
+            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, version=version,
+            timeout=timeout,
+        )  # fmt: skip
         for page in pages:
             yield from page.entries
 

@@ -86,6 +86,10 @@ class Expired(KvError):
     """The request came into the order too late for its id. It has no effect, and never will."""
 
 
+class Compacted(KvError):
+    """What stood at that version is no longer known. The text names the oldest version of which everything is."""
+
+
 class Unavailable(KvError):
     """No replica took the request before its deadline. It certainly has no effect."""
 

@@ -55,6 +55,7 @@ ARGUMENTS = {
     "query.prefix": "prefix",
     "query.start": "start",
     "query.end": "end",
+    "query.version": "version",
 }
 """What a part of a request, as problems name it, is called here."""
 
@@ -132,14 +133,18 @@ def documented_by(make: Callable[..., Request[Any]]) -> Callable[[M], M]:
     return document
 
 
-def get(key: bytes | str, *, timeout: float | None = None) -> Request[KeyValue | None]:
-    """The key's value and version; None if it is absent. Linearizable."""
+def get(
+    key: bytes | str, *, version: Timestamp | None = None, timeout: float | None = None
+) -> Request[KeyValue | None]:
+    """The key's value and version; None if it is absent. Linearizable; or, where `version` is given, as it was when
+    that was written, by whatever transaction: Compacted if that is too long ago."""
     name = as_bytes("key", key)
+    path = _key_path(name) + (f"?version={of_type('version', version, Timestamp)}" if version is not None else "")
 
     def parse(answer: Answer) -> KeyValue | None:
         return None if answer.status == 404 else KeyValue(name, answer.body, codec.parse_etag(answer.etag))
 
-    return Request("GET", _key_path(name), parse, (name,), timeout, accepts=(200, 404))
+    return Request("GET", path, parse, (name,), timeout, accepts=(200, 404))
 
 
 def put(
@@ -257,6 +262,7 @@ def page(
     keys_only: bool = False,
     page_size: int,
     token: str | None,
+    version: Timestamp | None = None,
     timeout: float | None,
 ) -> Request[Page]:
     """The keys that begin with `prefix`, are not less than `start` and less than `end`, in order: the first so many, or
@@ -266,6 +272,8 @@ def page(
         path += f"&{name}=true" if of_type(name, flag, bool) else ""
     if token is not None:
         path += f"&page_token={quote_from_bytes(token.encode(), safe='')}"
+    if version is not None:
+        path += f"&version={of_type('version', version, Timestamp)}"
     return Request("GET", path, lambda answer: codec.parse_page(answer.body, keys_only), None, timeout)
 
 

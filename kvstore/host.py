@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from kvstore.config import (
     mark_started,
     save,
 )
-from kvstore.core.messages import Answered, Execute, Lookup, Refused
+from kvstore.core.messages import Answered, Execute, Lookup, Refused, Told
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
 from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
@@ -139,7 +138,9 @@ class LiveReplica:
             life = self._journal.life()
             if life is not None and life < self.me.since:
                 raise ConfigError(f"{home} is of the replica {replica_id} in whose place another one was put")
-            self._store = Store.open(backend, cluster=config.cluster, replica=replica_id)
+            self._store = Store.open(
+                backend, config.cluster, replica_id, config.limits.history_ms * 1000, config.limits.history_bytes_max
+            )
             known = identity(home)
             self._lost_disk = known.lost_disk
             if known.started and not known.lost_disk and not self._journal.end and not self._store.position:
@@ -297,14 +298,14 @@ class LiveReplica:
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
     def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
+        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None
     ) -> int:
-        return self._request(Execute(message_id, transaction), answer)
+        return self._request(Execute(message_id, transaction, at), answer)
 
-    def lookup(self, message_id: MessageId, answer: Callable[[Answered | Refused], None]) -> int:
+    def lookup(self, message_id: MessageId, answer: Told) -> int:
         return self._request(Lookup(message_id), answer)
 
-    def _request(self, request: Execute | Lookup, answer: Callable[[Answered | Refused], None]) -> int:
+    def _request(self, request: Execute | Lookup, answer: Told) -> int:
         assert self._host is not None
         try:
             return self._host.request(request, partial(_told, answer))
@@ -489,7 +490,7 @@ class LiveReplica:
                 _log.warning("stopped without the last commit to LMDB; the journal has everything")
 
 
-def _told(answer: Callable[[Answered | Refused], None], result: Answered | Refused | HostStopped) -> None:
+def _told(answer: Told, result: Answered | Refused | HostStopped) -> None:
     answer(_stopped(result) if isinstance(result, HostStopped) else result)
 
 

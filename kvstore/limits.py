@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvstore.api import model
+from kvstore.storage.history import HISTORY_BYTES_MAX, HISTORY_US
 
 MIB = 1024 * 1024
 
@@ -20,6 +21,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     journal_keep_bytes: of which stays for others that lag. stop_deadline_ms: for open requests, when it stops.
     disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
     on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
+    history_ms: for so long what was overwritten can be read at its version, if it is not more than about
+    history_bytes_max at one replica; 0: nothing of it is kept, and the pages of a scan are of different versions.
     """
 
     body_bytes_max: int = model.BODY_BYTES_MAX
@@ -35,6 +38,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     stop_deadline_ms: int = 5_000
     disk_full_bytes: int = 64 * MIB
     disk_stop_bytes: int = 16 * MIB
+    history_ms: int = HISTORY_US // 1000
+    history_bytes_max: int = HISTORY_BYTES_MAX
 
     def problem(self) -> str:
         """What is wrong with them, beginning with the key; empty if nothing is."""
@@ -65,4 +70,6 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "stop_deadline_ms": (100, 600_000),
     "disk_full_bytes": (0, MIB * MIB),
     "disk_stop_bytes": (0, MIB * MIB),
+    "history_ms": (0, 30 * 86_400_000),
+    "history_bytes_max": (64 * 1024, MIB * MIB),
 }

@@ -153,9 +153,10 @@ def curl(arguments: list[str]) -> None:
         assert asked.X == "POST"
         validate(codec.parse_transaction(asked.data_binary.encode()))
     elif url.path == "/v1/kv":
-        assert isinstance(request.scan_of(url.query), Range)
+        assert isinstance(request.scan_of(url.query)[0], Range)
     else:
-        request.conditions_of(fields, request.key_of(url.path, url.query, "/v1/kv/"))
+        request.version_of(request.query_of(url.query, ("version",) if asked.X == "GET" else ()))
+        request.conditions_of(fields, request.key_of(url.path, "", "/v1/kv/"))
 
 
 def locust(arguments: list[str]) -> None:

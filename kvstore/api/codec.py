@@ -301,7 +301,8 @@ def cut_answer(version: str, message_id: str) -> bytes:
 class Page(msgspec.Struct, frozen=True):
     """Some entries of a scan, in key order: all as they were at one point of the order, `version`.
 
-    next_page_token: where the next page begins; None after the last. Pages are different points of the order.
+    next_page_token: where the next page begins; None after the last. It is of the same version, unless the cluster
+    keeps no history.
     """
 
     version: Timestamp

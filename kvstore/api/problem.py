@@ -4,11 +4,12 @@ Beside the standard members each has `code` (for programs), `retryable` (the sam
 ("applied", "not_applied", "unknown": what became of the write), the write's `id`, if it has one by then, and, where a
 part of the request is to blame, `field`.
 
-    400 invalid, id_expired, id_in_future        408 body_too_slow       503 overloaded, not_ready, no_majority,
-    404 not_found, unknown_path,                 409 expired                 stopping, failed
-        unknown_or_forgotten                     412 precondition_failed 504 timeout
-    405 method_not_allowed                       413 too_large           507 full
-    415 unsupported_type                         422 failed, id_reused   500 internal
+    400 invalid, id_expired, id_in_future,       408 body_too_slow       503 overloaded, not_ready, no_majority,
+        future                                   409 expired                 stopping, failed
+    404 not_found, unknown_path,                 410 compacted           504 timeout
+        unknown_or_forgotten                     412 precondition_failed 507 full
+    405 method_not_allowed                       413 too_large           500 internal
+    415 unsupported_type                         422 failed, id_reused
 """
 
 from __future__ import annotations

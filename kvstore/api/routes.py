@@ -60,6 +60,7 @@ _BOUNDS = tuple(
         ("end", "Keys before this one."),
     )
 )
+_VERSION = Parameter("version", "query", _STRING, "What stood there then: a version, as answers and ETags have it.")
 _SCAN = (
     *_BOUNDS,
     Parameter("reverse", "query", _FLAG, "From the last key to the first."),
@@ -72,6 +73,7 @@ _SCAN = (
         "Of one page.",
     ),
     Parameter("page_token", "query", _STRING, "The next_page_token of the page before, of the same range."),
+    _VERSION,
 )
 
 READ = (400, 500, 503, 504)
@@ -79,13 +81,13 @@ WRITE = (*READ, 408, 409, 413, 415, 422, 507)
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/kv/{key}", "get", "A value; its version is the ETag.",
-          (_KEY, _IF_MATCH, _IF_NONE_MATCH, _TIMEOUT), None, BYTES, (200, 304), (*READ, 404, 412)),
+          (_KEY, _VERSION, _IF_MATCH, _IF_NONE_MATCH, _TIMEOUT), None, BYTES, (200, 304), (*READ, 404, 410, 412)),
     Route("PUT", "/v1/kv/{key}", "put", "Write a value.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
           BYTES, codec.WriteAnswer, (200, 201), (*WRITE, 412)),
     Route("DELETE", "/v1/kv/{key}", "delete", "Delete a key.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
           None, codec.WriteAnswer, (200,), (*WRITE, 412)),
     Route("GET", "/v1/kv", "scan", "A page of a range, or how many keys it has.", (*_SCAN, _TIMEOUT),
-          None, (codec.PageAnswer, codec.CountAnswer), (200,), READ),
+          None, (codec.PageAnswer, codec.CountAnswer), (200,), (*READ, 410)),
     Route("DELETE", "/v1/kv", "delete_range", "Delete a range at one instant.", (*_BOUNDS, _ID, _TIMEOUT),
           None, codec.WriteAnswer, (200,), WRITE),
     Route("POST", "/v1/txn", "txn", "Compare, then success or failure, atomically.", (_ID, _TIMEOUT),

@@ -4,6 +4,7 @@
     clients     requests of clients, and the results that they and other replicas ask for
     requests    the clients of this replica that wait for results
     reads       reads at the leader of a shard, without an order
+    versions    reads at a version, of all shards at one point of the order
     signals     what the shards of a transaction tell one another: signals and votes
     bundler     which requests leave together as one bundle, and when
     log         what is delivered and not yet complete, and when a shard may signal it

@@ -103,6 +103,11 @@ def version_of(timestamp: Timestamp, index: int) -> Timestamp:
     return Timestamp(timestamp.time, timestamp.tiebreak << _INDEX_BITS | index)
 
 
+def last_version(timestamp: Timestamp) -> Timestamp:
+    """The greatest version that anything delivered at this timestamp can have."""
+    return version_of(timestamp, (1 << _INDEX_BITS) - 1)
+
+
 def unnamed_id(message_id: MessageId, index: int) -> MessageId:
     """By what a transaction without an id of its own is known meanwhile: a UUIDv8, of its message and its index."""
     return b"%b%c%b%b" % (message_id[:6], 0x80 | message_id[6] & 0x0F, message_id[7:14], index.to_bytes(2, "big"))

@@ -51,6 +51,7 @@ from kvstore.core.reads import Reads
 from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
+from kvstore.core.versions import Versions
 from multicast.protocol import ApplicationOutbox
 from multicast.types import MessageId, ProcessId, Timestamp, created_us, is_uuid7
 
@@ -76,11 +77,13 @@ class Clients:
         real_clock: Callable[[int], int],
         rng: random.Random,
         reads: Reads,
+        versions: Versions,
         shards: Shards,
     ):
         self.requests = Requests()
         self.lookups = Lookups(peers, store)
         self.reads = reads
+        self._versions = versions
         self._shards = shards
         self.bundler = Bundler(peers.self_id, self.requests, rng, self._clock)
         self._peers = peers
@@ -104,7 +107,9 @@ class Clients:
         if refusal is not None:
             out.answer(token, refusal)
             return
-        if not request.message_id and self.reads.takes(request.transaction):
+        if request.at is not None:
+            self._versions.add(token, request, now, out)
+        elif not request.message_id and self.reads.takes(request.transaction):
             self.reads.add(token, request)
         else:
             self.order(token, request, now, out)
@@ -163,7 +168,7 @@ class Clients:
             return Refused("invalid", str(error), False, "not_applied")
         if not message_id and not only_reads(request.transaction):
             return Refused("invalid", "message_id: only reads may do without", False, "not_applied")
-        if len(self.requests) + len(self.reads) >= REQUESTS_MAX:
+        if len(self.requests) + len(self.reads) + len(self._versions) >= REQUESTS_MAX:
             return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
         if not self._window_us or not message_id:
             return None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
-from kvstore.api.model import OperationResult, Result, Transaction
-from multicast.types import GroupId, MessageId, Timestamp
+from kvstore.api.model import Get, OperationResult, Range, Result, Transaction
+from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 # -- a client's request and its answer --------------------------------------------------------------------------------
 
 
 class Execute(msgspec.Struct, gc=False):
     """Execute this transaction exactly once under this id, a UUIDv7. Repetitions get the first result. NO_ID: it only
-    reads, and nobody can repeat it."""
+    reads, and nobody can repeat it. at: then it may be one Get or Range of the state at this version."""
 
     message_id: MessageId
     transaction: Transaction
+    at: Timestamp | None = None
 
 
 class Lookup(msgspec.Struct, gc=False):
@@ -31,7 +34,7 @@ class Answered(msgspec.Struct):
     large to be remembered and `result.results` is empty; ask again under a new id if it is needed.
     shard, position: of a read of one shard that had no id: it saw the first `position` deliveries of that shard, and
     `result.version` is that of the last transaction among them (ZERO: not known). 0: it was ordered; the version is its
-    own.
+    own. seen: a version at which the state is what it saw; ZERO: `result.version` is that.
     """
 
     result: Result
@@ -39,6 +42,7 @@ class Answered(msgspec.Struct):
     results_omitted: bool = False
     shard: GroupId = -1
     position: int = 0
+    seen: Timestamp = ZERO
 
 
 class Refused(msgspec.Struct):
@@ -49,13 +53,19 @@ class Refused(msgspec.Struct):
     "id_expired" (older than the window; if it was tried before, the result is no longer certain), "id_in_future",
     "overloaded", "expired" (it was ordered too late and had no effect; so late that an earlier result may have been
     forgotten, it is "id_expired" again), "timeout" (no answer in WAIT_US_MAX), "no_majority" (one of its shards cannot
-    take anything now; the message names the shard that is waited for), "full"; of a Lookup "unknown_or_forgotten".
+    take anything now; the message names the shard that is waited for), "full", "compacted" (what stood at that version
+    is no longer known; the message names the oldest version of which it is), "future" (no version is that great yet);
+    of a Lookup "unknown_or_forgotten".
     """
 
     code: str
     message: str
     retryable: bool
     outcome: str
+
+
+Told = Callable[[Answered | Refused], None]
+"""Hears the answer, once."""
 
 
 # -- between replicas -------------------------------------------------------------------------------------------------
@@ -195,7 +205,24 @@ class ShardState(msgspec.Struct, array_like=True, tag=6):
     waits_for: list[GroupId]
 
 
-MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState)
+class ReadAt(msgspec.Struct, array_like=True, tag=10):
+    """What does this read at that version, in your shard? number: of the answer."""
+
+    number: int
+    version: Timestamp
+    operation: Get | Range
+
+
+class FoundAt(msgspec.Struct, array_like=True, tag=11):
+    """result: None if `oldest` is the oldest version of which the replica knows everything."""
+
+    shard: GroupId
+    number: int
+    result: OperationResult | None
+    oldest: Timestamp
+
+
+MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, FoundAt)
 encode_shard_result = msgspec.msgpack.Encoder().encode
 decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
 encode_retained = msgspec.msgpack.Encoder().encode

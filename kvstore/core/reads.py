@@ -103,4 +103,4 @@ class Reads:
         omitted = execution.read_bytes > RESULT_BYTES_MAX
         results = () if omitted else tuple([result for _, result in execution.results])
         result = Result(True, log.version, results)
-        return Answered(result, False, omitted, self._peers.shard, log.completed)
+        return Answered(result, False, omitted, self._peers.shard, log.completed, self._store.complete_to)

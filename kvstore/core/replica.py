@@ -5,7 +5,7 @@ of its keys (`clients`, `bundler`). Deliveries enter the log. A bundle completes
 of the other shards that it concerns are there (`signals`): its transactions take effect one after the other, their
 outcomes go to the journal, their results are remembered beside their ids and answer the clients.
 
-Reads without an id need no order where the replica leads its shard (`reads`).
+Reads without an id need no order where the replica leads its shard (`reads`), nor do those of the past (`versions`).
 
 So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the protocol, `on_deliver`, `_advance`,
 `_complete`, `Clients.completed`.
@@ -43,8 +43,10 @@ from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import (
     MESSAGES,
     Decisions,
+    FoundAt,
     PartRequest,
     Parts,
+    ReadAt,
     ShardResult,
     ShardResults,
     ShardState,
@@ -56,6 +58,7 @@ from kvstore.core.reads import Reads
 from kvstore.core.shards import SILENT_US, Shards
 from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
+from kvstore.core.versions import Versions
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, oldest_id
@@ -136,9 +139,11 @@ class Replica(Application):
         self.shards = Shards(self.peers, has_majority, self._lacks, full, silent_us)
         self._waits_for = waits_for
         self.reads = Reads(self.peers, shard_map, store, self.log, leader_reads and signals == "rule")
+        known_time = real_clock if dedup_window_us else lambda _: 0  # versions count events where no window is possible
+        self.versions = Versions(self.peers, shard_map, store, self.log, known_time, clock_ahead_us_max, rng)
         self.clients = Clients(
             self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads,
-            self.shards,
+            self.versions, self.shards,
         )  # fmt: skip
         self.signals = Signals(self.peers, shard_map, store, self.log, signals, part_retry_us)
         self._replaying = True
@@ -159,6 +164,8 @@ class Replica(Application):
             "bundles": self.clients.bundler.bundles,
             "bundled": self.clients.bundler.bundled,
             "reads_at_leader": self.reads.at_leader,
+            "reads_at_version": self.versions.served,
+            "oldest_version": str(self.store.floor),
             "parts_pushed": self.signals.pushed,
             "parts_pulled": self.signals.pulled,
             "transactions": dict(self.transactions),
@@ -255,6 +262,7 @@ class Replica(Application):
             for unblocked in log.complete():
                 self.signals.ready(unblocked, self._replaying)
         self.reads.advance(out)
+        self.versions.advance(now, out)
 
     def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
         """The head takes effect."""
@@ -360,6 +368,11 @@ class Replica(Application):
         elif kind is ShardResults:
             self.peers.check(sender, message.shard, "a result")
             self.clients.on_results(sender, message, now, out)
+        elif kind is ReadAt:
+            self.versions.on_read_at(sender, message, now, out)
+        elif kind is FoundAt:
+            self.peers.check(sender, message.shard, "what was read")
+            self.versions.on_found(sender, message, now, out)
         else:
             self.clients.tell(sender, message, out)
         self._advance(now, out)
@@ -372,11 +385,13 @@ class Replica(Application):
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
         self.signals.end_batch(out)
         self.reads.end_batch(out)
+        self.versions.end_batch(now, out)
         self.clients.end_batch(now, out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
-        wakes = self.clients.on_tick(now, out), self.signals.on_tick(now, out), self.shards.on_tick(now, out)
+        parts = self.clients, self.signals, self.shards, self.versions
+        wakes = [part.on_tick(now, out) for part in parts]
         return min([wake for wake in wakes if wake is not None])
 
 

@@ -11,6 +11,19 @@ Row = tuple[bytes, Timestamp]
 """The value of a key and the version that wrote it."""
 
 
+class PastState(Protocol):
+    """The data of one shard as it was at some version. To be read at once."""
+
+    def get(self, key: bytes) -> Row | None:
+        """None: absent."""
+
+    def look(
+        self, first: bytes, end: bytes, reverse: bool
+    ) -> tuple[list[tuple[bytes, bytes, Timestamp]], tuple[bytes, bytes] | None]:
+        """Some (key, value, version) with first <= key < end (b"": no end), rising, or falling; and the bounds of the
+        rest, None if there is nothing."""
+
+
 class State(Protocol):
     """The data of one shard, remembered ids and retained parts, as of the last completed transaction."""
 
@@ -36,6 +49,17 @@ class State(Protocol):
 
     def reached(self, position: int, timestamp: Timestamp) -> None:
         """Delivery number `position`, at `timestamp`, is complete, with all that it writes."""
+
+    @property
+    def complete_to(self) -> Timestamp:
+        """The last version of what is complete; ZERO: nothing is."""
+
+    @property
+    def floor(self) -> Timestamp:
+        """The first version of which everything is known."""
+
+    def at(self, version: Timestamp) -> PastState:
+        """The data as it was at a version from `floor` to `complete_to`."""
 
     def state_digest(self) -> bytes:
         """16 bytes, a function of all (key, value, version) alone."""

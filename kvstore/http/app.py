@@ -39,7 +39,7 @@ from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
 from kvstore.api.routes import ROUTES
 from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered, Refused
+from kvstore.core.messages import Answered, Refused, Told
 from kvstore.http import errors, request
 from kvstore.http.answers import JSON, OCTETS, TEXT, Response
 from kvstore.http.calls import Call, Calls
@@ -49,7 +49,7 @@ from kvstore.limits import Limits
 from kvstore.members import Unfit, Wanted, decode_wanted
 from kvstore.storage.backend import ViewGone
 from kvstore.storage.cut import Cut, CutRows, encode_cut_rows
-from multicast.types import MessageId, Timestamp
+from multicast.types import ZERO, MessageId, Timestamp
 
 KV = "/v1/kv/"
 TXN = "/v1/txn/"
@@ -65,12 +65,12 @@ class Node(Protocol):
     """The replica behind the HTTP interface."""
 
     def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
+        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None
     ) -> int:
         """Have it ordered and executed; `answer` is called once, possibly before this returns. NO_ID: it only reads,
-        and nobody can repeat it. Returns what `forget` takes, not 0."""
+        and nobody can repeat it; at: of the state at this version. Returns what `forget` takes, not 0."""
 
-    def lookup(self, message_id: MessageId, answer: Callable[[Answered | Refused], None]) -> int:
+    def lookup(self, message_id: MessageId, answer: Told) -> int:
         """What became of the transaction of this id; otherwise as `execute`."""
 
     def forget(self, token: int) -> None:
@@ -157,7 +157,9 @@ class HttpApi:
     # -- single keys --------------------------------------------------------------------------------------------------
 
     def _get(self, call: Call) -> None:
-        self._read(call, Get(request.key_of(call.path, call.query, KV)), self._got)
+        if call.query:
+            call.at = request.version_of(request.query_of(call.query, ("version",)))
+        self._read(call, Get(request.key_of(call.path, "", KV)), self._got)
 
     def _got(self, call: Call, answered: Answered) -> None:
         found, fields = answered.result.results[0].found, call.head.fields.values
@@ -230,15 +232,20 @@ class HttpApi:
     # -- several keys -------------------------------------------------------------------------------------------------
 
     def _scan(self, call: Call) -> None:
-        self._read(call, request.scan_of(call.query), self._scanned)
+        wanted, call.at = request.scan_of(call.query)
+        self._read(call, wanted, self._scanned)
 
     def _scanned(self, call: Call, answered: Answered) -> None:
-        (scan,), (result,), version = call.transaction.success, answered.result.results, answered.result.version
+        """The next page is of the version that this one is of."""
+        (scan,), (result,) = call.transaction.success, answered.result.results
+        version = answered.result.version if answered.seen == ZERO else answered.seen
         assert isinstance(scan, Range)
         if scan.count_only:
             body = codec.count_answer(version, result.value, result.more)
         else:
-            token = request.page_token(result.entries[-1].key) if result.more and result.entries else None
+            token = None
+            if result.more and result.entries:
+                token = request.page_token(result.entries[-1].key, version if self.limits.history_ms else None)
             body = codec.page_answer(codec.Page(version, result.entries, token), scan.keys_only)
         call.answer_large(JSON + _read_at_line(_read_at(answered)), body)
 
@@ -377,7 +384,11 @@ class HttpApi:
             raise errors.full(full)
         call.transaction = transaction
         call.ordered = writes
-        call.token = self.node.execute(call.message_id, transaction, partial(call.step, self._executed, render))
+        answer = partial(call.step, self._executed, render)
+        if call.at is None:
+            call.token = self.node.execute(call.message_id, transaction, answer)
+        else:
+            call.token = self.node.execute(call.message_id, transaction, answer, call.at)
 
     def _check_ready(self) -> None:
         if self.calls.stopping:

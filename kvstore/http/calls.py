@@ -28,7 +28,7 @@ from kvstore.http.budget import Arrivals, ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
-from multicast.types import MessageId
+from multicast.types import MessageId, Timestamp
 
 OWN_BYTES = 64 * 1024
 """What a connection may hold of a body, or of further requests, without having asked for room."""
@@ -70,6 +70,7 @@ class Call:
     conditions: tuple[Compare, ...]
     transaction: Transaction
     message_id: MessageId = NO_ID
+    at: Timestamp | None = None
     what: str
     body_bytes_max: int
     timeout_ms: int

@@ -23,6 +23,8 @@ STATUS_OF_REFUSAL = {
     "no_majority": 503,
     "full": 507,
     "timeout": 504,
+    "compacted": 410,
+    "future": 400,
 }
 
 

@@ -31,7 +31,8 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")
 _STRONG_ETAG = re.compile(r'"([^"]*)"')
 _BOUNDS = ("prefix", "start", "end")
-_PAGE_TOKEN_VERSION = b"\x01"
+_LATER_PAGE, _SAME_VERSION = b"\x01", b"\x02"
+"""With what a page token begins: the next page is of a later version; or of this one, which follows in 16 bytes."""
 
 
 def percent_decoded(text: str, field: str) -> bytes:
@@ -47,11 +48,22 @@ def percent_decoded(text: str, field: str) -> bytes:
 def key_of(path: str, query: str, prefix: str) -> bytes:
     """The key in a raw path: everything after `prefix`, `/` included."""
     if query:
-        raise invalid("query", "a single key takes none; a '?' in a key is written %3F")
+        raise invalid("query", "a write of a single key takes none; a '?' in a key is written %3F")
     key = percent_decoded(path[len(prefix) :], "key")
     if not 1 <= len(key) <= KEY_BYTES_MAX:
         raise invalid("key", f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
     return key
+
+
+def version_of(parameters: Mapping[str, bytes]) -> Timestamp | None:
+    """The version at which is to be read."""
+    text = parameters.get("version")
+    if text is None:
+        return None
+    try:
+        return Timestamp.parse(text.decode("latin-1"))
+    except ValueError:
+        raise invalid("query.version", f"a version, as ETags and answers have it, not {text[:40]!r}") from None
 
 
 def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
@@ -150,9 +162,9 @@ def cut_of(path: str, query: str, prefix: str) -> tuple[Timestamp, bytes]:
         raise invalid("version or after", str(error)) from None
 
 
-def scan_of(query: str) -> Range:
-    """The range that `GET /v1/kv` asks for."""
-    parameters = query_of(query, (*_BOUNDS, "reverse", "keys_only", "count_only", "limit", "page_token"))
+def scan_of(query: str) -> tuple[Range, Timestamp | None]:
+    """The range that `GET /v1/kv` asks for, and at which version; None: now."""
+    parameters = query_of(query, (*_BOUNDS, "reverse", "keys_only", "count_only", "limit", "version", "page_token"))
     bounds = _bounds_of(parameters)
     limit = parameters.get("limit", str(SCAN_LIMIT_DEFAULT).encode())
     if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= SCAN_LIMIT_MAX:
@@ -162,12 +174,16 @@ def scan_of(query: str) -> Range:
         raise invalid("query.count_only", "give keys_only or count_only, not both")
     scan = Range(bounds["prefix"], int(limit), b"", bounds["start"], bounds["end"], reverse, keys_only, count_only)
     token = parameters.get("page_token", b"")
+    version = version_of(parameters)
     if token:
-        last = _last_key(token)
+        last, of_token = _last_key(token)
+        if version and of_token and version != of_token:
+            raise invalid("query.version", "the page token is of another version; leave one of them out")
+        version = version or of_token
         if not last or not between(last, *range_bounds(scan)):
             raise invalid("query.page_token", "not a next_page_token of a scan with these bounds")
         scan.after, scan.end = (b"", last) if reverse else (last, scan.end)
-    return scan
+    return scan, version
 
 
 def deletion_of(query: str) -> DeleteRange:
@@ -193,15 +209,22 @@ def _flag(parameters: Mapping[str, bytes], name: str) -> bool:
     return text == b"true"
 
 
-def page_token(last_key: bytes) -> str:
-    """Where the page after the one that ends with `last_key` begins."""
-    return base64.urlsafe_b64encode(_PAGE_TOKEN_VERSION + last_key).decode().rstrip("=")
+def page_token(last_key: bytes, version: Timestamp | None) -> str:
+    """Where the page after the one that ends with `last_key` begins, and at which version it is read; None: at a later
+    one."""
+    token = _LATER_PAGE + last_key if version is None else _SAME_VERSION + version.encode() + last_key
+    return base64.urlsafe_b64encode(token).decode().rstrip("=")
 
 
-def _last_key(token: bytes) -> bytes:
-    """The inverse of `page_token`; empty for anything else."""
+def _last_key(token: bytes) -> tuple[bytes, Timestamp | None]:
+    """The inverse of `page_token`; an empty key for anything else."""
     try:
         data = base64.b64decode(token + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        return b""
-    return data[1:] if data[:1] == _PAGE_TOKEN_VERSION and len(data) <= 1 + KEY_BYTES_MAX else b""
+        return b"", None
+    last, version = data[1:], None
+    if data[:1] == _SAME_VERSION and len(last) > 16:
+        version, last = Timestamp.decode(last[:16]), last[16:]
+    elif data[:1] != _LATER_PAGE:
+        return b"", None
+    return (last if len(last) <= KEY_BYTES_MAX else b""), version

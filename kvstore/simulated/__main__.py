@@ -123,6 +123,7 @@ def run(
     clients: Annotated[int | None, typer.Option(min=1, max=100, help="Default: drawn from the seed.")] = None,
     backups: Annotated[bool, typer.Option("--backups", help="Cuts for backups are made meanwhile.")] = False,
     ranges: Annotated[bool, typer.Option("--ranges", help="Some clients read and delete ranges.")] = False,
+    past: Annotated[bool | None, typer.Option(help="Whether clients read at versions; default: drawn.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, max=600, help="Simulated; default: drawn.")] = None,
     option: OptionPairs = None,
     out: Out = None,
@@ -148,6 +149,7 @@ def run(
             clients=clients,
             backups=backups,
             ranges=ranges,
+            past=past,
             seconds=seconds,
             options=options,
         )

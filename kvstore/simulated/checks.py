@@ -8,15 +8,16 @@ for every one of them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from kvstore.api.model import RANGES, Result, Transaction, between, bounds
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
 from kvstore.core.messages import Answered
-from kvstore.simulated import backups
+from kvstore.simulated import backups, past
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, SimulatedCluster
+from kvstore.simulated.past import AskedAt
 from kvstore.simulated.serial import serial_execution
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
@@ -25,9 +26,10 @@ Logs = dict[GroupId, list[Executed]]
 STRICTNESS = "strict serializability"
 
 
-def check(cluster: SimulatedCluster, history: History) -> list[str]:
+def check(cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] = ()) -> list[str]:
     """Everything below."""
     logs, disagreements = agreement(cluster)
+    at_versions = past.check(logs.values(), asked, cluster.keeps_history)
     _insert_reads(logs, history)
     found = {
         "agreement": disagreements,
@@ -35,6 +37,7 @@ def check(cluster: SimulatedCluster, history: History) -> list[str]:
         "reads": reads(logs),
         "answers": answers(logs, history),
         "serial execution": serial_execution(logs.values(), told(history)),
+        "reads at versions": at_versions,
         STRICTNESS: strict_serializability(logs, history),
         "conservation": conservation(history),
         "cuts": backups.check(logs, cluster.kept),

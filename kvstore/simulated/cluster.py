@@ -20,6 +20,7 @@ from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.cut import Cut, Cuts
+from kvstore.storage.history import HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
@@ -56,6 +57,8 @@ SEGMENT_BYTES = (SEGMENT_BYTES_MAX, 16_384, 4_096, 1_024)
 """Of journals."""
 CHECKPOINT_CHANCE = 0.02
 """A batch is followed by a checkpoint of the protocol's state with this chance."""
+HISTORIES = ((HISTORY_US, HISTORY_BYTES_MAX), (400_000, HISTORY_BYTES_MAX), (2_000_000, 4_000))
+"""For how long, and how many bytes, what was overwritten is kept."""
 
 
 class Executed(msgspec.Struct, frozen=True):
@@ -152,6 +155,8 @@ class SimulatedCluster:
         self._drop_chance = self._drop_rng.choice(DROP_CHANCES)
         self._chunk_bytes = self._drop_rng.choice(CHUNKS_BYTES)
         self._lag_max = self._drop_rng.choice(LAGS_MAX)
+        own = random.Random(f"{seed}/history")
+        self._history, self._looked_max = own.choice(HISTORIES), own.choice((2, 5, LOOKED_MAX))
         self.installations = 0
         self.world = World(
             self.topology,
@@ -169,11 +174,17 @@ class SimulatedCluster:
         self.world.recovery = RecoveryCheck(self._spare, seed)
         self.dropping = Dropping(seed, self._held, archives=True)
 
+    @property
+    def keeps_history(self) -> bool:
+        """Whether every replica knows everything that was ever overwritten."""
+        return self._history == HISTORIES[0] and not self.installations
+
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Replica]:
-        store = self.stores[pid] = self._store_class.open(self.backends[pid], self.world.cluster, pid)
+        store = self.stores[pid] = self._store_class.open(self.backends[pid], self.world.cluster, pid, *self._history)
         store.cuts = _RecordedCuts(self.topology.group_of[pid], self.kept)
+        store.looked_max = self._looked_max
         self._frozen_at.pop(pid, None)
         protocol = self.protocol(pid, self.topology, self.options, rng)
         replica = self.replicas[pid] = self._replica_class(

@@ -17,7 +17,7 @@ from kvstore.api.model import Transaction
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import backups, chase, clients
+from kvstore.simulated import backups, chase, clients, past
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -47,8 +47,8 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some
-    clients read and delete ranges. size: one of `drawing.SIZES`. options: the protocol's. signals: see
-    `SimulatedCluster`."""
+    clients read and delete ranges. past: whether there are reads at versions. size: one of `drawing.SIZES`. options:
+    the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -60,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clients: int | None = None
     backups: bool = False
     ranges: bool = False
+    past: bool | None = False
     seconds: float | None = None
 
     def replay(self, seed: int) -> str:
@@ -67,11 +68,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
         words += ["--backups"] * self.backups + ["--ranges"] * self.ranges
-        return shlex.join(words + fixed_words(self, ("signals", "size", "shards", "replicas", "clients", "seconds")))
+        names = ("signals", "size", "shards", "replicas", "clients", "past", "seconds")
+        return shlex.join(words + fixed_words(self, names))
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a run showed."""
+    """What a run showed. asked_at, answered_at: how many reads at versions."""
 
     seed: int
     topology: str
@@ -88,6 +90,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     events: int = 0
     deliveries: int = 0
+    asked_at: int = 0
+    answered_at: int = 0
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -117,7 +121,8 @@ class Summary(msgspec.Struct, kw_only=True):
             f"{sum(o.simulated_us for o in runs) / 1e6:.1f} simulated seconds, "
             f"{sum(o.operations for o in runs)} operations ({sum(o.answered for o in runs)} answered, "
             f"{sum(o.repetitions for o in runs)} repetitions), {sum(o.commits for o in runs)} store commits, "
-            f"{sum(o.installations for o in runs)} snapshots installed",
+            f"{sum(o.installations for o in runs)} snapshots installed, "
+            f"{sum(o.asked_at for o in runs)} reads at versions ({sum(o.answered_at for o in runs)} answered)",
             "  faults: " + (", ".join(f"{kind} {count}" for kind, count in self.faults().items()) or "none"),
             f"  violations: in {self.failed} of {len(runs)} seeds",
         ]
@@ -194,10 +199,11 @@ def run_seed(
         workload = Workload(cluster, seed, settings.clients or drawn, EPOCH_US + span_us)
     counts: dict[str, int] = {}
     violations: list[str] = []
+    asked = past.start(workload, f"{settings.protocol}/{seed}/store", settings.past)
     try:
         counts = _execute(cluster, workload, settings, rng, span_us, seed, size, coming, changes)
         violations += [f"{checker}: {text}" for checker, text in world.violations]
-        violations += check(cluster, workload.history)
+        violations += check(cluster, workload.history, asked)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
@@ -220,6 +226,8 @@ def run_seed(
         options=drawing.changed_options(cluster.options),
         wall_s=time.process_time() - started,
         events=world.events,
+        asked_at=len(asked),
+        answered_at=sum(one.result is not None for one in asked),
         deliveries=sum(world.node(pid).engine.position for pid in cluster.topology.processes),
     )
 

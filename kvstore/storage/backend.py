@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Protocol
 
 DATA, IDS, PARTS, META = TABLES = ("data", "ids", "parts", "meta")
 """data: key -> version (16 bytes) and value. ids: message id -> result. parts: message id -> this shard's part.
 meta: format, owner, position, timestamp, state digest, forgotten ids.
 """
+PAST, ORDER = "past", "past-order"
+"""Beside the sets of tables: what was overwritten, see `kvstore.storage.history`. past: key and until -> what was there
+until then, empty for nothing. past-order: the last version of a commit and a number -> the bytes of some rows of `past`
+that it added, and their keys."""
 PROTOCOL = "protocol"
 """Only staged: what a snapshot holds of the protocol's state."""
 SEALED = b"sealed"
@@ -37,14 +41,34 @@ class NoSpace(StorageError):
     """There is no room on the disk for a commit; nothing was changed, and it may be tried again."""
 
 
+class Tables(Protocol):
+    """A backend's, inside a commit."""
+
+    def get(self, table: str, key: bytes) -> bytes | None: ...
+
+    def put(self, table: str, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, table: str, key: bytes) -> None: ...
+
+    def first(self, table: str) -> tuple[bytes, bytes] | None:
+        """The row with the least key."""
+
+
 class Changes:
-    """What one commit writes. tables: table -> key -> value, None to delete. forget: ids less than this are deleted."""
+    """What one commit writes. tables: table -> key -> value, None to delete. forget: ids less than this are deleted.
+    before: called first, with everything as it was."""
 
-    __slots__ = ("forget", "tables")
+    __slots__ = ("before", "forget", "tables")
 
-    def __init__(self, tables: dict[str, dict[bytes, bytes | None]], forget: bytes):
+    def __init__(
+        self,
+        tables: dict[str, dict[bytes, bytes | None]],
+        forget: bytes,
+        before: Callable[[Tables], None] | None = None,
+    ):
         self.tables = tables
         self.forget = forget
+        self.before = before
 
 
 class View(Protocol):
@@ -99,8 +123,8 @@ class Backend(Protocol):
         """Put this under SEALED in `META`, as `apply` does: what is staged is whole."""
 
     def swap(self, meta: dict[bytes, bytes]) -> None:
-        """All at once, as `apply` does: the staged DATA, IDS and PARTS replace those here, these rows of `META` are
-        put, and nothing is staged or sealed any more. While nobody reads."""
+        """All at once, as `apply` does: the staged DATA, IDS and PARTS replace those here, PAST and ORDER are emptied,
+        these rows of `META` are put, and nothing is staged or sealed any more. While nobody reads."""
 
     def upgrade(self) -> None:
         """Before anything is applied to data of an older format: bring its rows into the present one, all at once."""
@@ -115,14 +139,18 @@ def places(keys: list[bytes], start: bytes, reverse: bool) -> range:
     return range(bisect_left(keys, start), len(keys))
 
 
+_SORTED = (DATA, IDS, PAST, ORDER)
+"""Tables that are scanned, in memory."""
+
+
 class MemoryBackend:
     """Keeps what was applied for as long as the object lives: in a simulation it survives the crash of its process."""
 
     name = "memory"
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[bytes, bytes]] = {table: {} for table in TABLES}
-        self._keys: dict[str, list[bytes]] = {DATA: [], IDS: []}
+        self._rows: dict[str, dict[bytes, bytes]] = {table: {} for table in (*TABLES, PAST, ORDER)}
+        self._keys: dict[str, list[bytes]] = {table: [] for table in _SORTED}
         self._staged: dict[str, dict[bytes, bytes]] = {}
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -138,6 +166,8 @@ class MemoryBackend:
         return max(self._rows[table], default=None)
 
     def apply(self, changes: Changes) -> None:
+        if changes.before is not None:
+            changes.before(self)
         for table, items in changes.tables.items():
             for key, value in items.items():
                 self._set(table, key, value)
@@ -153,6 +183,20 @@ class MemoryBackend:
         if keys is not None and key not in rows:
             insort(keys, key)
         rows[key] = value
+
+    # -- `Tables` ------------------------------------------------------------------------------------------------------
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        self._set(table, key, value)
+
+    def delete(self, table: str, key: bytes) -> None:
+        self._set(table, key, None)
+
+    def first(self, table: str) -> tuple[bytes, bytes] | None:
+        keys = self._keys[table]
+        return (keys[0], self._rows[table][keys[0]]) if keys else None
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Reads go to the rows themselves."""
@@ -181,7 +225,9 @@ class MemoryBackend:
     def swap(self, meta: dict[bytes, bytes]) -> None:
         for table in (DATA, IDS, PARTS):
             self._rows[table] = self._staged.get(table, {})
-        self._keys = {table: sorted(self._rows[table]) for table in (DATA, IDS)}
+        for table in (PAST, ORDER):
+            self._rows[table] = {}
+        self._keys = {table: sorted(self._rows[table]) for table in _SORTED}
         self._rows[META].update(meta)
         self._rows[META].pop(SEALED, None)
         self._staged = {}

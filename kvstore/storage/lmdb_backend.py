@@ -33,7 +33,9 @@ from kvstore.storage.backend import (
     FORMAT,
     IDS,
     META,
+    ORDER,
     PARTS,
+    PAST,
     PROTOCOL,
     SEALED,
     UNCHECKED_FORMAT_MAX,
@@ -57,7 +59,7 @@ _SETS = (
     {DATA: b"data-1", IDS: b"ids-1", PARTS: b"parts-1"},
 )
 _STAGED_ONLY = {META: b"staged-meta", PROTOCOL: b"staged-protocol"}
-_DATABASES_MAX = 9
+_DATABASES_MAX = 11
 _READERS_MAX = 32
 
 
@@ -106,7 +108,8 @@ class LmdbBackend:
         with self._env.begin(meta) as transaction:
             second = transaction.get(_SET) is not None
         sets = [{table: self._env.open_db(name) for table, name in names.items()} for names in _SETS]
-        self._tables = {**sets[second], META: meta}
+        beside = {table: self._env.open_db(table.encode()) for table in (PAST, ORDER)}
+        self._tables = {**sets[second], META: meta, **beside}
         only = {table: self._env.open_db(name) for table, name in _STAGED_ONLY.items()}
         self._staged = {**sets[not second], **only}
         self._second = second
@@ -145,11 +148,24 @@ class LmdbBackend:
         with self._map_lock:
             return self.get_by(self._reader, table, key)
 
+    def found_by(self, transaction: Any, table: str, key: bytes) -> bytes | None:
+        """As `get_by`, but where it is not found nobody looks whether it was changed."""
+        stored = transaction.get(key, db=self._tables[table])
+        return None if stored is None else self._checked(table, key, stored)
+
+    def put_by(self, transaction: Any, table: str, key: bytes, value: bytes) -> None:
+        """In this transaction."""
+        transaction.put(key, value + _sum(key, value), db=self._tables[table])
+
+    def delete_by(self, transaction: Any, table: str, key: bytes) -> None:
+        """In this transaction."""
+        transaction.delete(key, db=self._tables[table])
+
     def get_by(self, transaction: Any, table: str, key: bytes) -> bytes | None:
         """As this transaction sees it."""
-        stored = transaction.get(key, db=self._tables[table])
-        if stored is not None:
-            return self._checked(table, key, stored)
+        value = self.found_by(transaction, table, key)
+        if value is not None:
+            return value
         with transaction.cursor(self._tables[table]) as cursor:
             found = cursor.set_range(key)
             if found:
@@ -206,6 +222,8 @@ class LmdbBackend:
 
     def _apply(self, changes: Changes) -> None:
         with self._env.begin(write=True) as transaction:
+            if changes.before is not None:
+                changes.before(_Commit(self, transaction))
             for table, items in changes.tables.items():
                 database = self._tables[table]
                 for key in sorted(items):
@@ -277,7 +295,7 @@ class LmdbBackend:
                 transaction.delete(_SET)
             else:
                 transaction.put(_SET, b"1" + _sum(_SET, b"1"))
-            for table in _SETS[0]:
+            for table in (*_SETS[0], PAST, ORDER):
                 transaction.drop(self._tables[table], delete=False)
             for table in _STAGED_ONLY:
                 transaction.drop(self._staged[table], delete=False)
@@ -360,6 +378,29 @@ class _View:
 
     def close(self) -> None:
         self._backend.close_view(self)
+
+
+class _Commit:
+    """See `kvstore.storage.backend.Tables`."""
+
+    def __init__(self, backend: LmdbBackend, transaction: Any):
+        self._backend = backend
+        self._transaction = transaction
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self._backend.found_by(self._transaction, table, key)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        self._backend.put_by(self._transaction, table, key, value)
+
+    def delete(self, table: str, key: bytes) -> None:
+        self._backend.delete_by(self._transaction, table, key)
+
+    def first(self, table: str) -> tuple[bytes, bytes] | None:
+        rows = self._backend.scan_by(self._transaction, table, b"\0")
+        found = next(rows, None)
+        rows.close()
+        return found
 
 
 def _sum(key: bytes, value: bytes) -> bytes:

@@ -4,6 +4,9 @@ What is given is read from a view of the backend, so it is of one position; a vi
 closed (`sweep`), since what it shows takes room. What is taken is staged in the backend. Once all of it is there, its
 rows are those of which the giver's digest was made, and it is sealed; the next start installs it (`Snapshots.install`).
 
+What was overwritten (`kvstore.storage.history`) is not part of it: it may be larger than the data by far, and the other
+replicas of the shard still have it. So who was given a snapshot knows nothing older than that, and says so.
+
 A row's key begins with a byte for its table, in the order in which they are sent.
 """
 
@@ -14,6 +17,7 @@ from collections.abc import Generator
 
 import msgspec
 
+from kvstore.core.bundles import last_version
 from kvstore.storage.backend import (
     DATA,
     IDS,
@@ -26,6 +30,7 @@ from kvstore.storage.backend import (
     View,
     ViewGone,
 )
+from kvstore.storage.history import anew
 from kvstore.storage.store import DIGEST, FORGOTTEN, POSITION, TIMESTAMP, meta_of, row_digest
 from multicast.install import install
 from multicast.journal import Journal
@@ -159,7 +164,8 @@ class Snapshots:
     def _take_over(self, sealed: Sealed, owner: bytes) -> None:
         staged = dict(self._backend.staged(META))
         timestamp = sealed.timestamp.encode()
-        self._backend.swap(meta_of(owner, sealed.position, timestamp, sealed.digest, staged.get(FORGOTTEN, b"")))
+        meta = meta_of(owner, sealed.position, timestamp, sealed.digest, staged.get(FORGOTTEN, b""))
+        self._backend.swap(meta | anew(last_version(sealed.timestamp)))
 
 
 def _position(view: View) -> int:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Iterator
+from functools import partial
 from hashlib import blake2b
 
 from kvstore.api.model import RANGE_BYTES_MAX
+from kvstore.core.bundles import last_version
 from kvstore.core.state import Row
 from kvstore.storage.backend import (
     DATA,
@@ -31,11 +33,12 @@ from kvstore.storage.backend import (
     places,
 )
 from kvstore.storage.cut import Cut, Cuts
-from multicast.types import MessageId, Timestamp
+from kvstore.storage.history import FLOOR, HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX, Kept, Past, Writes, keep
+from multicast.types import ZERO, MessageId, Timestamp
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """1 held the protocol's state, too, and the journal offset that it was of; both are left unread. Rows of 1 and 2 had no
-checksums. 1 to 3 had no timestamp, and no second set of tables."""
+checksums. 1 to 3 had no timestamp, and no second set of tables; 1 to 4 no history."""
 
 OWNER, POSITION, TIMESTAMP, DIGEST, FORGOTTEN = b"owner", b"position", b"timestamp", b"digest", b"forgotten"
 """Keys of `META`: whose it is, how many deliveries the state is of, when the last of them was, `Store.state_digest`,
@@ -45,6 +48,8 @@ _VERSION_BYTES = 16
 _ENTRY_BYTES = 120
 _INSORT_MAX = 32
 _DIGEST_MASK = (1 << 128) - 1
+_NO_FLOOR = b"\xff" * _VERSION_BYTES
+"""Nothing that was overwritten is known."""
 ROW_DIGESTS_MAX = 32_768
 """The digests of the rows of so many keys are remembered: a write takes away that of the row before it, which otherwise
 has to be read for nothing else."""
@@ -79,12 +84,15 @@ class SortedKeys:
 
 
 class Layer:
-    """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key."""
+    """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key. since: key -> the
+    version of its first change here. past: key -> (until, row) of what was written here and overwritten here."""
 
-    __slots__ = ("bytes", "data", "ids", "keys", "parts")
+    __slots__ = ("bytes", "data", "ids", "keys", "parts", "past", "since")
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
+        self.since: dict[bytes, bytes] = {}
+        self.past: dict[bytes, Writes] = {}
         self.keys = SortedKeys()
         self.ids: dict[MessageId, bytes] = {}
         self.parts: dict[MessageId, bytes | None] = {}
@@ -94,6 +102,15 @@ class Layer:
         data = self.data
         for key in self.keys.begin(start, reverse):
             yield key, rank, data[key]
+
+    def writes(self) -> list[tuple[bytes, Writes]]:
+        """All changes of each key, one after the other."""
+        found = []
+        for key, row in self.data.items():
+            overwritten = self.past.get(key, [])
+            versions = [self.since[key], *(until for until, _ in overwritten)]
+            found.append((key, list(zip(versions, [*(row for _, row in overwritten), row], strict=True))))
+        return found
 
 
 def row_digest(key: bytes, row: bytes) -> int:
@@ -121,15 +138,22 @@ def meta_of(
 
 
 class Store:
-    """See the module. Open it with `Store.open`."""
+    """See the module. Open it with `Store.open`. looked_max: see LOOKED_MAX; the simulation draws it."""
 
-    def __init__(self, backend: Backend, owner: bytes):
+    looked_max = LOOKED_MAX
+
+    def __init__(self, backend: Backend, owner: bytes, history_us: int, history_bytes_max: int):
         self._backend = backend
         self._owner = owner
+        self._history_us = history_us
+        self._history_bytes_max = history_bytes_max
         self._active = Layer()
         self._frozen: Layer | None = None
         self._frozen_meta: dict[bytes, bytes] = {}
         self._timestamp = backend.get(META, TIMESTAMP) or b""
+        self._first_floor = backend.get(META, FLOOR) or ZERO.encode()
+        if backend.get(META, FLOOR) is None and backend.get(META, FORMAT) is not None:  # nobody kept anything
+            self._first_floor = self.complete_to.encode() if self._timestamp else _NO_FLOOR
         self._digest = int.from_bytes(backend.get(META, DIGEST) or b"", "big")
         self._row_digests: dict[bytes, int] = {}
         """Of keys written lately, 0 for a deleted one."""
@@ -140,8 +164,17 @@ class Store:
         """No id in the backend is greater: nearly all that are asked for are not there, and greater."""
 
     @classmethod
-    def open(cls, backend: Backend, cluster: bytes = bytes(16), replica: int = 0) -> Store:
-        """StorageError for a newer format or for what belongs to another cluster or replica."""
+    def open(
+        cls,
+        backend: Backend,
+        cluster: bytes = bytes(16),
+        replica: int = 0,
+        history_us: int = HISTORY_US,
+        history_bytes_max: int = HISTORY_BYTES_MAX,
+    ) -> Store:
+        """history_us: for so long, by the log's timestamps, what was overwritten can be read; 0: nothing of it is kept.
+        history_bytes_max: about so many bytes of it at most. StorageError for a newer format or for what belongs to
+        another cluster or replica."""
         found = backend.get(META, FORMAT)
         if found is not None and int.from_bytes(found, "big") > FORMAT_VERSION:
             raise StorageError(
@@ -158,7 +191,7 @@ class Store:
             )
         if found is not None and int.from_bytes(found, "big") <= UNCHECKED_FORMAT_MAX:
             backend.upgrade()
-        return cls(backend, owner)
+        return cls(backend, owner, history_us, history_bytes_max)
 
     # -- the host's side ----------------------------------------------------------------------------------------------
 
@@ -194,6 +227,13 @@ class Store:
         if layer is None:
             return
         forgotten = meta[FORGOTTEN]
+        upto = self._upto(meta[TIMESTAMP])
+        floor = min(self._first_floor, upto.encode())
+        if self._history_us:
+            before, writes = Timestamp(max(0, upto.time - self._history_us), 0), layer.writes()
+        else:
+            before, writes, floor = upto, [], upto.encode()
+        kept = Kept(writes, upto.encode(), floor, before.encode(), self._history_bytes_max)
         self._newest_frozen = max(layer.ids, default=b"")
         tables: dict[str, dict[bytes, bytes | None]] = {
             DATA: {key: row or None for key, row in layer.data.items()},
@@ -201,7 +241,7 @@ class Store:
             PARTS: layer.parts,
             META: {**meta},
         }
-        self._backend.apply(Changes(tables, forgotten))
+        self._backend.apply(Changes(tables, forgotten, partial(keep, kept)))
 
     def thawed(self) -> None:
         """On the loop, after `commit` returned: the backend has it, the frozen layer goes."""
@@ -260,6 +300,29 @@ class Store:
         committed.close()
         return found, more
 
+    @property
+    def complete_to(self) -> Timestamp:
+        """The last version of what is complete."""
+        return self._upto(self._timestamp)
+
+    @staticmethod
+    def _upto(timestamp: bytes) -> Timestamp:
+        return last_version(Timestamp.decode(timestamp)) if timestamp else ZERO
+
+    @property
+    def floor(self) -> Timestamp:
+        """The first version at which everything can be read."""
+        complete_to = self.complete_to
+        if not self._history_us:
+            return complete_to
+        by_time = Timestamp(max(0, complete_to.time - self._history_us), 0)
+        return max(by_time, Timestamp.decode(self._backend.get(META, FLOOR) or self._first_floor))
+
+    def at(self, version: Timestamp) -> Past:
+        """The state as it was then. Between `floor` and `complete_to`, and to be read at once."""
+        layers = [layer for layer in (self._active, self._frozen) if layer is not None]
+        return Past(self._backend, layers, version, self.looked_max)
+
     def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
         """value None: delete; an absent key may be deleted."""
         layer, digests = self._active, self._row_digests
@@ -269,14 +332,17 @@ class Store:
             before = 0 if replaced is None else row_digest(key, replaced)
             if len(digests) >= ROW_DIGESTS_MAX:
                 digests.clear()
-        row, digest = _DELETED, 0
+        row, digest, at = _DELETED, 0, version.encode()
         if value is not None:
-            row = version.encode() + value
+            row = at + value
             digest = row_digest(key, row)
         digests[key] = digest
         self._digest = (self._digest + digest - before) & _DIGEST_MASK
         if key not in layer.data:
             layer.keys.add(key)
+            layer.since[key] = at
+        elif self._history_us:
+            layer.past.setdefault(key, []).append((at, layer.data[key]))
         layer.data[key] = row
         layer.bytes += _ENTRY_BYTES + len(key) + len(row)
 

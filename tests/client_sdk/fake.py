@@ -191,13 +191,13 @@ class FakeCluster:
             return json_answer(codec.transaction_answer(txn, self.execute(txn), False, message_id))
         raw_path, _, query = http.raw_path.partition("?")
         if raw_path == "/v1/kv":
-            wanted = request.scan_of(query)
+            wanted, _ = request.scan_of(query)
             result = self.execute(Txn(success=(wanted,)))
             page = result.results[0]
-            token = request.page_token(page.entries[-1].key) if page.more else None
+            token = request.page_token(page.entries[-1].key, None) if page.more else None
             text = codec.page_answer(codec.Page(result.version, page.entries, token))
             return json_answer(text)
-        key = request.key_of(raw_path, query, "/v1/kv/")
+        key = request.key_of(raw_path, "", "/v1/kv/")
         if http.method == "GET":
             found = self.execute(Txn(success=(Get(key),))).results[0].found
             if found is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import re
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -332,7 +334,70 @@ def test_pages_of_a_scan_cover_both_shards_in_key_order(replicas: list[Replica],
         versions.append(page["version"])
         token = page["next_page_token"]
     assert seen == [{"key": name, "value": name[-2:], "version": version} for name in names]
-    assert len(versions) == 3 and versions == sorted(versions)
+    assert len(versions) == 3 and len(set(versions)) == 1
+
+
+def test_all_pages_of_a_scan_of_a_bank_under_transfers_add_up(replicas: list[Replica], key: str) -> None:
+    accounts = [f"{key}-{i:02}" for i in range(12)]
+    replicas[0].txn({"success": [{"op": "put", "key": account, "value": "100"} for account in accounts]})
+    done, moved = threading.Event(), [0, 0]
+
+    def transfer(teller: int) -> None:
+        rng = random.Random(teller)
+        while not done.is_set():
+            source, target = rng.sample(accounts, 2)
+            adds = [{"op": "add", "key": source, "delta": -1}, {"op": "add", "key": target, "delta": 1}]
+            moved[teller] += replicas[teller].txn({"success": adds}).status == 200
+
+    def scan() -> list[int]:
+        values: list[int] = []
+        token: str | None = ""
+        while token is not None:
+            page = replicas[1]("GET", f"/v1/kv?prefix={key}&limit=3" + (f"&page_token={token}" if token else "")).json
+            values += [int(entry["value"]) for entry in page["entries"]]
+            token = page["next_page_token"]
+        return values
+
+    with ThreadPoolExecutor(2) as pool:
+        tellers = [pool.submit(transfer, teller) for teller in range(2)]
+        try:
+            scans = [scan() for _ in range(25)]
+        finally:
+            done.set()
+        for teller in tellers:
+            teller.result()
+    assert [(len(values), sum(values)) for values in scans] == [(12, 1200)] * 25
+    assert min(moved) > 0 and scans[0] != scans[-1]
+
+
+def test_what_was_overwritten_or_deleted_can_be_read_at_its_version_through_any_replica(
+    replicas: list[Replica], key: str
+) -> None:
+    first = replicas[0]("PUT", f"/v1/kv/{key}", b"old").json["version"]
+    second = replicas[0]("PUT", f"/v1/kv/{key}", b"new").json["version"]
+    deleted = replicas[0]("DELETE", f"/v1/kv/{key}").json["version"]
+    for replica in replicas:
+        for version, value in ((first, b"old"), (second, b"new")):
+            found = replica("GET", f"/v1/kv/{key}?version={version}")
+            assert (found.status, found.body, found.headers["ETag"]) == (200, value, f'"{version}"')
+            page = replica("GET", f"/v1/kv?prefix={key}&version={version}").json
+            assert page["version"] == version and [e["value"] for e in page["entries"]] == [value.decode()]
+        problem(replica("GET", f"/v1/kv/{key}?version={deleted}"), 404, "not_found")
+        assert replica("GET", f"/v1/kv?prefix={key}&version={deleted}").json["entries"] == []
+
+
+def test_a_shard_in_which_nothing_happens_is_read_at_the_version_of_another_one(replicas: list[Replica]) -> None:
+    """Nobody writes there; while somebody waits its replica moves it on."""
+    one, other = two_keys()
+    replicas[0]("PUT", f"/v1/kv/{one}", b"1")
+    for busy, idle in ((one, other), (other, one)):
+        version = replicas[0]("PUT", f"/v1/kv/{busy}", b"2").json["version"]
+        for replica in replicas:
+            assert replica("GET", f"/v1/kv/{idle}?version={version}").status == (200 if idle == one else 404)
+
+
+def test_a_version_that_nobody_can_have_given_is_refused(kv: Replica, key: str) -> None:
+    problem(kv("GET", f"/v1/kv/{key}?version={2**63:x}-1"), 400, "future")
 
 
 def test_a_range_by_bounds_in_either_direction_page_by_page(replicas: list[Replica], key: str) -> None:

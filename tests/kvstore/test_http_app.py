@@ -45,10 +45,17 @@ class FakeNode:
         self.no_room = no_room
         self.broken = broken
         self.kept: dict[Timestamp, Cut] = {}
+        self.at: list[Timestamp | None] = []
 
     def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
+        self,
+        message_id: MessageId,
+        transaction: Transaction,
+        answer: Callable[[Answered | Refused], None],
+        at: Timestamp | None = None,
     ) -> int:
+        self.at.append(at)
+
         async def work() -> None:
             answer(await self._execute(message_id, transaction))
 
@@ -320,3 +327,68 @@ async def test_what_cannot_be_put_in_place_is_a_400() -> None:
     async with serving(FakeNode(done)) as client:
         for body in (b"{}", json.dumps({"id": 1, "shard": 0, "host": "h", "peer_port": 1, "http_port": 2}).encode()):
             assert (await client.problem("POST", "/v1/replaced", body))["code"] == "invalid"
+
+
+OLD = Timestamp(0x1000, 1)
+
+
+async def found(message_id: MessageId, transaction: Transaction) -> Answered:
+    """The page that was asked for, and more."""
+    entry = KeyValue(b"b", b"1", OLD)
+    return answered(OperationResult(found=entry, entries=(entry,), more=True))
+
+
+async def test_what_is_asked_for_at_a_version_is_read_there() -> None:
+    node = FakeNode(found)
+    async with serving(node) as client:
+        assert (await client("GET", f"/v1/kv/b?version={OLD}"))[0] == 200
+        assert (await client("GET", f"/v1/kv?version={OLD}"))[0] == 200
+        assert (await client("GET", "/v1/kv/b"))[0] == 200
+        for path in ("/v1/kv/b?version=now", "/v1/kv?version=", "/v1/kv/b?version=1"):
+            assert is_problem(await client.problem("GET", path), status=400, field="query.version")
+        for method in ("PUT", "DELETE"):
+            assert is_problem(await client.problem(method, f"/v1/kv/b?version={OLD}"), status=400, field="query")
+    assert node.at == [OLD, OLD, None]
+
+
+async def test_all_pages_are_of_the_version_of_the_first() -> None:
+    node = FakeNode(found)
+    async with serving(node) as client:
+        token = json.loads((await client("GET", "/v1/kv?limit=1"))[2])["next_page_token"]
+        second = json.loads((await client("GET", f"/v1/kv?page_token={token}"))[2])
+        assert second["version"] == str(VERSION)
+        await client("GET", f"/v1/kv?page_token={token}&version={VERSION}")
+        other = await client.problem("GET", f"/v1/kv?page_token={token}&version={OLD}")
+        assert is_problem(other, status=400, field="query.version")
+    assert node.at == [None, VERSION, VERSION]
+
+
+async def test_a_page_that_was_read_at_a_leader_says_at_which_version_the_next_one_is() -> None:
+    async def read(message_id: MessageId, transaction: Transaction) -> Answered:
+        page = OperationResult(entries=(KeyValue(b"b", b"1", OLD),), more=True)
+        return Answered(Result(True, Timestamp(0, 0), (page,)), shard=0, position=7, seen=VERSION)
+
+    node = FakeNode(read)
+    async with serving(node) as client:
+        page = json.loads((await client("GET", "/v1/kv?limit=1"))[2])
+        assert page["version"] == str(VERSION)
+        await client("GET", f"/v1/kv?page_token={page['next_page_token']}")
+    assert node.at == [None, VERSION]
+
+
+async def test_without_a_history_every_page_is_of_another_version() -> None:
+    node = FakeNode(found)
+    async with serving(node, history_ms=0) as client:
+        token = json.loads((await client("GET", "/v1/kv?limit=1"))[2])["next_page_token"]
+        assert (await client("GET", f"/v1/kv?page_token={token}"))[0] == 200
+    assert node.at == [None, None]
+
+
+async def test_what_is_too_old_is_called_compacted() -> None:
+    async def refuse(message_id: MessageId, transaction: Transaction) -> Refused:
+        return Refused("compacted", f"the oldest version is {VERSION}", False, "not_applied")
+
+    async with serving(FakeNode(refuse)) as client:
+        problem = await client.problem("GET", f"/v1/kv/b?version={OLD}")
+        assert is_problem(problem, status=410, code="compacted", retryable=False, outcome="not_applied")
+        assert str(VERSION) in problem["detail"]

@@ -16,7 +16,7 @@ from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer, Connection
 from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
-from multicast.types import MessageId
+from multicast.types import MessageId, Timestamp
 from tests.kvstore.test_http_app import VERSION, Client, FakeNode, answered, done, never, serving
 from tests.multicast.live import eventually
 
@@ -33,7 +33,11 @@ class ReadyNode(FakeNode):
         self.asked: list[Transaction] = []
 
     def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Callable[[Answered | Refused], None]
+        self,
+        message_id: MessageId,
+        transaction: Transaction,
+        answer: Callable[[Answered | Refused], None],
+        at: Timestamp | None = None,
     ) -> int:
         self.asked.append(transaction)
         key = transaction.success[0].key  # type: ignore[union-attr]

@@ -6,6 +6,7 @@ import pytest
 
 from kvstore.simulated.runner import run_seed
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
+from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
 from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
@@ -15,6 +16,7 @@ CHECKS = {
     "exactly once",
     "reads",
     "answers",
+    "reads at versions",
     "serial execution",
     "strict serializability",
     "conservation",
@@ -24,7 +26,7 @@ CHECKS = {
 }
 
 
-BUGS = [bug for bug in (*PLANTED_IN_STORE, *MORE, *IN_SNAPSHOTS, *IN_BACKUPS) if not bug.elusive]
+BUGS = [bug for bug in (*PLANTED_IN_STORE, *MORE, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST) if not bug.elusive]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.key)
@@ -33,7 +35,7 @@ def test_a_planted_bug_is_found(bug: Planted) -> None:
 
 
 def test_every_check_has_a_bug() -> None:
-    assert {bug.checker for bug in (*PLANTED_IN_STORE, *IN_BACKUPS)} == CHECKS
+    assert {bug.checker for bug in (*PLANTED_IN_STORE, *IN_BACKUPS, *IN_THE_PAST)} == CHECKS
 
 
 def test_without_a_bug_nothing_is_found() -> None:

@@ -217,8 +217,8 @@ def test_a_directory_of_another_replica_or_cluster_is_refused(reopen):
 def test_a_newer_format_is_refused_in_one_sentence(reopen):
     store = reopen()
     commit(store)
-    store._backend.apply(Changes({META: {b"format": (5).to_bytes(2, "big")}}, b""))
-    with pytest.raises(StorageError, match="data format 5 is newer than this program's 4; use a newer release"):
+    store._backend.apply(Changes({META: {b"format": (6).to_bytes(2, "big")}}, b""))
+    with pytest.raises(StorageError, match="data format 6 is newer than this program's 5; use a newer release"):
         reopen()
 
 

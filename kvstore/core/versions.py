@@ -1,0 +1,280 @@
+"""Reads at a version: of all shards at one point of the order, neither ordered nor journaled. Pure.
+
+Theory of operation. Versions rise along the log of every shard, and the order of the versions of all shards is one that
+they all agree with. So the state at version v, everything that transactions up to v wrote and nothing else, is the same
+whoever tells it, and never changes: any replica may, that (1) has completed in its shard everything up to v and (2)
+still keeps what was overwritten since (`kvstore.storage.history`). The replica where a read enters asks one of each
+shard that it needs and answers with all that they say; who says nothing, or has compacted v, is followed by the next
+one, until most replicas of a shard have compacted it.
+
+(1) holds once the last version of what is complete is not less than v, since what is delivered later is of a later
+version. A shard in which nothing happens never gets there by itself: while somebody waits and nothing is delivered that
+is late enough, the replica multicasts an *empty* transaction to its shard, one at a time for all who wait. A version
+beyond all clocks would make it do so for ever, so it is refused.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from kvstore.api.model import (
+    RANGE_BYTES_MAX,
+    RANGE_KEYS_MAX,
+    Get,
+    KeyValue,
+    OperationResult,
+    Range,
+    Result,
+    Transaction,
+    bounds,
+)
+from kvstore.api.shard_map import ShardMap
+from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, last_version
+from kvstore.core.execution import merge_results
+from kvstore.core.log import Log
+from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
+from kvstore.core.peers import Peers
+from kvstore.core.state import State
+from multicast.protocol import ApplicationOutbox
+from multicast.types import ZERO, AppMessage, GroupId, ProcessId, Timestamp, new_message_id, quorum_of
+
+RETRY_US = 500_000
+"""After so long another replica is asked, and another empty transaction leaves."""
+PACE_US = 20_000
+"""Between two empty transactions of one replica."""
+WAIT_US_MAX = 10_000_000
+"""So long a replica waits for what it is asked, and who has asked for an answer."""
+
+_EMPTY = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
+
+
+class _Asked:
+    """A client's read. missing: the shards that have not answered, with how many of their replicas were asked.
+    compacted: the replicas that no longer know, with the oldest version that each knows."""
+
+    def __init__(self, token: int, operation: Get | Range, version: Timestamp, shards: tuple[GroupId, ...], now: int):
+        self.token = token
+        self.operation = operation
+        self.version = version
+        self.missing = dict.fromkeys(shards, 0)
+        self.found: list[list[tuple[int, OperationResult]]] = []
+        self.compacted: dict[ProcessId, Timestamp] = {}
+        self.since = now
+        self.due = now + RETRY_US
+
+
+class _Waiting:
+    """What somebody asks of this replica. bounds: of what a Range has not looked at; entries: what it has found; count:
+    how many of them."""
+
+    def __init__(self, asker: ProcessId, asked: ReadAt, now: int):
+        self.asker = asker
+        self.number = asked.number
+        self.version = asked.version
+        self.operation = asked.operation
+        self.since = now
+        self.bounds = bounds(asked.operation) if isinstance(asked.operation, Range) else (b"", b"")
+        self.entries: list[KeyValue] = []
+        self.count = self.bytes = 0
+
+
+class Versions:
+    """Reads of one replica at versions, both sides; the rest as in `Replica`. clock: the time as versions tell it; 0:
+    not known. served: how many reads of its shard. emptied: how many empty transactions it has multicast."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        shard_map: ShardMap,
+        store: State,
+        log: Log,
+        clock: Callable[[int], int],
+        ahead_us_max: int,
+        rng: random.Random,
+    ):
+        self.served = self.emptied = 0
+        self._peers = peers
+        self._shard_map = shard_map
+        self._store = store
+        self._log = log
+        self._clock = clock
+        self._ahead_us_max = ahead_us_max
+        self._rng = rng
+        self._asked: dict[int, _Asked] = {}
+        self._waiting: list[_Waiting] = []
+        self._number: int | None = None
+        self._emptied_at = 0
+        self._emptied_after = ZERO
+
+    def __len__(self) -> int:
+        """How many clients wait."""
+        return len(self._asked)
+
+    # -- for clients here ---------------------------------------------------------------------------------------------
+
+    def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
+        """Answered with `Answered` or `Refused`."""
+        version, operations = request.at, request.transaction.success
+        if version is None or len(operations) != 1 or not isinstance(operations[0], Get | Range):
+            out.answer(token, Refused("invalid", "version: of one get or range", False, "not_applied"))
+            return
+        real = self._clock(now)
+        if real and version.time > real + self._ahead_us_max:
+            text = f"{version} is later than anything by this server's clock"
+            out.answer(token, Refused("future", text, False, "not_applied"))
+            return
+        if self._number is None:  # answers to an earlier life must not be taken for answers to this one
+            self._number = self._rng.getrandbits(48)
+        self._number += 1
+        shards = self._shard_map.shards_of(request.transaction)
+        asked = self._asked[self._number] = _Asked(token, operations[0], version, shards, now)
+        for shard in shards:
+            self._ask(shard, self._number, asked, now, out)
+
+    def _ask(self, shard: GroupId, number: int, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
+        """The next replica of this shard; this one before all others."""
+        request, attempt = ReadAt(number, asked.version, asked.operation), asked.missing[shard]
+        asked.missing[shard] += 1
+        if shard == self._peers.shard:
+            if not attempt:
+                self._wait(_Waiting(self._peers.self_id, request, now), now, out)
+                return
+            attempt -= 1
+        peer = self._peers.to_ask(shard, attempt)
+        if peer is not None:
+            out.send((peer,), request)
+
+    def on_found(self, sender: ProcessId, message: FoundAt, now: int, out: ApplicationOutbox) -> None:
+        """What a replica of another shard says, or of this one."""
+        asked = self._asked.get(message.number)
+        if asked is None or message.shard not in asked.missing:
+            return
+        if message.result is None:
+            asked.compacted[sender] = message.oldest
+            replicas = self._peers.replicas[message.shard]
+            known = [asked.compacted[replica] for replica in replicas if replica in asked.compacted]
+            if len(known) >= quorum_of(len(replicas)):
+                oldest = min(known)
+                self._finish(message.number, _compacted(asked.version, oldest), out)
+            else:
+                self._ask(message.shard, message.number, asked, now, out)
+            return
+        del asked.missing[message.shard]
+        asked.found.append([(0, message.result)])
+        if not asked.missing:
+            results = merge_results((asked.operation,), asked.found)
+            self._finish(message.number, Answered(Result(True, asked.version, results)), out)
+
+    def _finish(self, number: int, answer: Answered | Refused, out: ApplicationOutbox) -> None:
+        out.answer(self._asked.pop(number).token, answer)
+
+    # -- of this shard ------------------------------------------------------------------------------------------------
+
+    def on_read_at(self, sender: ProcessId, message: ReadAt, now: int, out: ApplicationOutbox) -> None:
+        """Answer, now or later."""
+        self._wait(_Waiting(sender, message, now), now, out)
+
+    def _wait(self, waiting: _Waiting, now: int, out: ApplicationOutbox) -> None:
+        if not self._serve(waiting, now, out):
+            self._waiting.append(waiting)
+
+    def advance(self, now: int, out: ApplicationOutbox) -> None:
+        """Something has completed, or there is time to look on."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if now - one.since < WAIT_US_MAX and not self._serve(one, now, out):
+                self._waiting.append(one)
+
+    def _serve(self, waiting: _Waiting, now: int, out: ApplicationOutbox) -> bool:
+        """Whether it is answered."""
+        store = self._store
+        if store.complete_to < waiting.version:
+            return False
+        oldest, result = store.floor, None
+        if waiting.version >= oldest:
+            result = self._read(waiting)
+            if result is None:
+                return False
+        self.served += 1
+        found = FoundAt(self._peers.shard, waiting.number, result, oldest)
+        if waiting.asker == self._peers.self_id:
+            self.on_found(waiting.asker, found, now, out)
+        else:
+            out.send((waiting.asker,), found)
+        return True
+
+    def _read(self, waiting: _Waiting) -> OperationResult | None:
+        """None: a Range that is not looked at to its end; more of it when this is called again."""
+        operation, past = waiting.operation, self._store.at(waiting.version)
+        if isinstance(operation, Get):
+            row = past.get(operation.key)
+            return OperationResult(found=None if row is None else KeyValue(operation.key, *row))
+        found, rest = past.look(*waiting.bounds, operation.reverse)
+        limit = RANGE_KEYS_MAX if operation.count_only else operation.limit
+        for key, value, version in found:
+            if waiting.count == limit or waiting.bytes >= RANGE_BYTES_MAX:
+                return self._found(waiting, operation, more=True)
+            waiting.count += 1
+            if not operation.count_only:
+                entry = KeyValue(key, b"" if operation.keys_only else value, version)
+                waiting.entries.append(entry)
+                waiting.bytes += len(entry.key) + len(entry.value)
+        if rest is None:
+            return self._found(waiting, operation, more=False)
+        waiting.bounds = rest
+        return None
+
+    def _found(self, waiting: _Waiting, operation: Range, more: bool) -> OperationResult:
+        if operation.count_only:
+            return OperationResult(value=waiting.count, more=more)
+        return OperationResult(entries=tuple(waiting.entries), more=more)
+
+    # -- batches and time ---------------------------------------------------------------------------------------------
+
+    def end_batch(self, now: int, out: ApplicationOutbox) -> None:
+        """Move the shard on if somebody waits for that."""
+        at = self._moves_on_at()
+        if at is not None and at <= now:
+            self._emptied_at, self._emptied_after = now, self._delivered_to()
+            self.emptied += 1
+            message_id = new_message_id(self._clock(now) or now, self._rng.getrandbits(62))
+            out.submit(AppMessage(message_id, (self._peers.shard,), _EMPTY, self._peers.self_id))
+
+    def _delivered_to(self) -> Timestamp:
+        entries = self._log.entries
+        return last_version(entries[-1].timestamp) if entries else self._store.complete_to
+
+    def _moves_on_at(self) -> int | None:
+        """When the next empty transaction leaves; None: none is needed."""
+        wanted = max([waiting.version for waiting in self._waiting], default=ZERO)
+        delivered_to = self._delivered_to()
+        if wanted <= delivered_to:
+            return None
+        if not self._emptied_at:
+            return 0
+        return self._emptied_at + (PACE_US if delivered_to > self._emptied_after else RETRY_US)
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Ask others, look on, give up. Returns when to do so again."""
+        for number, asked in list(self._asked.items()):
+            if now - asked.since >= WAIT_US_MAX:
+                self._finish(number, Refused("timeout", "no answer in time", True, "not_applied"), out)
+            elif now >= asked.due:
+                asked.due = now + RETRY_US
+                for shard in asked.missing:
+                    self._ask(shard, number, asked, now, out)
+        self.advance(now, out)
+        wakes = [asked.due for asked in self._asked.values()]
+        wakes += [waiting.since + WAIT_US_MAX for waiting in self._waiting]
+        if any([waiting.version <= self._store.complete_to for waiting in self._waiting]):
+            wakes.append(now)
+        moves_on_at = self._moves_on_at()
+        if moves_on_at is not None:
+            wakes.append(max(moves_on_at, now))
+        return min(wakes, default=None)
+
+
+def _compacted(version: Timestamp, oldest: Timestamp) -> Refused:
+    text = f"what stood at {version} is no longer known; the oldest version of which everything is known is {oldest}"
+    return Refused("compacted", text, False, "not_applied")

@@ -1,0 +1,192 @@
+"""Reads at a version, at one replica: whom it asks, when its shard has come far enough, and what moves it on."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.api.model import Delete, Get, KeyValue, OperationResult, Put, Range, Transaction
+from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, last_version
+from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
+from kvstore.core.versions import PACE_US, RETRY_US, WAIT_US_MAX
+from kvstore.storage.store import Store
+from multicast.protocol import PeerError
+from multicast.types import ZERO, Timestamp
+from tests.kvstore.one_replica import NOW, Bench, key, write
+
+A, B = key(0), key(1)
+
+
+def read(bench: Bench, version: Timestamp, *operations: Get | Range | Put) -> None:
+    bench.tokens += 1
+    request = Execute(NO_ID, Transaction(success=operations), version)
+    bench.replica.on_request(bench.tokens, request, bench.now, bench.out)
+
+
+def found(bench: Bench) -> list[KeyValue | None]:
+    """What the answers since this was asked last found."""
+    answers = bench.answers()
+    assert all(isinstance(answer, Answered) for answer in answers), answers
+    return [answer.result.results[0].found for answer in answers if isinstance(answer, Answered)]
+
+
+def version(bench: Bench) -> Timestamp:
+    """Of the last delivery."""
+    return last_version(bench.delivered[-1][0].timestamp)
+
+
+def test_it_tells_what_stood_there_at_once_where_everything_up_to_then_is_complete() -> None:
+    bench = Bench()
+    versions = []
+    for transaction in (write(A, value=b"1"), write(A, value=b"2"), Transaction(success=(Delete(A),))):
+        bench.deliver(transaction)
+        versions.append(version(bench))
+    for at in versions:
+        read(bench, at, Get(A))
+    assert [one and one.value for one in found(bench)] == [b"1", b"2", None]
+    assert bench.multicast() == [] and bench.out.completions[3:] == []
+
+
+def test_a_shard_that_has_not_come_so_far_is_waited_for_and_moved_on_once() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    later = Timestamp(bench.now + 50_000, 0)
+    for _ in range(3):
+        read(bench, later, Get(A))
+    [empty] = bench.multicast()
+    assert empty.destinations == (0,) and decode_transaction(decode_bundle(empty)[0]) == Transaction()
+    bench.tick(PACE_US)
+    assert bench.multicast() == [] and bench.answers() == []
+    bench.order(empty, at=later.time + 1)
+    assert len(found(bench)) == 3 and bench.multicast() == []
+
+
+def test_an_empty_transaction_that_is_too_early_or_lost_is_followed_by_another_one() -> None:
+    bench = Bench()
+    read(bench, Timestamp(bench.now + 50_000, 0), Get(A))
+    [empty] = bench.multicast()
+    bench.order(empty)
+    assert bench.multicast() == []
+    bench.tick(PACE_US)
+    assert len(bench.multicast()) == 1
+    bench.tick(RETRY_US - 1)
+    assert bench.multicast() == []
+    bench.tick(1)
+    assert len(bench.multicast()) == 1
+
+
+def test_what_is_delivered_and_not_complete_is_waited_for_without_more() -> None:
+    bench = Bench()
+    both = bench.deliver(write(A, B))
+    read(bench, last_version(both.timestamp), Get(A))
+    assert bench.multicast() == [] and bench.answers() == []
+    bench.part(1, both)
+    assert [one and one.value for one in found(bench)] == [b"v"]
+
+
+def test_nobody_waits_for_ever_and_for_nobody_is_a_shard_moved_on() -> None:
+    bench = Bench()
+    read(bench, Timestamp(bench.now + 50_000, 0), Get(A))
+    bench.multicast()
+    bench.tick(WAIT_US_MAX)
+    [refused] = bench.answers()
+    assert isinstance(refused, Refused) and (refused.code, refused.retryable) == ("timeout", True)
+    bench.multicast()
+    bench.tick(WAIT_US_MAX)
+    assert bench.multicast() == [] and bench.tick() is None
+
+
+def test_other_shards_are_asked_one_replica_after_the_other() -> None:
+    bench = Bench()
+    at = Timestamp(NOW - 5, 0)
+    read(bench, at, Get(B))
+    [(first, asked)] = bench.sent(ReadAt)
+    assert first == (3,) and (asked.version, asked.operation) == (at, Get(B))
+    bench.tick(RETRY_US)
+    [(second, again)] = bench.sent(ReadAt)
+    assert second == (4,) and again == asked
+    entry = KeyValue(B, b"1", Timestamp(5, 0))
+    bench.hear(4, FoundAt(1, asked.number, OperationResult(found=entry), ZERO))
+    assert found(bench) == [entry]
+    bench.hear(3, FoundAt(1, asked.number, OperationResult(), ZERO))
+    assert bench.answers() == []
+
+
+def test_a_range_is_what_all_shards_have_said() -> None:
+    bench = Bench()
+    bench.deliver(write(key(0), key(0, 1)))
+    read(bench, version(bench), Range(b"", 2))
+    asked = {message.number: to for to, message in bench.sent(ReadAt)}
+    assert sorted(asked.values()) == [(3,), (6,)] or len(asked) == 1
+    [number] = asked
+    bench.hear(3, FoundAt(1, number, OperationResult(entries=(KeyValue(B, b"b", Timestamp(1, 1)),)), ZERO))
+    assert bench.answers() == []
+    bench.hear(6, FoundAt(2, number, OperationResult(), ZERO))
+    [answer] = bench.answers()
+    assert isinstance(answer, Answered) and answer.result.version == version(bench)
+    page = answer.result.results[0]
+    assert [entry.key for entry in page.entries] == sorted([key(0), key(0, 1), B])[:2] and page.more
+
+
+def test_most_replicas_of_a_shard_must_have_compacted_it() -> None:
+    bench = Bench()
+    read(bench, Timestamp(NOW - 5, 0), Get(B))
+    [(_, asked)] = bench.sent(ReadAt)
+    bench.hear(3, FoundAt(1, asked.number, None, Timestamp(70, 1)))
+    assert [to for to, _ in bench.sent(ReadAt)] == [(4,)] and bench.answers() == []
+    bench.hear(3, FoundAt(1, asked.number, None, Timestamp(70, 1)))
+    assert bench.answers() == []
+    bench.hear(5, FoundAt(1, asked.number, None, Timestamp(60, 1)))
+    [refused] = bench.answers()
+    assert isinstance(refused, Refused) and refused.code == "compacted" and str(Timestamp(60, 1)) in refused.message
+
+
+def test_who_does_not_know_it_any_more_asks_others_of_its_shard() -> None:
+    bench = Bench()
+    bench.store = Store.open(bench.store._backend, history_us=1_000)
+    bench.restart_replica()
+    bench.deliver(write(A))
+    old = version(bench)
+    bench.deliver(write(A))
+    bench.now += 1_000_000
+    bench.deliver(write(A))
+    read(bench, old, Get(A))
+    assert [to for to, _ in bench.sent(ReadAt)] == [(1,)] and bench.answers() == []
+
+
+def test_answers_to_an_earlier_life_are_not_taken_for_answers_to_this_one() -> None:
+    bench = Bench()
+    numbers = set()
+    for _ in range(3):
+        read(bench, Timestamp(NOW - 5, 0), Get(B))
+        [(_, asked)] = bench.sent(ReadAt)
+        numbers.add(asked.number)
+        bench.completed += 1
+        bench.restart_replica()
+    assert len(numbers) == 3
+
+
+def test_others_are_told_what_stood_there_and_only_their_own_shard_speaks_for_itself() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    bench.hear(4, ReadAt(9, version(bench), Get(A)))
+    [(to, told)] = bench.sent(FoundAt)
+    assert to == (4,) and (told.shard, told.number) == (0, 9)
+    assert told.result is not None and told.result.found is not None and told.result.found.value == b"v"
+    with pytest.raises(PeerError):
+        bench.hear(4, FoundAt(2, 1, OperationResult(), ZERO))
+
+
+@pytest.mark.parametrize("operations", [(), (Get(A), Get(A)), (Put(A, b"1"),)])
+def test_only_one_get_or_range_can_be_read_at_a_version(operations: tuple[Get | Put, ...]) -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    read(bench, version(bench), *operations)
+    [refused] = bench.answers()
+    assert isinstance(refused, Refused) and refused.code == "invalid"
+
+
+def test_a_version_that_no_clock_shows_yet_is_refused() -> None:
+    bench = Bench()
+    read(bench, Timestamp(NOW + 3_600_000_000, 0), Get(A))
+    [refused] = bench.answers()
+    assert isinstance(refused, Refused) and refused.code == "future" and bench.multicast() == []

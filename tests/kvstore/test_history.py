@@ -1,0 +1,198 @@
+"""What was overwritten: the state at every version of the window, against a list of all states."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.api.model import KEY_BYTES_MAX, between
+from kvstore.core.bundles import last_version, version_of
+from kvstore.storage.backend import META, ORDER, PAST, MemoryBackend
+from kvstore.storage.history import FLOOR, USED, Past, key_of_past, past_prefix
+from kvstore.storage.lmdb_backend import LmdbBackend
+from kvstore.storage.store import Store
+from multicast.types import ZERO, Timestamp
+
+KEYS = [b"a", b"a\0", b"a" + 7 * b"\0", b"a" + 8 * b"\0", b"ab", b"b" * 8, b"b" * 9, b"b" * 8 + b"\xff", 18 * b"\0"]
+UNTIL = [bytes(16), bytes(15) + b"\x01", b"\xff" * 16]
+BOUNDS = [(b"", b""), (b"a", b"ab"), (b"a\0", b"b"), (b"b" * 8, b"")]
+
+Rows = dict[bytes, tuple[bytes, Timestamp]]
+
+deliveries = st.lists(
+    st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from([None, b"", b"1"])), min_size=1, max_size=3), max_size=3
+)
+steps = st.lists(st.tuples(deliveries, st.sampled_from(["", "freeze", "commit", "thaw", "crash"])), max_size=12)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=30) | st.sampled_from(KEYS), st.sampled_from(UNTIL))))
+def test_names_in_the_past_sort_as_their_keys_and_versions_do(pairs):
+    names = [past_prefix(key) + until for key, until in sorted(pairs)]
+    assert names == sorted(names) and [key_of_past(name) for name in names] == [key for key, _ in sorted(pairs)]
+
+
+def test_the_longest_key_has_a_name_in_the_past_that_lmdb_takes():
+    assert len(past_prefix(bytes(KEY_BYTES_MAX)) + bytes(16) + b"\0") <= 511
+    assert key_of_past(past_prefix(bytes(KEY_BYTES_MAX)) + bytes(16)) == bytes(KEY_BYTES_MAX)
+
+
+def everything(past: Past, first: bytes, end: bytes, reverse: bool) -> tuple[Rows, list[bytes]]:
+    """What it shows from `first` to `end`, and its keys as they came."""
+    rows, order, rest = {}, [], (first, end)
+    while rest is not None:
+        found, rest = past.look(*rest, reverse)
+        rows |= {key: (value, version) for key, value, version in found}
+        order += [key for key, _, _ in found]
+    return rows, order
+
+
+class Recorded:
+    """A store, and all its states."""
+
+    def __init__(self, make_backend, **options) -> None:
+        self.make_backend, self.options = make_backend, options
+        self.store = Store.open(make_backend(), **options)
+        self.states: list[tuple[Timestamp, Rows]] = [(ZERO, {})]
+        self.time = self.frozen = self.committed = 0
+        self.log: list[list[list[tuple[bytes, bytes | None]]]] = []
+        self.ready = False
+
+    def deliver(self, bundle) -> None:
+        self.log.append(bundle)
+        self.apply(len(self.log))
+
+    def apply(self, position: int) -> None:
+        at = Timestamp(position * 10, 1)
+        for index, (key, value) in enumerate(self.log[position - 1]):
+            version = version_of(at, index)
+            self.store.write(key, value, version)
+            rows = dict(self.states[-1][1])
+            rows.pop(key, None)
+            if value is not None:
+                rows[key] = (value, version)
+            self.states.append((version, rows))
+        self.store.reached(position, at)
+
+    def move_on(self, what: str) -> None:
+        if what == "freeze" and self.store.freeze(len(self.log)):
+            self.frozen, self.ready = len(self.log), False
+        elif what == "commit" and self.frozen:
+            self.store.commit()
+            self.ready = True
+        elif what == "thaw" and self.ready:
+            self.store.thawed()
+            self.committed, self.frozen, self.ready = self.frozen, 0, False
+        elif what == "crash":
+            if self.ready:
+                self.committed = self.frozen
+            self.frozen, self.ready = 0, False
+            self.store.close()
+            self.store = Store.open(self.make_backend(), **self.options)
+            begin = last_version(Timestamp(self.committed * 10, 1)) if self.committed else ZERO
+            self.states = [state for state in self.states if state[0] <= begin]
+            for position in range(self.committed + 1, len(self.log) + 1):
+                self.apply(position)
+
+    def check(self) -> None:
+        versions = [version for version, _ in self.states]
+        asked = {*versions, *(last_version(Timestamp(v.time, 1)) for v in versions if v.time), self.store.complete_to}
+        for version in sorted(asked):
+            if version >= self.store.floor:
+                rows = self.states[bisect_right(versions, version) - 1][1]
+                past = self.store.at(version)
+                assert {key: past.get(key) for key in KEYS} == {key: rows.get(key) for key in KEYS}
+                for first, end in BOUNDS:
+                    for reverse in (False, True):
+                        shown, order = everything(past, first, end, reverse)
+                        assert shown == {key: row for key, row in rows.items() if between(key, first, end)}
+                        assert order == sorted(order, reverse=reverse)
+
+
+def play(plan, make_backend, **options) -> Recorded:
+    recorded = Recorded(make_backend, **options)
+    for bundles, what in plan:
+        for bundle in bundles:
+            recorded.deliver(bundle)
+        recorded.move_on(what)
+        recorded.check()
+    return recorded
+
+
+@settings(max_examples=40, deadline=None)
+@patch("kvstore.storage.store.Store.looked_max", 2)
+@given(steps, st.sampled_from([1_000_000, 35, 10]), st.sampled_from([1 << 30, 200]))
+def test_every_version_of_the_window_is_the_state_that_was(plan, history_us, history_bytes_max):
+    backend = MemoryBackend()
+    with patch("kvstore.storage.history._NOTED_MAX", 2):
+        play(plan, lambda: backend, history_us=history_us, history_bytes_max=history_bytes_max)
+
+
+@settings(max_examples=6, deadline=None)
+@patch("kvstore.storage.store.Store.looked_max", 2)
+@given(plan=steps)
+def test_on_disk_as_in_memory(tmp_path_factory, plan):
+    path = tmp_path_factory.mktemp("data")
+    play(plan, lambda: LmdbBackend(path, durability="os")).store.close()
+
+
+def committed(store: Store, time: int, rows: dict[bytes, bytes | None]) -> None:
+    """One delivery, and a commit of it."""
+    for key, value in rows.items():
+        store.write(key, value, version_of(Timestamp(time, 1), 0))
+    store.reached(time, Timestamp(time, 1))
+    store.freeze(time)
+    store.commit()
+    store.thawed()
+
+
+def test_what_the_window_has_passed_is_dropped_in_order_and_takes_no_room():
+    backend = MemoryBackend()
+    store = Store.open(backend, history_us=100)
+    for time in range(1, 50):
+        committed(store, time, {b"k": b"%d" % time})
+    assert backend.count(PAST) == 48 and store.floor == ZERO
+    for time in range(500, 503):
+        committed(store, time, {b"other": b"%d" % time})
+    assert backend.count(PAST) == backend.count(ORDER) == 2
+    assert store.floor == Timestamp(402, 0) and int.from_bytes(backend.get(META, USED), "big") < 200
+
+
+def test_history_has_a_limit_in_bytes_and_says_from_where_on_it_reaches():
+    backend = MemoryBackend()
+    store = Store.open(backend, history_bytes_max=10_000)
+    for time in range(1, 50):
+        committed(store, time, {b"k": bytes(1000)})
+    assert int.from_bytes(backend.get(META, USED), "big") <= 10_000
+    assert Timestamp(38, 0) < store.floor < Timestamp(42, 0)
+    assert store.at(store.floor).get(b"k") == (bytes(1000), version_of(Timestamp(store.floor.time, 1), 0))
+
+
+def test_without_a_window_nothing_is_kept_and_the_present_can_be_read():
+    backend = MemoryBackend()
+    store = Store.open(backend, history_us=0)
+    for time in range(1, 5):
+        committed(store, time, {b"k": b"%d" % time, b"d": None if time % 2 else b"x"})
+    assert backend.count(PAST) == backend.count(ORDER) == 0
+    assert store.floor == store.complete_to
+    assert store.at(store.floor).get(b"k") == (b"4", version_of(Timestamp(4, 1), 0))
+    again = Store.open(backend)
+    committed(again, 6, {b"k": b"6"})
+    assert again.floor == last_version(Timestamp(4, 1)) and again.at(again.floor).get(b"k") is not None
+
+
+@pytest.mark.parametrize("kept", [b"", b"something"])
+def test_data_of_an_older_format_has_a_history_from_then_on(kept):
+    backend = MemoryBackend()
+    store = Store.open(backend)
+    committed(store, 3, {b"k": b"old"})
+    backend.delete(META, FLOOR)
+    store = Store.open(backend)
+    assert store.floor == last_version(Timestamp(3, 1))
+    committed(store, 5, {b"k": kept})
+    store = Store.open(backend)
+    assert store.floor == last_version(Timestamp(3, 1))
+    assert store.at(store.floor).get(b"k") == (b"old", version_of(Timestamp(3, 1), 0))

@@ -1,0 +1,80 @@
+"""Bugs planted in the history of overwritten rows and in reads at versions."""
+
+from __future__ import annotations
+
+from kvstore.core.versions import Versions
+from kvstore.simulated.runner import Settings
+from kvstore.storage.history import Past
+from kvstore.storage.snapshot import Snapshots
+from kvstore.storage.store import Store
+from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+CHECK = "reads at versions"
+SMALL = Settings(protocol="white_box", size="small", past=True)
+
+
+@rewrite("floor", "self._backend.get(META, FLOOR) or", "bytes(16) or")
+class FloorNotMoved(Store):
+    """What was dropped because it was too much is read as if it were there."""
+
+
+@rewrite("commit", "max(0, upto.time - self._history_us)", "max(0, upto.time - self._history_us // 8)")
+@rewrite("floor", "self._backend.get(META, FLOOR) or", "bytes(16) or")
+class DroppedEarly(Store):
+    """What the window still has is dropped, and read as if it were there."""
+
+
+@rewrite("_serve", "if store.complete_to < waiting.version:", "if False:")
+class ReadBeforeComplete(Versions):
+    """A shard is read at a version before it has completed everything up to that."""
+
+
+@rewrite("commit", "layer.writes()", "[(key, writes) for key, writes in layer.writes() if writes[-1][1]]")
+class DeletedNotKept(Store):
+    """What is overwritten by a deletion is not kept."""
+
+
+@rewrite("write", "elif self._history_us:", "elif False:")
+class OnlyTheFirstOverwriteKept(Store):
+    """What is overwritten twice between two commits is kept once."""
+
+
+@rewrite("_take_over", "meta | anew(last_version(sealed.timestamp))", "meta")
+class OldFloorAfterSnapshot(Snapshots):
+    """Who was given a snapshot answers as if it had what was overwritten before that."""
+
+
+@rewrite("_row", "since <= version", "since < version")
+class WriteSeenLate(Past):
+    """In the write buffer a write is not seen at its own version."""
+
+
+@rewrite("_row", 'prefix + version + b"\\0"', "prefix + version")
+class OverwriteSeenLate(Past):
+    """On disk what an overwrite has replaced is still seen at the version of that."""
+
+
+@rewrite("_row", 'return row if row[:_VERSION_BYTES] <= version else b""', "return row")
+class LaterSeen(Past):
+    """What did not stand there yet is seen."""
+
+
+@rewrite("_read", "waiting.bounds = rest", "return self._found(waiting, operation, more=False)")
+class FirstLookOnly(Versions):
+    """Of a range that takes more than one look the rest is left out."""
+
+
+def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
+    return [
+        Planted(kind.__name__, CHECK, store=kind, settings=settings) if issubclass(kind, Store)
+        else Planted(kind.__name__, CHECK, core=kind, settings=settings) for kind in kinds
+    ]  # fmt: skip
+
+
+PLANTED_IN_STORE = (
+    *_planted(
+        FloorNotMoved, DroppedEarly, ReadBeforeComplete, DeletedNotKept, OnlyTheFirstOverwriteKept,
+        OldFloorAfterSnapshot, WriteSeenLate, OverwriteSeenLate, LaterSeen, FirstLookOnly,
+    ),
+)  # fmt: skip
