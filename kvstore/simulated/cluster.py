@@ -57,7 +57,7 @@ SEGMENT_BYTES = (SEGMENT_BYTES_MAX, 16_384, 4_096, 1_024)
 """Of journals."""
 CHECKPOINT_CHANCE = 0.02
 """A batch is followed by a checkpoint of the protocol's state with this chance."""
-HISTORIES = ((HISTORY_US, HISTORY_BYTES_MAX), (400_000, HISTORY_BYTES_MAX), (2_000_000, 4_000))
+HISTORIES = ((HISTORY_US, HISTORY_BYTES_MAX), (400_000, HISTORY_BYTES_MAX), (2_000_000, 1_000))
 """For how long, and how many bytes, what was overwritten is kept."""
 
 
