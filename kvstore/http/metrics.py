@@ -48,6 +48,7 @@ DECLARED = (
     Declared("kvstore_bundles_total", "Bundles that it multicast", ("store", "bundles")),
     Declared("kvstore_bundled_transactions_total", "Transactions in them", ("store", "bundled")),
     Declared("kvstore_reads_at_leader_total", "Reads that were not ordered", ("store", "reads_at_leader")),
+    Declared("kvstore_reads_at_version_total", "Reads of this shard at a version", ("store", "reads_at_version")),
     Declared("kvstore_parts_pushed_total", "Parts told to other shards", ("store", "parts_pushed")),
     Declared("kvstore_parts_pulled_total", "Parts asked of other shards", ("store", "parts_pulled")),
     Declared("kvstore_peer_connected", "1 if both directions are up", ("peers", "connected"), "peer"),
