@@ -296,8 +296,8 @@ def _execute(
     specification = cluster.protocol.specification
     endings = Endings(world, specification, cluster.options, judge, own, injector)
     endings.all_return = coming.stop()
-    endings.counts.update(coming.counts)
     endings.run()
+    endings.counts.update(coming.counts)
     world.stop()
     return endings.counts
 

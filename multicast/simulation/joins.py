@@ -182,6 +182,8 @@ class Joins(Checker):
         if change is not None and views.change(change):
             what = "added" if change.adds else "removed"
             self.counts[what] = self.counts.get(what, 0) + 1
+            for observer in self._there.observers:
+                observer.on_fault(Fault(what, 0, 0, (change.process,)), True)
             topology.follow(group)
             if not had_begun:
                 self.report("members", f"group {group}: {change} takes place before that view has begun")

@@ -316,8 +316,8 @@ class Run:
         endings = Endings(world, self.specification, self.options, self, self._endings_rng, self.injector, limit_us)
         self.faults = endings.counts
         endings.all_return = self.joins.stop()
-        self.faults.update(self.joins.counts)
         endings.run(self._insist_once_more)
+        self.faults.update(self.joins.counts)
 
     def _insist_once_more(self) -> None:
         for message in self._persistent:

@@ -86,13 +86,15 @@ class FrameTrace(Observer):
 
     def _header(self, node: Node) -> None:
         world, specification = node.world, node.protocol.specification
+        groups = world.topology.groups
         self._now = lambda: world.now - EPOCH_US
         self._violations = world.violations
         self._housekeeping = specification.housekeeping
         self._line({
             "trace": VERSION, **self._first, "genuine": specification.genuine,
             "options": changed_options(node.protocol.options),
-            "groups": {str(g): list(members) for g, members in world.topology.groups.items()}, "epoch_us": EPOCH_US,
+            "groups": {str(g): [p for p in world.topology.group_of if world.topology.group_of[p] == g] for g in groups},
+            "epoch_us": EPOCH_US,
             "clock_offsets_us": {str(p): n.offset_us for p, n in world.nodes.items() if n.offset_us},
         })  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 from multicast import registry
 from multicast.parts.pending import PendingQueue
 from multicast.protocol import MulticastProtocol
+from multicast.simulation import joins
 from multicast.simulation.runner import Settings, run_seed
 from multicast.simulation.trace import VERSION, Trace, apply_patch, merge_patch
 from multicast.types import Timestamp
@@ -52,6 +53,15 @@ def test_a_traced_run_is_the_same_run_and_is_told_whole(name: str) -> None:
     assert len(submitted) == untraced.messages
     assert {e["message"] for e in deliveries} <= submitted.keys()
     _check_states(events, submitted)
+
+
+def test_the_header_names_those_who_may_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = [joins.Planned(1_000, 1, True, False)]
+    monkeypatch.setattr(joins, "draw", lambda *drawn: planned)
+    settings = Settings(groups=2, replicas=1, messages=2, size="small")
+    header, *events = _traced(registry.load("white_box"), 1, settings)[1]
+    assert header["groups"] == {"0": [0], "1": [1, 2]}
+    assert {event["process"] for event in events if event["event"] == "life"} == {0, 1, 2}
 
 
 def _check_states(events: list[dict[str, Any]], submitted: dict[str, str]) -> None:
