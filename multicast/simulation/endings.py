@@ -7,7 +7,7 @@
 2. *Latency*: once nothing is under way any more from before (what is late holds up everything behind it on its link),
    and after a quiet time, on a network with known delay, probes to each group, to all of them and to some are sent,
    each twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not
-   recovered: it lives on being asked, on catching up, or on retries.
+   recovered: it lives on being asked, on catching up, or on retries. And where stamps follow the time, theirs do.
 3. *Leaders stay*, in runs with faults in which candidates ask first: one who does not lead restarts, another one does
    not hear its leader for long, connections break, the leader's disk is slow beyond every timer. None of that may cost
    a group its leader. (What one group stamps in time and another one late may, by parts.stamps; so not while copies
@@ -35,7 +35,7 @@ from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
-from multicast.types import FINAL, AppMessage, Ballot, GroupId, ProcessId, Topology, quorum_of
+from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, ProcessId, Topology, quorum_of
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -123,6 +123,7 @@ class _Probe(Observer):
         self.members: list[ProcessId] = []
         self.sent = False
         self.delivered: dict[ProcessId, int] = {}
+        self.timestamp = ZERO
         self._topology = topology
 
     def expect(self, destinations: tuple[GroupId, ...], dead: Collection[ProcessId]) -> None:
@@ -139,6 +140,7 @@ class _Probe(Observer):
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         if self.sent and delivery.stage == FINAL and not replay and delivery.message.destinations == self.destinations:
             self.delivered.setdefault(node.pid, node.world.now)
+            self.timestamp = delivery.timestamp
 
 
 class Endings:
@@ -259,7 +261,7 @@ class Endings:
             sender = rng.choice(alive)
             for warm in (False, True):
                 self._probe.expect(destinations, dead)
-                begun = world.now
+                begun, least = world.now, self._least_clock()
                 self._judged.multicast(sender, destinations)
                 wait_us = self._promised_us() if warm else 2 * self._quiet_us  # the cold one finds out who leads now
                 world.run_while(self._probe.is_missing, wait_us, DELTA_US)
@@ -267,6 +269,7 @@ class Endings:
                     return
                 if warm and self._probe.sent:
                     self._judge(begun, sender)
+                    self._judge_timestamp(least)
                 world.run_for(20 * DELTA_US)
         world.conditions = world.network.conditions = kept
 
@@ -291,6 +294,17 @@ class Endings:
                     f" after {took / 1000:.1f} ms, when everything has long been healed; {most / 1000:.1f} ms is enough"
                     f" with {DELTA_US / 1000} ms per message",
                 )
+
+    def _least_clock(self) -> int:
+        """What every stamp from now on is above, where stamps follow the time; else 0."""
+        protocols = [(node.protocol, node.clock()) for node in self._world.nodes.values() if node.up]
+        return min(protocol.real_clock(now) if protocol.reads_real_clock() else 0 for protocol, now in protocols)
+
+    def _judge_timestamp(self, least: int) -> None:
+        behind_us = least - self._probe.timestamp.time
+        if behind_us > 0:
+            text = f"a probe to groups {self._probe.destinations} is delivered at a timestamp {behind_us / 1e6:.6f} s"
+            self._world.report("true time", f"{text} behind the clocks of all that may have stamped it")
 
     def _promised_us(self) -> int:
         """By the clocks from which stamps are taken: a wall clock that is off counts for nothing."""
