@@ -105,7 +105,10 @@ class Elections(Checker):
         protocol: Any = node.protocol
         group = topology.group_of[pid]
         begun = not ballot.view or (group, ballot.view) in node.world.led
-        enough = _are_enough(topology.views[group], ballot, voters, begun)
+        if len(topology.views[group].of) > 1:
+            enough = _are_enough(topology.views[group], ballot, voters, begun)
+        else:
+            enough = is_majority(protocol.election.members, voters)  # of all processes, perhaps
         if ballot.leader != pid or pid not in voters or not enough:
             self._wrong(node, ballot, f"leads with the votes of {voters}")
             return
