@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog
 from multicast.protocol import Outbox, Saved
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
+from multicast.protocols.toto import Toto
 from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.runner import Settings
 from tests.planted import Planted
@@ -44,7 +46,21 @@ class AcknowledgementsWait(WhiteBox):
     """The acknowledgement that commits a message waits for company."""
 
 
+@rewrite("stamp", "if self.hybrid and real > value:", "if False:", part=Clock)
+class StampsCount(WhiteBox):
+    """A hybrid clock counts stamps and takes no notice of the time: no id ever expires."""
+
+
+@rewrite("_deliver", "max(self.time + 1, stamp)", "self.time + 1")
+class OrdersTimeCounts(Toto):
+    """The time of the order takes no notice of the stamps of casts."""
+
+
+HYBRID = Settings(profile="faults", size="small", groups=2, replicas=3, messages=40, options={"clock": "hybrid"})
+
 PLANTED = (
+    Planted(StampsCount, HYBRID),
+    Planted(OrdersTimeCounts, HYBRID),
     Planted(NothingSettled, SMALL),
     Planted(AcknowledgementsWait, SMALL),
     Planted(ClocksOfTheFirstEpoch, SMALL),

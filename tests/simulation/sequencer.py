@@ -40,6 +40,9 @@ class Sequencer(MulticastProtocol):
         self.number = 0
         self.known: set[MessageId] = set()
 
+    def reads_real_clock(self) -> bool:
+        return False
+
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
         self.number = saved.position
 
