@@ -85,6 +85,8 @@ class Checkpoints:
         self._journal = journal
         self._pause = pause
         self._latest: Checkpoint | None = None
+        self._unfinished = ""
+        """The file that is being written, or could not be: until it is synced it may be readable and not on disk."""
 
     def latest(self) -> Checkpoint:
         """The one that counts; an empty one, at offset 0, if there is none. JournalError if it is another process's, or
@@ -95,7 +97,7 @@ class Checkpoints:
 
     def _read_latest(self) -> Checkpoint:
         names = self._journal.disk.list()
-        found = [self._read(name) for name in _FILES if name in names]
+        found = [self._read(name) for name in _FILES if name in names and name != self._unfinished]
         last = max(filter(None, found), key=lambda one: one.offset, default=Checkpoint({}, 0, 0, _FILES[1]))
         end = self._journal.end
         if last.offset > end:
@@ -107,7 +109,9 @@ class Checkpoints:
         JournalError: the one before still counts."""
         offset, name = self._journal.synced, _FILES[self.latest().file == _FILES[0]]
         values = self._go_on(offset)
+        self._unfinished = name
         self._latest = Checkpoint(values, offset, self._write(name, offset, values), name)
+        self._unfinished = ""
         return self._latest
 
     def saved(self) -> dict[bytes, bytes]:

@@ -63,6 +63,7 @@ class Aside:
         self._retention = retention
         self._held = self._covered = 0
         self._checkpoint_at = self._retain_at = 0
+        self._checkpoints: Checkpoints | None = None
         self._trouble = ""
 
     def carry_out(self, batch: Batch) -> None:
@@ -128,6 +129,8 @@ class Aside:
     def latest_checkpoint(self) -> Checkpoint:
         """From which this life begins."""
         checkpoint = Checkpoints(self._journal).latest()
+        if checkpoint.offset:  # the life before may have ended between writing and syncing it
+            self._journal.disk.sync(checkpoint.file)
         self._made(checkpoint)
         return checkpoint
 
@@ -138,8 +141,8 @@ class Aside:
     def flushed(self) -> None:
         """The journal has grown; perhaps enough since the last checkpoint, or since something was let go."""
         if self._journal.synced >= self._checkpoint_at:
-            checkpoints = Checkpoints(self._journal, pause)
-            self._work("checkpoint", partial(_unless_full, checkpoints.advance), self._made)
+            self._checkpoints = self._checkpoints or Checkpoints(self._journal, pause)
+            self._work("checkpoint", partial(_unless_full, self._checkpoints.advance), self._made)
         if self._retention is not None and self._journal.synced >= self._retain_at:
             needless = self._held if self._keeper is None else self._keeper.lowest(self._held)
             advance = partial(self._retention.advance, needless, self._covered)
@@ -150,6 +153,7 @@ class Aside:
             self._checkpoint_at = self._journal.end + CHECKPOINT_AGAIN_BYTES
         else:
             self._checkpoint_at, self._covered = checkpoint.next_offset, checkpoint.offset
+            self._checkpoints = None  # what it remembers takes room
 
     def _retained(self, _: None) -> None:
         assert self._retention is not None

@@ -204,3 +204,22 @@ def test_a_journal_that_begins_after_what_stands_for_its_beginning_is_refused() 
             journal.disk.truncate(name, 5)
     with pytest.raises(JournalError, match=f"no checkpoint stands for what was dropped .* at offset {journal.begin}"):
         start(journal, journal.floor)
+
+
+def test_one_that_could_not_be_synced_does_not_count_though_it_can_be_read() -> None:
+    """So the one before is not overwritten, however often it is tried."""
+    disk = SimulatedDisk()
+    journal = opened(disk)
+    append(journal, records.Put(b"a", b"1"))
+    journal.sync()
+    checkpoints = Checkpoints(journal)
+    good = checkpoints.advance().offset
+    append(journal, records.Put(b"a", b"2"))
+    journal.sync()
+    disk.failing = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk fails"):
+            checkpoints.advance()
+    assert checkpoints.latest().offset == good
+    disk.crash(random.Random(1), power=True, keeps=False)
+    assert Checkpoints(opened(disk)).latest().offset == good
