@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterable
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -103,8 +103,8 @@ def run(wanted: Search) -> Found:
 
 @cache
 def _fails_by_itself(protocol: type[MulticastProtocol], seed: int, settings: bytes) -> bool:
-    """Whether a protocol without a planted bug has violations in this run; many bugs ask for the same. settings: as
-    JSON."""
+    """Whether a protocol (its class) without a planted bug has violations in this run; many bugs ask for the same.
+    settings: as JSON."""
     return bool(run_seed(protocol, seed, msgspec.json.decode(settings, type=Settings)).violations)
 
 
@@ -121,7 +121,8 @@ def search(module: str, bug: Bug, seeds: Iterable[int], size: str | None = None)
     for count, seed in enumerate(seeds, 1):
         outcome = bug.run(seed, size)
         if outcome.violations:
-            if _fails_by_itself(registry.load(bug.protocol.specification.name), seed, msgspec.json.encode(settings)):
+            correct: Any = registry.load(bug.protocol.specification.name)
+            if _fails_by_itself(correct, seed, msgspec.json.encode(settings)):
                 found.without.append(seed)
                 continue
             found.seeds, found.seed, found.checker = count, seed, outcome.violations[0][0]
