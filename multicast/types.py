@@ -88,6 +88,12 @@ class Ballot(NamedTuple):
     def view(self) -> int:
         return self.number >> VIEW_BITS
 
+    @property
+    def text(self) -> str:
+        """For people: campaign/leader, and in a later view than the first that one's number before it."""
+        campaign = self.number - (self.view << VIEW_BITS)
+        return f"{self.view}:{campaign}/{self.leader}" if self.view else f"{campaign}/{self.leader}"
+
 
 def new_message_id(now_us: int, random_bits: int) -> MessageId:
     """A UUIDv7 (RFC 9562, Section 5.7): created at `now_us` microseconds since 1970, with the lower 62 random bits

@@ -486,7 +486,7 @@ class Paxos:
     def describe(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
-            "ballot": f"{self.promised.number}/{self.promised.leader}",
+            "ballot": self.promised.text,
             "decided": self.decided,
             "kept": self.decided + 1 - self.instances.low,
             "queued": len(self._queue),

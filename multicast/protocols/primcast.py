@@ -783,7 +783,7 @@ class PrimCast(MulticastProtocol):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "epoch": f"{self.leadership.joined.number}/{self.leadership.joined.leader}",
+            "epoch": self.leadership.joined.text,
             "clock": self.clock.value,
             "quorum_clock": self.clocks.quorum_clock,
             "leader_clock": self.clocks.leader_clock,

@@ -781,7 +781,7 @@ class WhiteBox(MulticastProtocol):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "ballot": f"{self.leadership.joined.number}/{self.leadership.joined.leader}",
+            "ballot": self.leadership.joined.text,
             "clock": self.clock.value,
             "pending": len(self._queue),
             "submitted": len(self._submissions),

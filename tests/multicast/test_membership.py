@@ -38,6 +38,10 @@ def test_ids_are_not_used_again_and_only_members_go(change: Change) -> None:
     assert not views.change(change)
 
 
+def test_a_ballot_tells_its_view_unless_that_is_the_first() -> None:
+    assert [Ballot(3, 2).text, _ballot(0).text, _ballot(5).text] == ["3/2", "1/0", "5:1/0"]
+
+
 def test_the_last_member_stays() -> None:
     views = Views((4,))
     assert not views.change(Change(0, False, 4))
