@@ -174,6 +174,3 @@ class Wants:
         if not stamps:
             del self._stamps[group]
         return True
-
-    def clear(self) -> None:
-        self._stamps.clear()
