@@ -147,6 +147,8 @@ class Execution:
         """(key, version before the transaction)."""
         rows = self._rows
         found = [(key, ZERO if row is None else row[1]) for key, row in rows.items()]
+        if not self._seen:
+            return found
         return found + [(key, version) for key, version in self._seen.items() if key not in rows]
 
     def compare(self, compares: tuple[Compare, ...]) -> bool:
