@@ -65,7 +65,7 @@ from client_sdk.errors import (
 from client_sdk.interactive import InteractiveTransaction
 from client_sdk.operations import Add, Append, Compare, Delete, DeleteRange, Get, Operation, Put, Range
 from client_sdk.requests import new_id
-from kvstore.api.codec import Outcome, Page
+from kvstore.api.answers import Outcome, Page
 from kvstore.api.model import KeyValue, OperationResult, Operator, Result, Target
 from multicast.types import ZERO, MessageId, Timestamp
 

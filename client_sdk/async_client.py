@@ -16,7 +16,7 @@ from client_sdk.attempts import Attempts
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import Router, find_urls
-from kvstore.api.codec import Page
+from kvstore.api.answers import Page
 from kvstore.api.model import KeyValue
 from multicast.types import Timestamp
 

@@ -36,7 +36,7 @@ from client_sdk.errors import (
 from client_sdk.hedging import Hedges
 from client_sdk.requests import ARGUMENTS, Answer, Request, positive_seconds
 from client_sdk.routing import ClusterView, Router
-from kvstore.api.codec import MalformedAnswer
+from kvstore.api.answers import MalformedAnswer
 from kvstore.api.problem import UNKNOWN, parse_problem
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from client_sdk.client import Client
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
 from client_sdk.routing import find_urls
-from kvstore.api.codec import entry_json, id_text, operation_name, parse_transaction, result_json, text_or_b64
+from kvstore.api.answers import entry_json, result_json
+from kvstore.api.codec import id_text, operation_name, parse_transaction, text_or_b64
 from kvstore.api.model import SCAN_LIMIT_MAX, InvalidTransaction
 from kvstore.api.problem import APPLIED, UNKNOWN
 from kvstore.console import (

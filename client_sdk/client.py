@@ -27,7 +27,7 @@ from client_sdk.errors import ClosedClient
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import find_urls
-from kvstore.api.codec import Page
+from kvstore.api.answers import Page
 from kvstore.api.model import KeyValue
 from multicast.types import Timestamp
 

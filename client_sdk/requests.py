@@ -19,8 +19,8 @@ import msgspec
 from client_sdk import operations
 from client_sdk.errors import InvalidRequest, ResultsForgotten, TransactionFailed
 from client_sdk.operations import Compare, Operation, as_bytes, of_type
-from kvstore.api import codec
-from kvstore.api.codec import MalformedAnswer, Outcome, Page
+from kvstore.api import answers, codec
+from kvstore.api.answers import MalformedAnswer, Outcome, Page
 from kvstore.api.model import (
     EVERYWHERE,
     RANGE_KEYS_MAX,
@@ -142,7 +142,7 @@ def get(
     path = _key_path(name) + (f"?version={of_type('version', version, Timestamp)}" if version is not None else "")
 
     def parse(answer: Answer) -> KeyValue | None:
-        return None if answer.status == 404 else KeyValue(name, answer.body, codec.parse_etag(answer.etag))
+        return None if answer.status == 404 else KeyValue(name, answer.body, answers.parse_etag(answer.etag))
 
     return Request("GET", path, parse, (name,), timeout, accepts=(200, 404))
 
@@ -162,7 +162,7 @@ def put(
     fields = _conditions(if_version, if_absent)
 
     def parse(answer: Answer) -> Timestamp:
-        return codec.parse_write(answer.body)[0]
+        return answers.parse_write(answer.body)[0]
 
     request = Request("PUT", _key_path(name), parse, (name,), timeout, fields=fields, body=data)
     return request.under(message_id)
@@ -179,7 +179,7 @@ def delete(
     name, fields = as_bytes("key", key), _conditions(if_version, False)
 
     def parse(answer: Answer) -> bool:
-        return bool(codec.parse_write(answer.body)[1])
+        return bool(answers.parse_write(answer.body)[1])
 
     return Request("DELETE", _key_path(name), parse, (name,), timeout, fields=fields).under(message_id)
 
@@ -199,7 +199,7 @@ def delete_range(
         raise InvalidRequest("prefix, start, end: give one of them", code="invalid", field="prefix")
 
     def parse(answer: Answer) -> int:
-        return int(codec.parse_write(answer.body)[1])
+        return int(answers.parse_write(answer.body)[1])
 
     path = "/v1/kv?" + _bounds_query(prefix or b"", start or b"", end or b"")
     return Request("DELETE", path, parse, None, timeout).under(message_id)
@@ -231,7 +231,7 @@ def transaction(
         raise InvalidRequest(str(error), code="invalid", field=error.field) from None
 
     def parse(answer: Answer) -> Result:
-        result, omitted = codec.parse_transaction_answer(answer.body, asked)
+        result, omitted = answers.parse_transaction_answer(answer.body, asked)
         if omitted:
             raise ResultsForgotten(result.succeeded, result.version)
         return result
@@ -247,7 +247,7 @@ def outcome(message_id: MessageId, *, timeout: float | None = None) -> Request[O
         raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
 
     def parse(answer: Answer) -> Outcome | None:
-        return None if answer.status == 404 else codec.parse_outcome(answer.body)
+        return None if answer.status == 404 else answers.parse_outcome(answer.body)
 
     path = f"/v1/txn/{codec.id_text(message_id)}"
     return Request("GET", path, parse, (), timeout, accepts=(200, 404))
@@ -274,7 +274,7 @@ def page(
         path += f"&page_token={quote_from_bytes(token.encode(), safe='')}"
     if version is not None:
         path += f"&version={of_type('version', version, Timestamp)}"
-    return Request("GET", path, lambda answer: codec.parse_page(answer.body, keys_only), None, timeout)
+    return Request("GET", path, lambda answer: answers.parse_page(answer.body, keys_only), None, timeout)
 
 
 def count(
@@ -284,7 +284,7 @@ def count(
     if there are more than RANGE_KEYS_MAX in one shard: count the pages of a scan."""
 
     def parse(answer: Answer) -> int:
-        found, more = codec.parse_count(answer.body)
+        found, more = answers.parse_count(answer.body)
         if more:
             raise TransactionFailed(f"more than {RANGE_KEYS_MAX} keys in a shard", code="failed")
         return found

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kvstore.api.answers import MalformedAnswer
 from kvstore.api.cluster import decode_cluster
-from kvstore.api.codec import MalformedAnswer
 from kvstore.api.shard_map import ShardMap
 from multicast.types import GroupId
 

@@ -1,12 +1,9 @@
-"""The JSON of the HTTP interface: transactions, and what answers them; both ways, for server and clients. Pure.
+"""The JSON of requests: transactions, as clients write them and the server reads them. Pure.
 
 Keys and values are bytes. They stand in `key` and `value` where they are valid UTF-8, else, as base64 (RFC 4648, with
 padding), in `key_b64` and `value_b64`; so in requests, so in answers.
 
-    request    `transaction_body` -> `parse_transaction`
-    answer     to a transaction `transaction_answer` -> `parse_transaction_answer`, to a scan `page_answer` ->
-               `parse_page` or, if it counts, `count_answer` -> `parse_count`, to a put or delete `put_answer`,
-               `delete_answer` -> `parse_write`
+A transaction is written by `transaction_body` and read by `parse_transaction`; what answers is in `kvstore.api.answers`.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,24 +29,16 @@ from kvstore.api.model import (
     DeleteRange,
     Get,
     InvalidTransaction,
-    KeyValue,
     Operation,
-    OperationResult,
     Operator,
     Put,
     Range,
-    Result,
     Target,
     Transaction,
     each,
 )
 from kvstore.fields import find_unknown, nearest
 from multicast.types import MessageId, Timestamp
-
-
-class MalformedAnswer(ValueError):
-    """Not what a replica answers: it cannot be taken as success, nor as failure."""
-
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
@@ -63,7 +51,7 @@ def text_or_b64(name: str, data: bytes) -> dict[str, str]:
         return {f"{name}_b64": base64.b64encode(data).decode()}
 
 
-def _bytes(name: str, text: str | None, b64: str | None, default: str | None = None) -> bytes:
+def bytes_of(name: str, text: str | None, b64: str | None, default: str | None = None) -> bytes:
     """What stands in `name` or `name_b64`, of which there is one; `default` if there is none."""
     if b64 is None:
         text = default if text is None else text
@@ -200,7 +188,7 @@ def _explained(body: bytes, error: Exception) -> InvalidTransaction:
 
 
 def _compare(compare: CompareJson) -> Compare:
-    key = _bytes("key", compare.key, compare.key_b64)
+    key = bytes_of("key", compare.key, compare.key_b64)
     value = compare.value
     operand: bytes | bool | Timestamp
     if compare.target == "exists":
@@ -215,36 +203,36 @@ def _compare(compare: CompareJson) -> Compare:
         except ValueError:
             raise InvalidTransaction("value", "a version, as answers have it") from None
     else:
-        operand = _bytes("value", value, compare.value_b64)
+        operand = bytes_of("value", value, compare.value_b64)
     return Compare(key, compare.target, compare.op, operand)
 
 
 def _operation(operation: OperationJson) -> Operation:
     if isinstance(operation, RangeJson):
         prefix, start, end = _bounds(operation)
-        after = _bytes("after", operation.after, operation.after_b64, "")
+        after = bytes_of("after", operation.after, operation.after_b64, "")
         flags = operation.reverse, operation.keys_only, operation.count_only
         return Range(prefix, operation.limit, after, start, end, *flags)
     if isinstance(operation, DeleteRangeJson):
         return DeleteRange(*_bounds(operation))
-    key = _bytes("key", operation.key, operation.key_b64)
+    key = bytes_of("key", operation.key, operation.key_b64)
     if isinstance(operation, GetJson):
         return Get(key)
     if isinstance(operation, PutJson):
-        return Put(key, _bytes("value", operation.value, operation.value_b64))
+        return Put(key, bytes_of("value", operation.value, operation.value_b64))
     if isinstance(operation, AddJson):
         if not INT64_MIN <= operation.delta <= INT64_MAX:
             raise InvalidTransaction("delta", "a signed 64-bit integer")
         return Add(key, operation.delta)
     if isinstance(operation, AppendJson):
-        return Append(key, _bytes("value", operation.value, operation.value_b64))
+        return Append(key, bytes_of("value", operation.value, operation.value_b64))
     return Delete(key)
 
 
 def _bounds(operation: _Bounded) -> tuple[bytes, bytes, bytes]:
-    prefix = _bytes("prefix", operation.prefix, operation.prefix_b64, "")
-    start = _bytes("start", operation.start, operation.start_b64, "")
-    return prefix, start, _bytes("end", operation.end, operation.end_b64, "")
+    prefix = bytes_of("prefix", operation.prefix, operation.prefix_b64, "")
+    start = bytes_of("start", operation.start, operation.start_b64, "")
+    return prefix, start, bytes_of("end", operation.end, operation.end_b64, "")
 
 
 def transaction_body(transaction: Transaction) -> bytes:
@@ -288,256 +276,3 @@ def _operation_json(operation: Operation) -> dict[str, Any]:
     elif isinstance(operation, Add):
         body["delta"] = operation.delta
     return body
-
-
-def cut_answer(version: str, message_id: str) -> bytes:
-    """The body that answers `POST /v1/backups`: under `version` the rows of every shard can be fetched."""
-    return encode({"version": version, "id": message_id})
-
-
-# -- answers ----------------------------------------------------------------------------------------------------------
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Some entries of a scan, in key order: all as they were at one point of the order, `version`.
-
-    next_page_token: where the next page begins; None after the last. It is of the same version, unless the cluster
-    keeps no history.
-    """
-
-    version: Timestamp
-    entries: tuple[KeyValue, ...]
-    next_page_token: str | None
-
-
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of the transaction of an id: the body that answers `GET /v1/txn/ID`.
-
-    outcome: "applied", with the branch that ran and its version; or "not_applied", with the problem's code and detail.
-    """
-
-    id: str
-    outcome: str
-    succeeded: bool | None = None
-    version: str = ""
-    code: str = ""
-    detail: str = ""
-
-
-class EntryAnswer(msgspec.Struct):
-    key: str | None = None
-    key_b64: str | None = None
-    value: str | None = None
-    value_b64: str | None = None
-    version: str = ""
-
-
-class ResultAnswer(msgspec.Struct):
-    """One operation's result; `value` is a string after a get and an integer after an add, `deleted` a number after a
-    delete_range."""
-
-    value: str | int | None = None
-    value_b64: str | None = None
-    version: str = ""
-    deleted: bool | int = False
-    length: int = 0
-    entries: list[EntryAnswer] = []
-    more: bool = False
-    count: int = 0
-
-
-class TransactionAnswer(msgspec.Struct):
-    succeeded: bool
-    version: str
-    results: list[ResultAnswer]
-    results_omitted: bool = False
-    id: str = ""
-
-
-class PageAnswer(msgspec.Struct):
-    version: str
-    entries: list[EntryAnswer]
-    next_page_token: str | None = None
-
-
-class CountAnswer(msgspec.Struct):
-    version: str
-    count: int
-    more: bool
-
-
-class WriteAnswer(msgspec.Struct):
-    version: str
-    deleted: bool | int = True
-    id: str = ""
-
-
-class CutAnswer(msgspec.Struct):
-    version: str
-    id: str
-
-
-_decode_outcome = msgspec.json.Decoder(Outcome).decode
-_decode_transaction_answer = msgspec.json.Decoder(TransactionAnswer).decode
-_decode_page = msgspec.json.Decoder(PageAnswer).decode
-_decode_count = msgspec.json.Decoder(CountAnswer).decode
-_decode_write = msgspec.json.Decoder(WriteAnswer).decode
-
-
-def put_answer(version: bytes, message_id: bytes) -> bytes:
-    """The body that answers `PUT /v1/kv/KEY`."""
-    return b'{"version":"%b","id":"%b"}' % (version, message_id)
-
-
-def delete_answer(version: str, deleted: bool | int, message_id: str) -> bytes:
-    """The body that answers `DELETE /v1/kv/KEY`, and `DELETE /v1/kv`. deleted: whether it was there; how many were."""
-    return encode({"version": version, "deleted": deleted, "id": message_id})
-
-
-def parse_write(body: bytes) -> tuple[Timestamp, bool | int]:
-    """The answer to a put or delete: its version, and of a delete whether the key was there before, or how many were.
-    MalformedAnswer."""
-    try:
-        answer = _decode_write(body)
-        return Timestamp.parse(answer.version), answer.deleted
-    except ValueError as error:
-        raise MalformedAnswer(f"answer to a write: {error}") from error
-
-
-def parse_outcome(body: bytes) -> Outcome:
-    """What became of a transaction. MalformedAnswer."""
-    try:
-        return _decode_outcome(body)
-    except ValueError as error:
-        raise MalformedAnswer(f"answer to a question for an outcome: {error}") from error
-
-
-def parse_etag(etag: str | None) -> Timestamp:
-    """The version in an ETag header. MalformedAnswer."""
-    try:
-        return Timestamp.parse((etag or "").strip('"'))
-    except ValueError as error:
-        raise MalformedAnswer(f"ETag: {error}") from error
-
-
-def entry_json(found: KeyValue, keys_only: bool = False) -> dict[str, Any]:
-    """A key with its value and version."""
-    value = {} if keys_only else text_or_b64("value", found.value)
-    return {**text_or_b64("key", found.key), **value, "version": str(found.version)}
-
-
-def _entries(answers: list[EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...]:
-    default = "" if keys_only else None
-    return tuple(
-        [
-            KeyValue(
-                _bytes("key", answer.key, answer.key_b64),
-                _bytes("value", answer.value, answer.value_b64, default),
-                Timestamp.parse(answer.version),
-            )
-            for answer in answers
-        ]
-    )
-
-
-def page_answer(page: Page, keys_only: bool = False) -> bytes:
-    """The body that answers `GET /v1/kv`."""
-    entries = [entry_json(found, keys_only) for found in page.entries]
-    return encode({"version": str(page.version), "entries": entries, "next_page_token": page.next_page_token})
-
-
-def parse_page(body: bytes, keys_only: bool = False) -> Page:
-    """The answer to a scan. MalformedAnswer."""
-    try:
-        answer = _decode_page(body)
-        entries = _entries(answer.entries, keys_only)
-        return Page(Timestamp.parse(answer.version), entries, answer.next_page_token)
-    except ValueError as error:
-        raise MalformedAnswer(f"answer to a scan: {error}") from error
-
-
-def count_answer(version: Timestamp, count: int, more: bool) -> bytes:
-    """The body that answers `GET /v1/kv?count_only=true`. more: there are more than were counted."""
-    return encode({"version": str(version), "count": count, "more": more})
-
-
-def parse_count(body: bytes) -> tuple[int, bool]:
-    """How many there are, and whether there are more. MalformedAnswer."""
-    try:
-        answer = _decode_count(body)
-    except ValueError as error:
-        raise MalformedAnswer(f"answer to a count: {error}") from error
-    return answer.count, answer.more
-
-
-def result_json(operation: Operation, result: OperationResult, version: str) -> dict[str, Any]:
-    """The result of one operation, as it stands in `results`. version: the transaction's."""
-    if isinstance(operation, Get):
-        if result.found is None:
-            return {**text_or_b64("key", operation.key), "value": None}
-        return entry_json(result.found)
-    if isinstance(operation, Range):
-        if operation.count_only:
-            return {"count": result.value, "more": result.more}
-        return {"entries": [entry_json(f, operation.keys_only) for f in result.entries], "more": result.more}
-    written: dict[str, Any] = {}
-    if isinstance(operation, Delete):
-        written["deleted"] = result.deleted
-    elif isinstance(operation, Add):
-        written["value"] = result.value
-    elif isinstance(operation, Append):
-        written["length"] = result.length
-    elif isinstance(operation, DeleteRange):
-        written["deleted"] = result.value
-    return written | {"version": version}
-
-
-def _result(operation: Operation, answer: ResultAnswer) -> OperationResult:
-    if isinstance(operation, Get):
-        if isinstance(answer.value, int):
-            raise MalformedAnswer("a get answered with an integer")
-        if answer.value is None and answer.value_b64 is None:
-            return OperationResult()
-        value = _bytes("value", answer.value, answer.value_b64)
-        return OperationResult(found=KeyValue(operation.key, value, Timestamp.parse(answer.version)))
-    if isinstance(operation, Add):
-        if not isinstance(answer.value, int):
-            raise MalformedAnswer("an add without its new value")
-        return OperationResult(value=answer.value)
-    if isinstance(operation, Range):
-        entries = _entries(answer.entries, operation.keys_only)
-        return OperationResult(entries=entries, more=answer.more, value=answer.count)
-    if isinstance(operation, DeleteRange):
-        return OperationResult(value=int(answer.deleted))
-    return OperationResult(deleted=bool(answer.deleted), length=answer.length)
-
-
-def transaction_answer(transaction: Transaction, result: Result, omitted: bool, message_id: str) -> bytes:
-    """The body that answers `POST /v1/txn`. omitted: the results of the operations are no longer known. message_id:
-    empty for a read that has none."""
-    branch: Sequence[Operation] = transaction.success if result.succeeded else transaction.failure
-    version = str(result.version)
-    answer: dict[str, Any] = {"succeeded": result.succeeded, "version": version}
-    if message_id:
-        answer["id"] = message_id
-    if omitted:
-        answer["results_omitted"] = True
-    results = () if omitted else zip(branch, result.results, strict=True)
-    answer["results"] = [result_json(o, r, version) for o, r in results]
-    return encode(answer)
-
-
-def parse_transaction_answer(body: bytes, transaction: Transaction) -> tuple[Result, bool]:
-    """What answers `transaction`, and whether the results of its operations are left out. MalformedAnswer."""
-    try:
-        answer = _decode_transaction_answer(body)
-        version = Timestamp.parse(answer.version)
-        if answer.results_omitted:
-            return Result(answer.succeeded, version), True
-        branch = transaction.success if answer.succeeded else transaction.failure
-        if len(branch) != len(answer.results):
-            raise MalformedAnswer(f"{len(branch)} operations, {len(answer.results)} results")
-        results = tuple(_result(o, r) for o, r in zip(branch, answer.results, strict=True))
-        return Result(answer.succeeded, version, results), False
-    except ValueError as error:
-        raise MalformedAnswer(f"answer to a transaction: {error}") from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kvstore.api import codec
+from kvstore.api import answers, codec
 from kvstore.api.cluster import ClusterJson, LimitsJson, MembersJson, ShardsJson
 from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
 
@@ -83,19 +83,19 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/kv/{key}", "get", "A value; its version is the ETag.",
           (_KEY, _VERSION, _IF_MATCH, _IF_NONE_MATCH, _TIMEOUT), None, BYTES, (200, 304), (*READ, 404, 410, 412)),
     Route("PUT", "/v1/kv/{key}", "put", "Write a value.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
-          BYTES, codec.WriteAnswer, (200, 201), (*WRITE, 412)),
+          BYTES, answers.WriteAnswer, (200, 201), (*WRITE, 412)),
     Route("DELETE", "/v1/kv/{key}", "delete", "Delete a key.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
-          None, codec.WriteAnswer, (200,), (*WRITE, 412)),
+          None, answers.WriteAnswer, (200,), (*WRITE, 412)),
     Route("GET", "/v1/kv", "scan", "A page of a range, or how many keys it has.", (*_SCAN, _TIMEOUT),
-          None, (codec.PageAnswer, codec.CountAnswer), (200,), (*READ, 410)),
+          None, (answers.PageAnswer, answers.CountAnswer), (200,), (*READ, 410)),
     Route("DELETE", "/v1/kv", "delete_range", "Delete a range at one instant.", (*_BOUNDS, _ID, _TIMEOUT),
-          None, codec.WriteAnswer, (200,), WRITE),
+          None, answers.WriteAnswer, (200,), WRITE),
     Route("POST", "/v1/txn", "txn", "Compare, then success or failure, atomically.", (_ID, _TIMEOUT),
-          codec.TransactionJson, codec.TransactionAnswer, (200,), WRITE),
+          codec.TransactionJson, answers.TransactionAnswer, (200,), WRITE),
     Route("GET", "/v1/txn/{id}", "outcome", "What became of a write, while it is remembered.",
-          (Parameter("id", "path", _ID_SCHEMA, "A UUIDv7."), _TIMEOUT), None, codec.Outcome, (200,), (*READ, 404)),
+          (Parameter("id", "path", _ID_SCHEMA, "A UUIDv7."), _TIMEOUT), None, answers.Outcome, (200,), (*READ, 404)),
     Route("POST", "/v1/backups", "make_cut", "A cut for a backup.", (_ID, _TIMEOUT),
-          None, codec.CutAnswer, (200,), WRITE),
+          None, answers.CutAnswer, (200,), WRITE),
     Route("GET", "/v1/backups/{version}", "cut_rows", "Rows of this shard at a cut, framed.",
           (Parameter("version", "path", _STRING, "Of the cut."),
            Parameter("after", "query", _STRING, "A key in hexadecimal, the last of the rows before.")),

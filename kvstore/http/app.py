@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvstore.api import codec
+from kvstore.api import answers, codec
 from kvstore.api.cluster import ClusterJson, MemberJson, MembersJson, ShardsJson
 from kvstore.api.model import (
     CUT,
@@ -188,7 +188,7 @@ class HttpApi:
         version, text_id = str(answered.result.version).encode(), call.text_id.encode()
         created = call.conditions and any(c.target == "exists" and c.operand is False for c in call.conditions)
         headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (JSON, version, text_id)
-        call.answer(Response(201 if created else 200, headers, codec.put_answer(version, text_id)))
+        call.answer(Response(201 if created else 200, headers, answers.put_answer(version, text_id)))
 
     def _delete(self, call: Call) -> None:
         self._begin_write(call)
@@ -200,7 +200,7 @@ class HttpApi:
     def _did_delete(self, call: Call, answered: Answered) -> None:
         self._check_conditions(call, answered)
         result = answered.result
-        body = codec.delete_answer(str(result.version), result.results[0].deleted, call.text_id)
+        body = answers.delete_answer(str(result.version), result.results[0].deleted, call.text_id)
         call.answer(Response(200, _json_headers(call.text_id), body))
 
     def _begin_write(self, call: Call) -> None:
@@ -241,12 +241,12 @@ class HttpApi:
         version = answered.result.version if answered.seen == ZERO else answered.seen
         assert isinstance(scan, Range)
         if scan.count_only:
-            body = codec.count_answer(version, result.value, result.more)
+            body = answers.count_answer(version, result.value, result.more)
         else:
             token = None
             if result.more and result.entries:
                 token = request.page_token(result.entries[-1].key, version if self.limits.history_ms else None)
-            body = codec.page_answer(codec.Page(version, result.entries, token), scan.keys_only)
+            body = answers.page_answer(answers.Page(version, result.entries, token), scan.keys_only)
         call.answer_large(JSON + _read_at_line(_read_at(answered)), body)
 
     def _delete_range(self, call: Call) -> None:
@@ -263,7 +263,7 @@ class HttpApi:
 
     def _did_delete_range(self, call: Call, answered: Answered) -> None:
         result = answered.result
-        body = codec.delete_answer(str(result.version), result.results[0].value, call.text_id)
+        body = answers.delete_answer(str(result.version), result.results[0].value, call.text_id)
         call.answer(Response(200, _json_headers(call.text_id), body))
 
     def _txn(self, call: Call) -> None:
@@ -289,7 +289,7 @@ class HttpApi:
             self._write(call, transaction, self._did_txn, _writes(transaction))
 
     def _did_txn(self, call: Call, answered: Answered) -> None:
-        body = codec.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
+        body = answers.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
         headers = _json_headers(call.text_id) if call.text_id else JSON + _read_at_line(_read_at(answered))
         call.answer_large(headers, body)
 
@@ -306,11 +306,11 @@ class HttpApi:
         if isinstance(answer, Answered):
             found = answer.result
             if found.failure:
-                told = codec.Outcome(call.text_id, NOT_APPLIED, code="failed", detail=found.failure)
+                told = answers.Outcome(call.text_id, NOT_APPLIED, code="failed", detail=found.failure)
             else:
-                told = codec.Outcome(call.text_id, APPLIED, found.succeeded, str(found.version))
+                told = answers.Outcome(call.text_id, APPLIED, found.succeeded, str(found.version))
         elif answer.outcome == NOT_APPLIED:
-            told = codec.Outcome(call.text_id, NOT_APPLIED, code=answer.code, detail=answer.message)
+            told = answers.Outcome(call.text_id, NOT_APPLIED, code=answer.code, detail=answer.message)
         else:
             raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
         call.answer(Response(200, JSON, codec.encode(told)))
@@ -326,7 +326,7 @@ class HttpApi:
         self._write(call, CUT, self._did_cut, True)
 
     def _did_cut(self, call: Call, answered: Answered) -> None:
-        body = codec.cut_answer(str(answered.result.version), call.text_id)
+        body = answers.cut_answer(str(answered.result.version), call.text_id)
         call.answer(Response(200, _json_headers(call.text_id), body))
 
     def _cut_rows(self, call: Call) -> None:

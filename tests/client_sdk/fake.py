@@ -11,7 +11,7 @@ from types import TracebackType
 import msgspec
 from aiohttp import web
 
-from kvstore.api import codec
+from kvstore.api import answers, codec
 from kvstore.api.model import (
     Add,
     Append,
@@ -188,14 +188,14 @@ class FakeCluster:
         reads = http.method == "GET" or (txn is not None and only_reads(txn))
         assert reads or uuid.UUID(message_id).version == 7
         if txn is not None:
-            return json_answer(codec.transaction_answer(txn, self.execute(txn), False, message_id))
+            return json_answer(answers.transaction_answer(txn, self.execute(txn), False, message_id))
         raw_path, _, query = http.raw_path.partition("?")
         if raw_path == "/v1/kv":
             wanted, _ = request.scan_of(query)
             result = self.execute(Txn(success=(wanted,)))
             page = result.results[0]
             token = request.page_token(page.entries[-1].key, None) if page.more else None
-            text = codec.page_answer(codec.Page(result.version, page.entries, token))
+            text = answers.page_answer(answers.Page(result.version, page.entries, token))
             return json_answer(text)
         key = request.key_of(raw_path, "", "/v1/kv/")
         if http.method == "GET":

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from client_sdk.routing import SUSPECT_SECONDS, ClusterView, Router, find_urls
-from kvstore.api.codec import MalformedAnswer
+from kvstore.api.answers import MalformedAnswer
 from kvstore.api.shard_map import ShardMap
 
 A, B, C, D = "http://a", "http://b", "http://c", "http://d"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.api import codec, problem
-from kvstore.api.codec import MalformedAnswer, Page
+from kvstore.api import answers, codec, problem
+from kvstore.api.answers import MalformedAnswer, Page
 from kvstore.api.model import (
     Add,
     Append,
@@ -96,24 +97,24 @@ def test_the_server_reads_the_transaction_that_was_meant(transaction: Transactio
 @given(_answered())
 def test_the_client_reads_the_result_that_was_meant(answered: tuple[Transaction, Result]) -> None:
     transaction, result = answered
-    body = codec.transaction_answer(transaction, result, False, "id")
-    read, omitted = codec.parse_transaction_answer(body, transaction)
+    body = answers.transaction_answer(transaction, result, False, "id")
+    read, omitted = answers.parse_transaction_answer(body, transaction)
     assert same(read, result) and not omitted
-    body = codec.transaction_answer(transaction, result, True, "id")
-    read, omitted = codec.parse_transaction_answer(body, transaction)
+    body = answers.transaction_answer(transaction, result, True, "id")
+    read, omitted = answers.parse_transaction_answer(body, transaction)
     assert (read.succeeded, read.version, omitted) == (result.succeeded, result.version, True)
 
 
 @given(st.builds(Page, _versions, st.lists(_found, max_size=3).map(tuple), st.sampled_from([None, "AWE"])))
 def test_the_client_reads_the_page_that_was_meant(page: Page) -> None:
-    assert codec.parse_page(codec.page_answer(page)) == page
+    assert answers.parse_page(answers.page_answer(page)) == page
 
 
 @given(_versions, st.booleans())
 def test_the_client_reads_the_write_that_was_meant(version: Timestamp, deleted: bool) -> None:
-    assert codec.parse_write(codec.put_answer(str(version).encode(), b"id"))[0] == version
-    assert codec.parse_write(codec.delete_answer(str(version), deleted, "id")) == (version, deleted)
-    assert codec.parse_etag(f'"{version}"') == version
+    assert answers.parse_write(answers.put_answer(str(version).encode(), b"id"))[0] == version
+    assert answers.parse_write(answers.delete_answer(str(version), deleted, "id")) == (version, deleted)
+    assert answers.parse_etag(f'"{version}"') == version
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_how_answers_stand_on_the_wire() -> None:
         OperationResult(found=found), OperationResult(), OperationResult(), OperationResult(deleted=True),
         OperationResult(value=2), OperationResult(length=3), OperationResult(entries=(found,), more=True),
     )  # fmt: skip
-    answer = codec.transaction_answer(Transaction((), branch), Result(True, VERSION, results), False, "id")
+    answer = answers.transaction_answer(Transaction((), branch), Result(True, VERSION, results), False, "id")
     entry = {"key": "a", "value_b64": "/wA=", "version": TEXT_VERSION}
     written = {"version": TEXT_VERSION}
     assert json.loads(answer) == {
@@ -181,9 +182,9 @@ def test_how_answers_stand_on_the_wire() -> None:
         ],
     }  # fmt: skip
     page = {"version": TEXT_VERSION, "entries": [entry], "next_page_token": None}
-    assert json.loads(codec.page_answer(Page(VERSION, (found,), None))) == page
-    assert json.loads(codec.put_answer(b"v", b"id")) == {"version": "v", "id": "id"}
-    assert json.loads(codec.delete_answer("v", False, "id")) == {"version": "v", "deleted": False, "id": "id"}
+    assert json.loads(answers.page_answer(Page(VERSION, (found,), None))) == page
+    assert json.loads(answers.put_answer(b"v", b"id")) == {"version": "v", "id": "id"}
+    assert json.loads(answers.delete_answer("v", False, "id")) == {"version": "v", "deleted": False, "id": "id"}
 
 
 def test_how_a_problem_stands_on_the_wire() -> None:
@@ -244,7 +245,8 @@ def test_a_malformed_transaction_is_refused_by_name(body: Any, field: str, says:
 
 @given(st.binary(max_size=200))
 def test_no_answer_makes_the_parsers_fail_in_another_way(body: bytes) -> None:
-    for parse in (codec.parse_page, codec.parse_write, lambda b: codec.parse_transaction_answer(b, Transaction())):
+    to_none = partial(answers.parse_transaction_answer, transaction=Transaction())
+    for parse in (answers.parse_page, answers.parse_write, to_none):
         with pytest.raises(MalformedAnswer):
             parse(body)
     assert problem.parse_problem(body) is None
@@ -260,7 +262,7 @@ def test_no_answer_makes_the_parsers_fail_in_another_way(body: bytes) -> None:
 def test_an_answer_that_does_not_fit_the_request_is_malformed(result: str) -> None:
     body = f'{{"succeeded":true,"version":"1-0","results":[{result}]}}'.encode()
     with pytest.raises(MalformedAnswer):
-        codec.parse_transaction_answer(body, Transaction(success=(Get(b"k"),)))
+        answers.parse_transaction_answer(body, Transaction(success=(Get(b"k"),)))
 
 
 @pytest.mark.parametrize(
@@ -268,4 +270,4 @@ def test_an_answer_that_does_not_fit_the_request_is_malformed(result: str) -> No
 )
 def test_an_entry_has_key_value_and_version(entry: str) -> None:
     with pytest.raises(MalformedAnswer):
-        codec.parse_page(f'{{"version":"1-0","entries":[{entry}]}}'.encode())
+        answers.parse_page(f'{{"version":"1-0","entries":[{entry}]}}'.encode())
