@@ -3,7 +3,7 @@
 Keys and values are bytes. They stand in `key` and `value` where they are valid UTF-8, else, as base64 (RFC 4648, with
 padding), in `key_b64` and `value_b64`; so in requests, so in answers.
 
-A transaction is written by `transaction_body` and read by `parse_transaction`; what answers is in `kvstore.api.answers`.
+A transaction is written by `transaction_body` and read by `parse_transaction`; answers are in `kvstore.api.answers`.
 """
 
 from __future__ import annotations
