@@ -267,7 +267,7 @@ class Endings:
                 world.run_while(self._probe.is_missing, wait_us, DELTA_US)
                 if not self._settle(dead, quiet=False):
                     return
-                if warm and self._probe.sent:
+                if warm and self._probe.sent and all(map(world.belongs, (sender, *self._probe.members))):
                     self._judge(begun, sender)
                     self._judge_timestamp(least)
                 world.run_for(20 * DELTA_US)
