@@ -19,10 +19,10 @@ Keys of PAST sort as (key, until): the key goes in groups of eight bytes, each w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from operator import itemgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -50,7 +50,8 @@ _decode = msgspec.msgpack.Decoder(tuple[int, list[bytes]]).decode
 _until = itemgetter(0)
 
 Writes = list[tuple[bytes, bytes]]
-"""What was written to one key, one after the other: version, and the row; empty for a deletion."""
+"""What was written to one key and overwritten, one after the other: until which version it stood, and the row; empty
+for a deletion."""
 
 
 def anew(floor: Timestamp) -> dict[bytes, bytes]:
@@ -78,11 +79,13 @@ def key_of_past(name: bytes) -> bytes:
     return padded[: len(padded) - _GROUP + groups[-1]]
 
 
-class Kept(msgspec.Struct):
-    """What a commit adds. writes: of each key. upto: the last version that it covers. floor: at least;
-    before: what no version from there on needs may go. bytes_max: so may what exceeds that."""
+class Kept(NamedTuple):
+    """What a commit adds. since, past, data: of the layer, see `Written`. upto: the last version that it covers. floor:
+    at least; before: what no version from there on needs may go. bytes_max: so may what exceeds that."""
 
-    writes: list[tuple[bytes, Writes]]
+    since: Mapping[bytes, bytes]
+    past: Mapping[bytes, Writes]
+    data: Mapping[bytes, bytes]
     upto: bytes
     floor: bytes
     before: bytes
@@ -92,15 +95,7 @@ class Kept(msgspec.Struct):
 def keep(kept: Kept, tables: Tables) -> None:
     """Before a commit writes into DATA: keep what it overwrites, and let go of what is old."""
     used = int.from_bytes(tables.get(META, USED) or b"", "big")
-    added: list[tuple[bytes, int]] = []
-    for key, writes in kept.writes:
-        before = tables.get(DATA, key) or b""
-        for at, row in writes:
-            if before or (row and row[:_VERSION_BYTES] != at):
-                name = past_prefix(key) + at
-                tables.put(PAST, name, before)
-                added.append((name, len(name) + len(before)))
-            before = row
+    added = _add(kept, tables)
     for number, begin in enumerate(range(0, len(added), _NOTED_MAX)):
         some = added[begin : begin + _NOTED_MAX]
         size = sum([size for _, size in some])
@@ -120,6 +115,21 @@ def keep(kept: Kept, tables: Tables) -> None:
         floor = max(floor, name[:_VERSION_BYTES])
     tables.put(META, FLOOR, floor)
     tables.put(META, USED, used.to_bytes(8, "big"))
+
+
+def _add(kept: Kept, tables: Tables) -> list[tuple[bytes, int]]:
+    """Keep what every write overwrites. Returns the names of the rows of PAST, and their bytes."""
+    added: list[tuple[bytes, int]] = []
+    since, data, get, put = kept.since, kept.data, tables.get, tables.put
+    for key in sorted(since):
+        before, at, prefix = get(DATA, key) or b"", since[key], b""
+        for row, until in [*((row, until) for until, row in kept.past.get(key, ())), (data[key], b"")]:
+            if before or (row and row[:_VERSION_BYTES] != at):
+                prefix = prefix or past_prefix(key)
+                put(PAST, prefix + at, before)
+                added.append((prefix + at, len(prefix) + _VERSION_BYTES + len(before)))
+            before, at = row, until
+    return added
 
 
 class Keys(Protocol):

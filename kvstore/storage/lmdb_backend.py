@@ -132,7 +132,7 @@ class LmdbBackend:
         size = os.path.getsize(os.path.join(self.name, _FILE)).to_bytes(8, "big")
         os.pwrite(self._owner, size + _sum(b"", size), 0)
 
-    def _checked(self, table: str, key: bytes, stored: bytes) -> bytes:
+    def checked(self, table: str, key: bytes, stored: bytes) -> bytes:
         """The value in this row."""
         if self._unchecked:
             return stored
@@ -148,30 +148,17 @@ class LmdbBackend:
         with self._map_lock:
             return self.get_by(self._reader, table, key)
 
-    def found_by(self, transaction: Any, table: str, key: bytes) -> bytes | None:
-        """As `get_by`, but where it is not found nobody looks whether it was changed."""
-        stored = transaction.get(key, db=self._tables[table])
-        return None if stored is None else self._checked(table, key, stored)
-
-    def put_by(self, transaction: Any, table: str, key: bytes, value: bytes) -> None:
-        """In this transaction."""
-        transaction.put(key, value + _sum(key, value), db=self._tables[table])
-
-    def delete_by(self, transaction: Any, table: str, key: bytes) -> None:
-        """In this transaction."""
-        transaction.delete(key, db=self._tables[table])
-
     def get_by(self, transaction: Any, table: str, key: bytes) -> bytes | None:
         """As this transaction sees it."""
-        value = self.found_by(transaction, table, key)
-        if value is not None:
-            return value
+        stored = transaction.get(key, db=self._tables[table])
+        if stored is not None:
+            return self.checked(table, key, stored)
         with transaction.cursor(self._tables[table]) as cursor:
             found = cursor.set_range(key)
             if found:
-                self._checked(table, *cursor.item())
+                self.checked(table, *cursor.item())
             if cursor.prev() if found else cursor.last():
-                self._checked(table, *cursor.item())
+                self.checked(table, *cursor.item())
         return None
 
     def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
@@ -191,7 +178,7 @@ class LmdbBackend:
                 found = cursor.last()
             if found:
                 for key, stored in cursor.iterprev() if reverse else cursor:
-                    yield key, self._checked(table, key, stored)
+                    yield key, self.checked(table, key, stored)
 
     def count_by(self, transaction: Any, table: str) -> int:
         """How many rows this transaction sees."""
@@ -201,7 +188,7 @@ class LmdbBackend:
         with self._map_lock, self._reader.cursor(self._tables[table]) as cursor:
             if not cursor.last():
                 return None
-            self._checked(table, *cursor.item())
+            self.checked(table, *cursor.item())
             return bytes(cursor.key())
 
     def apply(self, changes: Changes) -> None:
@@ -223,7 +210,7 @@ class LmdbBackend:
     def _apply(self, changes: Changes) -> None:
         with self._env.begin(write=True) as transaction:
             if changes.before is not None:
-                changes.before(_Commit(self, transaction))
+                changes.before(_Commit(self, transaction, self._tables))
             for table, items in changes.tables.items():
                 database = self._tables[table]
                 for key in sorted(items):
@@ -271,7 +258,7 @@ class LmdbBackend:
 
     def staged(self, table: str) -> list[tuple[bytes, bytes]]:
         with self._env.begin() as transaction, transaction.cursor(self._staged[table]) as cursor:
-            return [(bytes(key), self._checked(table, key, stored)) for key, stored in cursor]
+            return [(bytes(key), self.checked(table, key, stored)) for key, stored in cursor]
 
     def seal(self, note: bytes) -> None:
         self._commit(lambda: self._put_meta({SEALED: note}))
@@ -381,20 +368,22 @@ class _View:
 
 
 class _Commit:
-    """See `kvstore.storage.backend.Tables`."""
+    """See `kvstore.storage.backend.Tables`. Where a key is not found nobody looks whether its row was changed."""
 
-    def __init__(self, backend: LmdbBackend, transaction: Any):
+    def __init__(self, backend: LmdbBackend, transaction: Any, databases: dict[str, Any]):
         self._backend = backend
         self._transaction = transaction
+        self._databases = databases
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        return self._backend.found_by(self._transaction, table, key)
+        stored = self._transaction.get(key, db=self._databases[table])
+        return None if stored is None else self._backend.checked(table, key, stored)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        self._backend.put_by(self._transaction, table, key, value)
+        self._transaction.put(key, value + _sum(key, value), db=self._databases[table])
 
     def delete(self, table: str, key: bytes) -> None:
-        self._backend.delete_by(self._transaction, table, key)
+        self._transaction.delete(key, db=self._databases[table])
 
     def first(self, table: str) -> tuple[bytes, bytes] | None:
         rows = self._backend.scan_by(self._transaction, table, b"\0")

@@ -103,15 +103,6 @@ class Layer:
         for key in self.keys.begin(start, reverse):
             yield key, rank, data[key]
 
-    def writes(self) -> list[tuple[bytes, Writes]]:
-        """All changes of each key, one after the other."""
-        found = []
-        for key, row in self.data.items():
-            overwritten = self.past.get(key, [])
-            versions = [self.since[key], *(until for until, _ in overwritten)]
-            found.append((key, list(zip(versions, [*(row for _, row in overwritten), row], strict=True))))
-        return found
-
 
 def row_digest(key: bytes, row: bytes) -> int:
     """One row's contribution to the state digest. row: version and value."""
@@ -227,13 +218,6 @@ class Store:
         if layer is None:
             return
         forgotten = meta[FORGOTTEN]
-        upto = self._upto(meta[TIMESTAMP])
-        floor = min(self._first_floor, upto.encode())
-        if self._history_us:
-            before, writes = Timestamp(max(0, upto.time - self._history_us), 0), layer.writes()
-        else:
-            before, writes, floor = upto, [], upto.encode()
-        kept = Kept(writes, upto.encode(), floor, before.encode(), self._history_bytes_max)
         self._newest_frozen = max(layer.ids, default=b"")
         tables: dict[str, dict[bytes, bytes | None]] = {
             DATA: {key: row or None for key, row in layer.data.items()},
@@ -241,7 +225,15 @@ class Store:
             PARTS: layer.parts,
             META: {**meta},
         }
+        kept = self._kept(layer, self._upto(meta[TIMESTAMP]))
         self._backend.apply(Changes(tables, forgotten, partial(keep, kept)))
+
+    def _kept(self, layer: Layer, upto: Timestamp) -> Kept:
+        if not self._history_us:
+            return Kept({}, {}, {}, upto.encode(), upto.encode(), upto.encode(), 0)
+        before = Timestamp(max(0, upto.time - self._history_us), 0).encode()
+        floor = min(self._first_floor, upto.encode())
+        return Kept(layer.since, layer.past, layer.data, upto.encode(), floor, before, self._history_bytes_max)
 
     def thawed(self) -> None:
         """On the loop, after `commit` returned: the backend has it, the frozen layer goes."""

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from kvstore.api.model import KEY_BYTES_MAX, between
 from kvstore.core.bundles import last_version, version_of
-from kvstore.storage.backend import META, ORDER, PAST, MemoryBackend
+from kvstore.storage.backend import DATA, META, ORDER, PAST, MemoryBackend
 from kvstore.storage.history import FLOOR, USED, Past, key_of_past, past_prefix
 from kvstore.storage.lmdb_backend import LmdbBackend
-from kvstore.storage.store import Store
+from kvstore.storage.snapshot import Sealed, Snapshots
+from kvstore.storage.store import Store, owner_of
 from multicast.types import ZERO, Timestamp
 
 KEYS = [b"a", b"a\0", b"a" + 7 * b"\0", b"a" + 8 * b"\0", b"ab", b"b" * 8, b"b" * 9, b"b" * 8 + b"\xff", 18 * b"\0"]
@@ -26,7 +27,7 @@ Rows = dict[bytes, tuple[bytes, Timestamp]]
 deliveries = st.lists(
     st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from([None, b"", b"1"])), min_size=1, max_size=3), max_size=3
 )
-steps = st.lists(st.tuples(deliveries, st.sampled_from(["", "freeze", "commit", "thaw", "crash"])), max_size=12)
+steps = st.lists(st.tuples(deliveries, st.sampled_from(["", "all", "all", "freeze", "commit", "thaw", "crash"])), max_size=12)
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=30) | st.sampled_from(KEYS), st.sampled_from(UNTIL))))
@@ -78,6 +79,9 @@ class Recorded:
         self.store.reached(position, at)
 
     def move_on(self, what: str) -> None:
+        if what == "all":
+            for step in ("freeze", "commit", "thaw"):
+                self.move_on(step)
         if what == "freeze" and self.store.freeze(len(self.log)):
             self.frozen, self.ready = len(self.log), False
         elif what == "commit" and self.frozen:
@@ -196,3 +200,16 @@ def test_data_of_an_older_format_has_a_history_from_then_on(kept):
     store = Store.open(backend)
     assert store.floor == last_version(Timestamp(3, 1))
     assert store.at(store.floor).get(b"k") == (b"old", version_of(Timestamp(3, 1), 0))
+
+
+def test_who_was_given_a_snapshot_knows_nothing_older_than_that():
+    backend = MemoryBackend()
+    store = Store.open(backend)
+    for time in (3, 5):
+        committed(store, time, {b"k": b"%d" % time})
+    assert store.floor == ZERO
+    backend.stage({DATA: {b"k": version_of(Timestamp(9, 1), 0).encode() + b"9"}, META: {}}, anew=True)
+    Snapshots(backend)._take_over(Sealed(9, Timestamp(9, 1), b"", 1), owner_of(bytes(16), 0))
+    again = Store.open(backend)
+    assert again.floor == last_version(Timestamp(9, 1)) and again.at(again.floor).get(b"k") is not None
+    assert backend.count(PAST) == 0 and int.from_bytes(backend.get(META, USED), "big") == 0

@@ -19,7 +19,7 @@ class FloorNotMoved(Store):
     """What was dropped because it was too much is read as if it were there."""
 
 
-@rewrite("commit", "max(0, upto.time - self._history_us)", "max(0, upto.time - self._history_us // 8)")
+@rewrite("_kept", "max(0, upto.time - self._history_us)", "max(0, upto.time - self._history_us // 8)")
 @rewrite("floor", "self._backend.get(META, FLOOR) or", "bytes(16) or")
 class DroppedEarly(Store):
     """What the window still has is dropped, and read as if it were there."""
@@ -30,7 +30,7 @@ class ReadBeforeComplete(Versions):
     """A shard is read at a version before it has completed everything up to that."""
 
 
-@rewrite("commit", "layer.writes()", "[(key, writes) for key, writes in layer.writes() if writes[-1][1]]")
+@rewrite("_kept", "Kept(layer.since,", "Kept({k: at for k, at in layer.since.items() if layer.data[k]},")
 class DeletedNotKept(Store):
     """What is overwritten by a deletion is not kept."""
 
