@@ -212,7 +212,7 @@ class Store:
         """Write the frozen layer in one transaction.
 
         Blocking; may run in another thread while the loop reads and writes. StorageError leaves everything as it was:
-        `commit` may be called again.
+        `commit` may be called again; once it has returned, `thawed` is to be called.
         """
         layer, meta = self._frozen, self._frozen_meta
         if layer is None:
