@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from kvstore import __version__
 from kvstore.api.problem import ProblemJson
 from kvstore.api.routes import BYTES, ROUTES, Parameter, Route
 
@@ -15,8 +14,8 @@ _PROBLEMS = (400,)
 """Any request may be malformed."""
 
 
-def document() -> dict[str, Any]:
-    """JSON-ready."""
+def document(version: str) -> dict[str, Any]:
+    """JSON-ready. version: of the program."""
     named = [kind for route in ROUTES for side in (route.body, route.answer) for kind in _kinds(side)]
     kinds = [kind for kind in named if kind not in (None, BYTES, str)]
     template = "#/components/schemas/{name}"
@@ -30,7 +29,7 @@ def document() -> dict[str, Any]:
             path["head"] = _operation(route._replace(name=f"head_{route.name}", answer=None), of_kind, schemas[-1])
     return {
         "openapi": "3.1.0",
-        "info": {"title": "kvstore", "version": __version__},
+        "info": {"title": "kvstore", "version": version},
         "paths": paths,
         "components": {"schemas": components},
     }

@@ -3,6 +3,7 @@
     replica     one replica of a shard: executes what is delivered, in that order
     clients     requests of clients, and the results that they and other replicas ask for
     requests    the clients of this replica that wait for results
+    lookups     what became of a transaction, by its id
     reads       reads at the leader of a shard, without an order
     versions    reads at a version, of all shards at one point of the order
     signals     what the shards of a transaction tell one another: signals and votes

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from kvstore import __version__
 from kvstore.api import answers, codec
 from kvstore.api.cluster import ClusterJson, MemberJson, MembersJson, ShardsJson
 from kvstore.api.model import (
@@ -446,7 +447,7 @@ class HttpApi:
         call.answer(Response(200, JSON, codec.encode(self.node.describe_cluster().limits)))
 
     def _openapi(self, call: Call) -> None:
-        call.answer(Response(200, JSON, codec.encode(document())))
+        call.answer(Response(200, JSON, codec.encode(document(__version__))))
 
     def _livez(self, call: Call) -> None:
         failure = self.node.failure()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore import __version__
 from kvstore.api.model import KeyValue, OperationResult
 from kvstore.api.openapi import document
 from kvstore.api.routes import ROUTES
@@ -19,7 +20,7 @@ from kvstore.http.calls import GZIP_BYTES
 from tests.kvstore.live import Replica, running_cluster
 from tests.kvstore.test_http_app import VERSION, FakeNode, answered, done, serving
 
-DOCUMENT = document()
+DOCUMENT = document(__version__)
 OPERATIONS = [
     (path, method, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
 ]
