@@ -251,6 +251,25 @@ def cluster_remove_replica(
     return 0
 
 
+@cluster_app.command("move-slots")
+def cluster_move_slots(
+    directory: Directory,
+    source: Annotated[int, typer.Option("--from", metavar="SHARD", help="The shard that has them.")],
+    target: Annotated[int, typer.Option("--to", metavar="SHARD", help="The shard that shall have them.")],
+    slots: Annotated[str, typer.Option(metavar="FIRST-LAST,...", help="Rising, for example 0-4095 or 7,100-199.")],
+) -> int:
+    """Move hash slots, with their keys, from one shard to another while clients go on. After a failure: again."""
+    from kvstore import cluster
+
+    try:
+        parts = [part.partition("-") for part in slots.split(",")]
+        ranges = [(int(first), int(last or first)) for first, _, last in parts]
+    except ValueError:
+        raise typer.BadParameter(f"rising ranges FIRST-LAST with commas, not {slots!r}", param_hint="--slots") from None
+    cluster.move_slots(directory, source, target, ranges, say)
+    return 0
+
+
 @cluster_app.command("down")
 def cluster_down(directory: Directory) -> int:
     """Stop all replicas cleanly."""

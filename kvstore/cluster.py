@@ -1,4 +1,5 @@
-"""All replicas of a cluster as processes on this machine: start, status, stop; replicas that are added and removed.
+"""All replicas of a cluster as processes on this machine: start, status, stop; replicas that are added and removed;
+slots that move between shards.
 
 A replica is started as `python -m kvstore serve`, in its own session, so that Ctrl-C in a terminal reaches only the
 command that started it; its output is appended to `DIR/replicas/<id>/log`.
@@ -9,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kvstore.api.codec import id_text
 from kvstore.config import (
     ClusterConfig,
     ConfigError,
@@ -36,7 +39,7 @@ from kvstore.config import (
 from kvstore.console import ERROR_PREFIX
 from kvstore.process import Handle, PortBusy, check_port, running
 from multicast import registry
-from multicast.types import GroupId, ProcessId
+from multicast.types import GroupId, ProcessId, new_message_id
 
 LOG_FILE = "log"
 READY_SECONDS = 60.0
@@ -45,6 +48,8 @@ KILL_GRACE_SECONDS = 10.0
 HTTP_SECONDS = 2.0
 CHANGE_SECONDS = 60.0
 CHANGE_POLL_SECONDS = 0.2
+MOVE_STEP_SECONDS = 30.0
+"""For so long one step of a move is tried, at one replica after the other."""
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -288,6 +293,34 @@ def _have_changed(config: ClusterConfig, shard: GroupId, wanted: dict[str, Any],
             break
         time.sleep(CHANGE_POLL_SECONDS)
     raise ClusterError(f"shard {shard} was not changed: {problem}")
+
+
+def move_slots(
+    directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
+) -> None:
+    """Move these slots, ranges of first and last, from one shard to the other: step by step, each under an id that it
+    keeps, through any replica that answers. ClusterError says why nothing moves; then it may be asked for again."""
+    urls = itertools.cycle([replica.url for replica in load(directory).present])
+    body = msgspec.json.encode({"source": source, "target": target, "slots": slots})
+    steps, more = 0, True
+    while more:
+        message_id = id_text(new_message_id(time.time_ns() // 1000, secrets.randbits(62)))
+        headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
+        give_up_at = time.monotonic() + MOVE_STEP_SECONDS
+        while True:
+            try:
+                status, answer = fetch(f"{next(urls)}/v1/moves", MOVE_STEP_SECONDS, body, headers)
+                told = msgspec.json.decode(answer)
+            except (OSError, msgspec.DecodeError) as error:
+                status, told = 0, {"detail": str(error), "retryable": True}
+            if status == 200:
+                break
+            another = told.get("retryable") or told.get("code") in ("id_expired", "id_in_future")  # its clock is off
+            if not another or time.monotonic() > give_up_at:
+                raise ClusterError(f"nothing was moved, after {steps} step(s): {told.get('detail')}")
+            time.sleep(POLL_SECONDS)
+        steps, more = steps + 1, told["more"]
+    say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
 
 
 def down(directory: Path, say: Callable[[str], None]) -> bool:

@@ -395,7 +395,7 @@ class LiveReplica:
             protocol=config.protocol,
             durability=config.durability,
             self_id=self.me.id,
-            shard_map=config.shard_map,
+            shard_map=self._replica.moves.map.to_json(),
             dedup_window_ms=config.dedup_window_ms,
             limits=limits,
             shards=shards_json(config, self._protocol.topology, leader_of),

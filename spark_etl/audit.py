@@ -288,7 +288,7 @@ class Audit(Case):
         )
         self.check(
             "exactly once",
-            lambda: transactions.exactly_once(self.log, self.transactions, self.unsure_shards),
+            lambda: transactions.exactly_once(self.log, self.transactions, self.unsure_shards, self.slots_moved),
             outcomes,
             blind=bool(unsure),
             skip=skip,

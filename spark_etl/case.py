@@ -16,6 +16,7 @@ from spark_etl.certify.source import Source, source
 from spark_etl.certify.tasks import prove, work
 from spark_etl.checks import clients, positions, sessions, transactions
 from spark_etl.columns import absent
+from spark_etl.extract import MOVED_TO
 from spark_etl.inputs import Inputs, Top, understand
 from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, Course, Property, Violation
 
@@ -129,6 +130,11 @@ class Case:
     def log(self) -> DataFrame:
         """`frames.replica_log`."""
         return self.keep(frames.replica_log(self.tables["deliveries"], self.tables["outcomes"]))
+
+    @cached_property
+    def slots_moved(self) -> bool:
+        """Whether any slot has gone from one shard to another."""
+        return bool(self.tables["outcomes"].where(F.col("reason").startswith(MOVED_TO)).take(1))
 
     @cached_property
     def bundles(self) -> DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kvstore.core.audit import EXPIRED, MISMATCH, REPEATED
+from kvstore.core.audit import EXPIRED, MISMATCH, MOVED, REPEATED
 from multicast.records import HEADER_BYTES
 from multicast.types import Timestamp
 from spark_etl import frames
@@ -117,7 +117,10 @@ def lines(
 
 def _fate() -> Column:
     """Of an outcome that is not APPLIED."""
-    names = {EXPIRED: "too late, no effect", REPEATED: "a repetition, no effect", MISMATCH: "a used id, no effect"}
+    names = {
+        EXPIRED: "too late, no effect", REPEATED: "a repetition, no effect", MISMATCH: "a used id, no effect",
+        MOVED: "its keys have moved, no effect",
+    }  # fmt: skip
     said = F.lit("no effect")
     for status, name in names.items():
         said = F.when(F.col("status") == status, name).otherwise(said)

@@ -1,4 +1,4 @@
-"""Parsing journals and client histories: bytes in, Arrow batches of the tables out. Pure.
+"""Parsing journals: bytes in, Arrow batches of the tables out. Pure.
 
 What an unfinished batch at the very end of a journal left behind is not yielded: a killed replica leaves that, and
 never vouched for it. Zeros behind a segment's last batch are room that was made beforehand. Other damage becomes a row
@@ -9,7 +9,6 @@ batch is final: `tables` never reads it again.
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,13 +48,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 _SCHEMAS = {table: arrow_schema(schemas.table_schema(table)) for table in schemas.TABLES}
-_HISTORY = arrow_schema(schemas.HISTORY)
 
 Batches = dict[str, pa.RecordBatch]
 """Rows by table."""
 
-
-# -- journals ---------------------------------------------------------------------------------------------------------
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -101,10 +97,10 @@ class _Rows:
         return taken
 
 
-_INT32, _INT64 = 2**31, 2**63
+INT32, INT64 = 2**31, 2**63
 
 
-def _check_numbers(what: str, limit: int, *numbers: int | None) -> None:
+def check_numbers(what: str, limit: int, *numbers: int | None) -> None:
     """ValueError for one that is no column's: a forger's, whose checksums are right."""
     for number in numbers:
         if number is not None and not -limit <= number < limit:
@@ -119,7 +115,8 @@ def _check_id(message_id: bytes) -> None:
 def _content(account: audit.Outcomes) -> bytes:
     """Equal for equal accounts of a bundle, whatever order reads and writes are kept in."""
     told = [
-        (o.id, o.status, o.succeeded, sorted(o.reads, key=lambda r: r.key), sorted(o.writes, key=lambda w: w.key))
+        (o.id, o.status, o.succeeded, sorted(o.reads, key=lambda r: r.key), sorted(o.writes, key=lambda w: w.key),
+         *([o.given] if isinstance(o, audit.MoveOutcome) else ()))
         for o in account.outcomes
     ]
     return hashlib.blake2b(_encode((account.timestamp, told)), digest_size=16).digest()
@@ -134,9 +131,9 @@ def _add_delivery(
     single: bool,
 ) -> None:
     _check_id(message.id)
-    _check_numbers("a delivery", _INT64, record.position, record.at)
-    _check_numbers("a delivery", _INT32, record.stage, message.origin, record.installed_from, payload_bytes)
-    _check_numbers("a delivery", _INT32, *message.destinations)
+    check_numbers("a delivery", INT64, record.position, record.at)
+    check_numbers("a delivery", INT32, record.stage, message.origin, record.installed_from, payload_bytes)
+    check_numbers("a delivery", INT32, *message.destinations)
     rows.add(
         "deliveries", *place, record.position, record.timestamp.encode(), message.id, record.stage, record.expired,
         message.destinations, message.origin, payload_bytes, single, record.at, record.installed_from,
@@ -157,11 +154,11 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
         _add_base(rows, place, record)
     elif kind is records.Submitted:
         _check_id(record.id)
-        _check_numbers("a multicast", _INT64, record.at)
-        _check_numbers("a multicast", _INT32, *record.destinations)
+        check_numbers("a multicast", INT64, record.at)
+        check_numbers("a multicast", INT32, *record.destinations)
         rows.add("submitted", *place, record.id, record.destinations, record.at)
     elif kind is records.Started:
-        _check_numbers("a start", _INT64, record.at)
+        check_numbers("a start", INT64, record.at)
         if (record.process, record.group) != place[:2]:
             raise JournalError(
                 f"it says that replica {record.process} of shard {record.group} started, in the journal of replica"
@@ -172,16 +169,16 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
             _members(record.members), None, None,
         )  # fmt: skip
     elif kind is records.Members:
-        _check_numbers("members", _INT64, record.at, record.position)
+        check_numbers("members", INT64, record.at, record.position)
         members = _members(record.groups)
         rows.add("lives", *place, record.at, "members", None, None, None, members, record.position, None)
     elif kind is records.Stopped:
-        _check_numbers("a stop", _INT64, record.at, record.delivered, record.completed)
+        check_numbers("a stop", INT64, record.at, record.delivered, record.completed)
         rows.add(
             "lives", *place, record.at, "stopped", None, None, None, None, record.delivered, record.completed
         )  # fmt: skip
     elif kind is records.Installed:
-        _check_numbers("an installation", _INT64, record.at, record.position)
+        check_numbers("an installation", INT64, record.at, record.position)
         rows.add(
             "lives", *place, record.at, "installed", None, None, None, None, record.position, record.position
         )  # fmt: skip
@@ -190,7 +187,7 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
 def _members(groups: Mapping[int, Sequence[int]]) -> str:
     """As JSON. ValueError."""
     for group, processes in groups.items():
-        _check_numbers("members", _INT32, group, *processes)
+        check_numbers("members", INT32, group, *processes)
     return msgspec.json.encode({str(group): list(processes) for group, processes in sorted(groups.items())}).decode()
 
 
@@ -200,27 +197,28 @@ def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.
         account = audit.decode_outcomes(record.record)
     except msgspec.MsgspecError as error:
         raise JournalError(f"outcomes that are none of the store's: {error}") from None
-    if account.version > audit.AUDIT_VERSION:
-        raise JournalError(f"outcome version {account.version} is newer than this program's {audit.AUDIT_VERSION}")
+    if account.version > audit.MOVE_VERSION:
+        raise JournalError(f"outcome version {account.version} is newer than this program's {audit.MOVE_VERSION}")
     if not 0 < len(account.outcomes) <= BUNDLE_TRANSACTIONS_MAX:
         raise JournalError(f"the outcomes of {len(account.outcomes)} transactions")
-    _check_numbers("an outcome", _INT64, record.position, record.at)
+    check_numbers("an outcome", INT64, record.position, record.at)
     timestamp = account.timestamp.encode()
     message = account.outcomes[0].id if account.version == 1 else None
     whole = (_content(account), _bundle(account), account.state_digest)
     for index, outcome in enumerate(account.outcomes):
-        _check_numbers("an outcome", _INT32, outcome.status)
+        check_numbers("an outcome", INT32, outcome.status)
         version = account.version_at(index).encode()
         transaction = outcome.id or version
         _check_id(transaction)
         who = (*place, record.position, version, transaction)
         applied = outcome.status == audit.APPLIED
+        reason, handed_over = _reason(outcome)
         rows.add(
             "outcomes", *who, index, message, timestamp, record.at, outcome.status, outcome.succeeded,
-            applied and bool(outcome.writes), *(whole if index == 0 else (None, None, None)), outcome.reason,
+            applied and bool(outcome.writes), *(whole if index == 0 else (None, None, None)), reason,
         )  # fmt: skip
-        for read in outcome.reads:
-            rows.add("reads", *who, read.key, read.version.encode())
+        for key, seen in [(read.key, read.version) for read in outcome.reads] + handed_over:
+            rows.add("reads", *who, key, seen.encode())
         for write in outcome.writes if applied else ():
             rows.add("writes", *who, write.key, write.value, write.value is None, write.digest)
 
@@ -235,6 +233,18 @@ def _add_base(rows: _Rows, place: tuple[int, int, int, int], record: records.Bas
         raise JournalError(f"base version {base.version} is newer than this program's {audit.BASE_VERSION}")
     for key, version, value, digested in base.rows:
         rows.add("writes", *place, 0, version.encode(), version.encode(), key, value, False, digested)
+
+
+MOVED_TO = "moved to shard "
+"""So begins what is said of the last step of a move, in place of a reason."""
+
+
+def _reason(outcome: audit.Outcome) -> tuple[str, list[tuple[bytes, Timestamp]]]:
+    """And what a step of a move hands over. That is read by it: in the source, and again, alike, in the target."""
+    if not isinstance(outcome, audit.MoveOutcome) or outcome.given is None:
+        return outcome.reason, []
+    reason = f"{MOVED_TO}{outcome.target}" if outcome.given.last else outcome.reason
+    return reason, [(row.key, row.version) for row in outcome.given.rows]
 
 
 def _bundle(account: audit.Outcomes) -> bytes:
@@ -309,7 +319,7 @@ class SegmentParser:
                 raise JournalError(
                     f"{segment.name}: it says that it is segment {header.segment} of replica {header.process}"
                 )
-            if header.base >= _INT64 // 2:
+            if header.base >= INT64 // 2:
                 raise JournalError(f"{segment.name}: it says that it begins at offset {header.base}")
         except JournalError as error:
             self.error = str(error).removeprefix(f"{segment.name}: ")
@@ -398,71 +408,8 @@ def parse_segment(segment: SegmentFile, data: bytes) -> Iterator[Batches]:
     yield parser.rest()
 
 
-# -- client histories -------------------------------------------------------------------------------------------------
-
-_decode_event = msgspec.json.Decoder(audit.HistoryEvent).decode
-EVENT_TYPES = ("invoke", "ok", "fail", "info")
-
-
-def _event_row(name: str, number: int, line: bytes) -> tuple[Any, ...]:
-    """One row of `schemas.HISTORY`. ValueError if the line is no event."""
-    try:
-        event = _decode_event(line)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if event.type not in EVENT_TYPES:
-        raise ValueError(f"type: one of {', '.join(EVENT_TYPES)}, not {event.type!r}")
-    version = Timestamp.parse(event.version).encode() if event.version else None
-    reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]
-    value = None if event.value is None else list(event.value.items())
-    _check_numbers("an event", _INT64, event.process, event.at_us, event.position, *(event.value or {}).values())
-    _check_numbers("an event", _INT32, event.shard)
-    shard = event.shard if event.shard >= 0 else None
-    return (
-        name, number, event.process, event.type, event.at_us, uuid.UUID(event.id).bytes, event.f, version,
-        event.succeeded, reads, value, event.error, _json(event.asked), _json(event.told), shard, event.position, None,
-    )  # fmt: skip
-
-
-def _json(one: Any) -> str | None:
-    return None if one is None else msgspec.json.encode(one).decode()
-
-
-def parse_history(name: str, data: bytes, first: int = 1) -> Iterator[pa.RecordBatch]:
-    """The events of a client history, the number of whose first line is `first`. A last line without its end is a
-    killed client's and ignored."""
-    rows: list[tuple[Any, ...]] = []
-    lines = data.split(b"\n")
-    for number, line in enumerate(lines[:-1], first):
-        if not line.strip():
-            continue
-        try:
-            rows.append(_event_row(name, number, line))
-        except ValueError as error:  # msgspec's errors are ValueErrors
-            rows.append(_bad_line(name, number, str(error)))
-        if len(rows) >= BATCH_ROWS:
-            yield _batch(rows)
-            rows = []
-    if rows:
-        yield _batch(rows)
-
-
-def _bad_line(name: str, number: int, reason: str) -> tuple[Any, ...]:
-    return (name, number, *[None] * (len(_HISTORY) - 3), reason)
-
-
-def unreadable_history(name: str, reason: str) -> pa.RecordBatch:
-    """That nothing of a history could be read; its line is 0."""
-    return _batch([_bad_line(name, 0, reason)])
-
-
 def unreadable_segment(segment: SegmentFile, reason: str) -> Batches:
     """That nothing of a segment could be read."""
     rows = _Rows()
     rows.add("damage", segment.replica, segment.number, segment.name, 0, "damage", reason)
     return rows.take()
-
-
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _HISTORY, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_HISTORY)

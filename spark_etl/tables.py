@@ -30,14 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from multicast.records import HEADER_BYTES
 from spark_etl import schemas
-from spark_etl.extract import (
-    Batches,
-    SegmentParser,
-    arrow_schema,
-    parse_history,
-    unreadable_history,
-    unreadable_segment,
-)
+from spark_etl.extract import Batches, SegmentParser, arrow_schema, unreadable_segment
+from spark_etl.histories import parse_history, unreadable_history
 from spark_etl.sources import SegmentFile, find_floors, find_histories, find_segments, gone, same, status
 from spark_etl.traces import find_traces, parse_trace
 

@@ -114,6 +114,7 @@ def nemesis_command(
     directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("nemesis-run"),
     audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
     only: Annotated[str, typer.Option(metavar="FAULT,...", help="Only these faults; a wrong name lists all.")] = "",
+    moves: Annotated[bool, typer.Option(help="Slots move between the shards.")] = True,
 ) -> int:
     """Run a new cluster on this machine under load and faults, and judge it: exit status 0 only if nothing is wrong."""
     from multicast.registry import UnknownProtocol
@@ -124,7 +125,8 @@ def nemesis_command(
         raise UserError(f"nemesis: --minutes is more than 0 and at most {24 * 60}, not {minutes:g}")
     try:
         names = tuple(name.strip() for name in only.split(",") if name.strip())
-        return run.command(run.Plan(seed, minutes, protocol, directory, audit=audit, only=names), json, say)
+        plan = run.Plan(seed, minutes, protocol, directory, audit=audit, only=names, moves=moves)
+        return run.command(plan, json, say)
     except (NemesisFailed, KvError, UnknownProtocol) as error:
         raise UserError(f"nemesis: {error}") from None
 

@@ -111,6 +111,13 @@ class WriteAnswer(msgspec.Struct):
     id: str = ""
 
 
+class MoveAnswer(msgspec.Struct):
+    """more: a further step is needed."""
+
+    more: bool
+    id: str
+
+
 class CutAnswer(msgspec.Struct):
     version: str
     id: str

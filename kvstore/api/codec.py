@@ -29,6 +29,7 @@ from kvstore.api.model import (
     DeleteRange,
     Get,
     InvalidTransaction,
+    Move,
     Operation,
     Operator,
     Put,
@@ -235,6 +236,28 @@ def _bounds(operation: _Bounded) -> tuple[bytes, bytes, bytes]:
     return prefix, start, bytes_of("end", operation.end, operation.end_b64, "")
 
 
+class MoveJson(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/moves`: slots, [first, last] rising, that go from shard `source` to shard `target`."""
+
+    source: int
+    target: int
+    slots: tuple[tuple[int, int], ...]
+
+
+_decode_move = msgspec.json.Decoder(MoveJson).decode
+
+
+def parse_move(body: bytes) -> Transaction:
+    """The step of a move in the body of `POST /v1/moves`. InvalidTransaction names the field that is wrong; limits are
+    not checked."""
+    try:
+        move = _decode_move(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text, _, place = str(error).partition(" - at `$")
+        raise InvalidTransaction(place.strip("`").lstrip(".") or "body", text) from None
+    return Transaction(success=(Move(move.source, move.target, move.slots),))
+
+
 def transaction_body(transaction: Transaction) -> bytes:
     """The body of `POST /v1/txn`."""
     return encode(
@@ -270,6 +293,8 @@ def _operation_json(operation: Operation) -> dict[str, Any]:
             body |= {name: True for name in ("reverse", "keys_only", "count_only") if getattr(operation, name)}
     if isinstance(operation, EVERYWHERE):
         return body
+    if isinstance(operation, Move):
+        return body | {"source": operation.source, "target": operation.target, "slots": operation.slots}
     body |= text_or_b64("key", operation.key)
     if isinstance(operation, (Put, Append)):
         body |= text_or_b64("value", operation.value)

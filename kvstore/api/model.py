@@ -32,6 +32,9 @@ SCANNED_KEYS_MAX = 512_000
 """Of all ranges of one transaction together, in one shard."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
+SLOTS = 16384
+"""Keys belong to so many slots, see `kvstore.api.shard_map`."""
+
 Target = Literal["value", "version", "exists"]
 Operator = Literal["==", "!=", "<", ">"]
 TARGETS = get_args(Target)
@@ -96,6 +99,15 @@ class Cut(msgspec.Struct, array_like=True, tag=8, gc=False):
     """Reads and writes nothing: every shard keeps its rows as they are once the message that carries this is complete,
     for a backup (`kvstore.storage.cut`). It stands alone in its transaction, see `CUT`."""
 
+class Move(msgspec.Struct, array_like=True, tag=7, gc=False):
+    """A step of moving these slots, ((first, last), ...) rising, from shard `source` to shard `target`: see
+    `kvstore.core.moves`. It stands alone in its transaction, as the only operation of `success`."""
+
+    source: int
+    target: int
+    slots: tuple[tuple[int, int], ...]
+
+
 
 class DeleteRange(msgspec.Struct, array_like=True, tag=9, gc=False):
     """Deletes all keys that begin with `prefix`, are not less than `start` and less than `end` (each empty: any). More
@@ -106,10 +118,10 @@ class DeleteRange(msgspec.Struct, array_like=True, tag=9, gc=False):
     end: bytes = b""
 
 
-Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut
+Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut | Move
 RANGES = (Range, DeleteRange)
-EVERYWHERE = (*RANGES, Cut)
-"""What concerns every shard: keys are hashed."""
+EVERYWHERE = (*RANGES, Cut, Move)
+"""What concerns every shard that is asked: keys are hashed."""
 
 
 def bounds(operation: Range | DeleteRange) -> tuple[bytes, bytes]:
@@ -150,7 +162,7 @@ class OperationResult(msgspec.Struct, array_like=True, gc=False, omit_defaults=T
 
     Get: `found` or None. Delete: `deleted`. Add: `value`, the new integer. Append: `length`, the new one, bytes.
     Range: `entries` in its order, `more` if there are further ones; of a count `value`, at least so many if `more`.
-    DeleteRange: `value`, how many there were.
+    DeleteRange: `value`, how many there were. Move: `more` if a further step is needed.
     """
 
     found: KeyValue | None = None
@@ -180,6 +192,20 @@ def only_reads(transaction: Transaction) -> bool:
     if transaction.compare or transaction.failure:
         return False
     return all([type(op) in (Get, Range) for op in transaction.success])
+
+
+def has_range(transaction: Transaction) -> bool:
+    """Whether it reads all keys with some prefix."""
+    return any([type(op) is Range for op in (*transaction.success, *transaction.failure)])
+
+
+def move_of(transaction: Transaction) -> Move | None:
+    """The Move that this transaction is."""
+    if len(transaction.success) == 1:
+        operation = transaction.success[0]
+        if type(operation) is Move:
+            return operation
+    return None
 
 
 def adds(transaction: Transaction) -> bool:
@@ -223,6 +249,8 @@ def _check_operation(operation: Operation) -> None:
         return
     if isinstance(operation, Cut):
         raise InvalidTransaction("op", "a cut stands alone in its transaction")
+    if isinstance(operation, Move):
+        raise InvalidTransaction("op", "a move stands alone in its transaction")
     _check_key(operation.key)
     if type(operation) is Put or type(operation) is Append:
         _check_value(operation.value)
@@ -268,6 +296,18 @@ def _check_compare(compare: Compare) -> None:
         _check_value(operand)
 
 
+def _check_move(move: Move) -> None:
+    if move.source == move.target:
+        raise InvalidTransaction("target", "slots are moved from one shard to another one")
+    after = -1
+    for first, last in move.slots:
+        if not after < first <= last < SLOTS:
+            raise InvalidTransaction("slots", f"rising ranges from 0 to {SLOTS - 1}, not {first}-{last}")
+        after = last
+    if not move.slots:
+        raise InvalidTransaction("slots", "none are named")
+
+
 def validate(transaction: Transaction) -> None:
     """Check every limit, before anything is ordered. InvalidTransaction names the first field that breaks one."""
     count = len(transaction.compare) + len(transaction.success) + len(transaction.failure)
@@ -276,6 +316,9 @@ def validate(transaction: Transaction) -> None:
     if count == 0:
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
     if count == 1 and transaction == CUT:
+        return
+    if count == 1 and transaction.success and isinstance(transaction.success[0], Move):
+        _check_move(transaction.success[0])
         return
     if transaction.compare:
         each("compare", _check_compare, transaction.compare)

@@ -100,6 +100,8 @@ ROUTES: tuple[Route, ...] = (
           (Parameter("version", "path", _STRING, "Of the cut."),
            Parameter("after", "query", _STRING, "A key in hexadecimal, the last of the rows before.")),
           None, BYTES, (200,), (*READ, 404)),
+    Route("POST", "/v1/moves", "move", "A step of moving slots to another shard.", (_ID, _TIMEOUT),
+          codec.MoveJson, answers.MoveAnswer, (200,), WRITE),
     Route("POST", "/v1/replaced", "replaced", "A replica that takes the place of the one with its id.", (_TIMEOUT,),
           dict[str, Any], dict[str, Any], (200,), WRITE),
     Route("GET", "/v1/cluster", "cluster", "The cluster, and this replica.", (), None, ClusterJson),

@@ -6,14 +6,66 @@ empty, else the whole key: keys with one tag live in one shard.
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from kvstore.api.model import EVERYWHERE, Transaction
-from multicast.types import GroupId
+import msgspec
 
-SLOTS = 16384
+from kvstore.api.model import EVERYWHERE, SLOTS, Move, Transaction
+from multicast.types import GroupId, Timestamp
+
+
+class Place(NamedTuple):
+    """Where a slot was moved to, and when: by the timestamp of its last move."""
+
+    shard: GroupId
+    since: Timestamp
+
+
+Places = Mapping[int, Place]
+"""Of slots that were moved; all others are where they were at first."""
+
+
+class PlacedRun(msgspec.Struct, array_like=True, gc=False):
+    """The slots from `first` to `last` have the same `Place`."""
+
+    first: int
+    last: int
+    shard: GroupId
+    since: Timestamp
+
+
+def runs_of(places: Places) -> list[PlacedRun]:
+    """The same, as few rising runs."""
+    runs: list[PlacedRun] = []
+    for slot in sorted(places):
+        shard, since = places[slot]
+        if runs and runs[-1].last == slot - 1 and (runs[-1].shard, runs[-1].since) == (shard, since):
+            runs[-1].last = slot
+        else:
+            runs.append(PlacedRun(slot, slot, shard, since))
+    return runs
+
+
+def places_of(runs: Iterable[PlacedRun]) -> dict[int, Place]:
+    """The inverse of `runs_of`."""
+    return {slot: Place(r.shard, r.since) for r in runs for slot in range(r.first, r.last + 1)}
+
+
+encode_places = msgspec.msgpack.Encoder().encode
+decode_places = msgspec.msgpack.Decoder(list[PlacedRun]).decode
+
+
+def add_places(known: dict[int, Place], told: Iterable[PlacedRun]) -> bool:
+    """The latest move of a slot counts. Whether anything is new."""
+    new = False
+    for slot, place in places_of(told).items():
+        if slot not in known or place.since > known[slot].since:
+            known[slot] = place
+            new = True
+    return new
 
 
 def slot_of(key: bytes) -> int:
@@ -26,22 +78,33 @@ def slot_of(key: bytes) -> int:
     return zlib.crc32(key) % SLOTS
 
 
+def slots_of(transaction: Transaction) -> set[int]:
+    """Of the keys that it names."""
+    found = {slot_of(compare.key) for compare in transaction.compare}
+    for branch in (transaction.success, transaction.failure):
+        for operation in branch:
+            if not isinstance(operation, EVERYWHERE):
+                found.add(slot_of(operation.key))
+    return found
+
+
 class ShardMap:
     """Slot -> shard. Immutable; a changed map has a higher `version`.
 
-    slots: one shard per slot. ValueError unless there are exactly SLOTS.
+    slots: one shard per slot. shards: all there are, rising; given are those that may have none. ValueError unless
+    there are exactly SLOTS slots.
     """
 
     __slots__ = ("shards", "slots", "version")
 
-    def __init__(self, version: int, slots: Sequence[GroupId]):
+    def __init__(self, version: int, slots: Sequence[GroupId], shards: Iterable[GroupId] = ()):
         if len(slots) != SLOTS:
             raise ValueError(f"a shard map has {SLOTS} slots, not {len(slots)}")
         if version < 1:
             raise ValueError(f"a shard map's version is at least 1, not {version}")
         self.version = version
         self.slots: tuple[GroupId, ...] = tuple(slots)
-        self.shards: tuple[GroupId, ...] = tuple(sorted(set(self.slots)))
+        self.shards: tuple[GroupId, ...] = tuple(sorted({*self.slots, *shards}))
 
     def shard_of(self, key: bytes) -> GroupId:
         """The shard that owns `key`."""
@@ -51,15 +114,48 @@ class ShardMap:
 
     def shards_of(self, transaction: Transaction) -> tuple[GroupId, ...]:
         """Every shard that takes part in `transaction`, sorted. A range or a Cut concerns all."""
-        found = set()
-        for compare in transaction.compare:
-            found.add(self.shard_of(compare.key))
+        success = transaction.success
+        if len(success) == 1 and not transaction.compare and not transaction.failure:
+            operation = success[0]
+            if isinstance(operation, Move):
+                return tuple(sorted((operation.source, operation.target)))
+            return self.shards if isinstance(operation, EVERYWHERE) else (self.shard_of(operation.key),)
+        return self._named_by(transaction)[1]
+
+    def homes_of(self, transaction: Transaction) -> tuple[bytes | None, tuple[GroupId, ...]]:
+        """The slots of its keys, two bytes each, rising, None if there is only one shard; and `shards_of`."""
+        if len(self.shards) == 1:
+            return None, self.shards
+        success = transaction.success
+        if len(success) == 1 and not transaction.compare and not transaction.failure:
+            operation = success[0]
+            if isinstance(operation, Move):
+                return b"", tuple(sorted((operation.source, operation.target)))
+            if not isinstance(operation, EVERYWHERE):
+                slot = slot_of(operation.key)
+                return slot.to_bytes(2, "big"), (self.slots[slot],)
+        slots, shards = self._named_by(transaction)
+        return struct.pack(f">{len(slots)}H", *sorted(slots)), shards
+
+    def _named_by(self, transaction: Transaction) -> tuple[set[int], tuple[GroupId, ...]]:
+        """The slots of the keys of a transaction that is no Move, and `shards_of`."""
+        slots, everywhere = {slot_of(compare.key) for compare in transaction.compare}, False
         for branch in (transaction.success, transaction.failure):
             for operation in branch:
                 if isinstance(operation, EVERYWHERE):
-                    return self.shards
-                found.add(self.shard_of(operation.key))
-        return tuple(sorted(found))
+                    everywhere = True
+                else:
+                    slots.add(slot_of(operation.key))
+        return slots, self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
+
+    def after(self, places: Places) -> ShardMap:
+        """This map after these moves; its version tells the time of the last one."""
+        if not places:
+            return self
+        slots = list(self.slots)
+        for slot, place in places.items():
+            slots[slot] = place.shard
+        return ShardMap(self.version + max(place.since.time for place in places.values()), slots, self.shards)
 
     @classmethod
     def even(cls, shards: Sequence[GroupId], version: int = 1) -> ShardMap:

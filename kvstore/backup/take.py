@@ -5,6 +5,9 @@ as they were then (`kvstore.storage.cut`). They are fetched portion by portion, 
 waits for long, from a replica that does not lead if one answers. All replicas of a shard keep the same rows, so
 another one goes on where one has failed. Where none has them any more all of it begins anew, with another cut.
 
+What slots have moved each shard tells as of the cut, too. Of the others any replica knows where they are, as of a
+time before the cut.
+
 It is written under a temporary name, read once more, and renamed when it is whole.
 """
 
@@ -22,6 +25,7 @@ import msgspec
 
 from kvstore.api.cluster import ClusterJson, ShardJson, decode_cluster
 from kvstore.api.codec import id_text
+from kvstore.api.shard_map import Place, PlacedRun, ShardMap, add_places, decode_places
 from kvstore.backup.files import FORMAT, BackupError, Manifest, RowWriter, ShardManifest, verify, write_manifest
 from kvstore.cluster import fetch
 from kvstore.config import CLUSTER_FILE, load
@@ -91,9 +95,9 @@ def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None]
     every = [replica.url for shard in known.shards for replica in shard.replicas]
     version = _cut(every)
     progress(f"cut at {version}")
-    known = _describe(every)
+    leaders = _describe(every)
     with contextlib.ExitStack() as opened:
-        fetches = [_Fetch(shard, version, directory, opened) for shard in known.shards]
+        fetches = [_Fetch(shard, version, directory, opened) for shard in leaders.shards]
         said = began = time.monotonic()
         while left := [one for one in fetches if not one.done]:
             for one in left:
@@ -107,9 +111,13 @@ def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None]
     timestamps = {one.timestamp for one in fetches}
     if len(timestamps) != 1:
         raise BackupError("the shards kept their rows at different points of the order")
+    places: dict[int, Place] = {}
+    for one in fetches:
+        add_places(places, one.places)
+    shard_map = ShardMap.from_json(known.shard_map).after(places)
     manifest = Manifest(
         format=FORMAT, cluster_id=known.cluster_id, protocol=known.protocol, version=version, shards=shards,
-        timestamp=str(timestamps.pop()), dedup_window_ms=known.dedup_window_ms, shard_map=known.shard_map,
+        timestamp=str(timestamps.pop()), dedup_window_ms=known.dedup_window_ms, shard_map=shard_map.to_json(),
     )  # fmt: skip
     write_manifest(directory, manifest)
 
@@ -149,6 +157,11 @@ class _Fetch:
     def timestamp(self) -> Timestamp | None:
         """Of the cut, as the replica says."""
         return self._first.timestamp if self._first else None
+
+    @property
+    def places(self) -> list[PlacedRun]:
+        """Of the slots that the shard had given and taken before the cut."""
+        return decode_places(self._first.places) if self._first and self._first.places else []
 
     def next(self) -> None:
         """One portion, or one failure. _Gone."""

@@ -12,6 +12,7 @@
     bundles     what is ordered as one multicast message: many transactions
     execution   one transaction on one shard: its vote, its reads and writes
     messages    what replicas tell one another, and what clients ask and are answered
+    moves       slots that move from one shard to another
     shards      which shards can take transactions, by what their leaders say
     peers       who leads which shard, and whom to ask
     state       what a replica needs of its storage

@@ -21,6 +21,7 @@ from kvstore.api.model import (
     Delete,
     DeleteRange,
     Get,
+    Move,
     Operation,
     OperationResult,
     Put,
@@ -31,6 +32,8 @@ from multicast.types import MessageId, Timestamp
 
 AUDIT_VERSION = 2
 """1 was one transaction's: `_Single`."""
+MOVE_VERSION = 3
+"""Of steps of moves."""
 
 BASE_VERSION = 1
 
@@ -39,6 +42,7 @@ EXPIRED = 2
 FAILED = 3
 MISMATCH = 4
 REPEATED = 5
+MOVED = 6
 
 VALUE_BYTES_KEPT = 256
 """Of a history: longer values are kept as their BLAKE2b-16 digest."""
@@ -67,7 +71,8 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
 
     id: its client's, empty if it is a read that nobody can repeat. status: APPLIED; EXPIRED (delivered later than its
     id allows: no effect); FAILED (an operation was impossible: no effect); MISMATCH (the id was used before with
-    another body: no effect); REPEATED (it was delivered before: no effect, and its result is that of the first time).
+    another body: no effect); REPEATED (it was delivered before: no effect, and its result is that of the first time);
+    MOVED (one of its slots was given to a shard that was not asked: no effect, and the id may be used again).
     succeeded: which branch ran. reads: versions from before this transaction only, one per key. reason, reason_key: why
     FAILED, and at which key.
     """
@@ -79,6 +84,39 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     writes: tuple[Write, ...] = ()
     reason: str = ""
     reason_key: bytes = b""
+
+
+class MovedRow(msgspec.Struct, array_like=True, gc=False):
+    """A row as its shard has it; value None: it was deleted since it was given."""
+
+    key: bytes
+    version: Timestamp
+    value: bytes | None
+
+
+class Given(msgspec.Struct, array_like=True, gc=False):
+    """What one step of a move hands over. rows: of the slots. ids: (id, what is remembered beside it), of transactions
+    that touched the slots. rows_to, ids_to: up to where this shard's rows and ids have been given. first: what earlier
+    steps handed over does not count. last: all is given; from this step on the slots are the target's.
+    """
+
+    rows: list[MovedRow]
+    ids: list[tuple[MessageId, bytes]]
+    rows_to: bytes
+    ids_to: bytes
+    first: bool
+    last: bool
+
+
+class MoveOutcome(Outcome, array_like=True, gc=False):
+    """Of a step of moving `slots` from shard `source` to shard `target`. given: as the source gave it, and the target
+    took it; None if the step was impossible. At the last step the rows given in all steps from the first on, as they
+    were given last, leave the source and stand in the target, with their versions."""
+
+    source: int = -1
+    target: int = -1
+    slots: tuple[tuple[int, int], ...] = ()
+    given: Given | None = None
 
 
 class Outcomes(msgspec.Struct, array_like=True, gc=False):
@@ -93,6 +131,15 @@ class Outcomes(msgspec.Struct, array_like=True, gc=False):
     def version_at(self, index: int) -> Timestamp:
         """The version of transaction `index`: of what it wrote."""
         return version_of(self.timestamp, index) if self.version > 1 else self.timestamp
+
+
+class _MoveOutcomes(msgspec.Struct, array_like=True, gc=False):
+    """Format MOVE_VERSION: of a bundle that is a step of a move."""
+
+    version: int
+    timestamp: Timestamp
+    outcomes: list[MoveOutcome]
+    state_digest: bytes | None = None
 
 
 class _Single(msgspec.Struct, array_like=True, gc=False):
@@ -210,6 +257,8 @@ def _operation(operation: Operation) -> list[str | int]:
         return ["append", operation.key.decode(), value_text(operation.value)]
     if isinstance(operation, Cut):
         return ["cut"]
+    if isinstance(operation, Move):
+        return ["move", operation.source, operation.target]
     what = "delete_range"
     if isinstance(operation, Range):
         what = "count" if operation.count_only else "keys" if operation.keys_only else "range"
@@ -230,7 +279,7 @@ def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Tol
 def _told(operation: Operation, result: OperationResult) -> Any:
     if isinstance(operation, Get):
         return None if result.found is None else value_text(result.found.value)
-    if isinstance(operation, Put | Cut):
+    if isinstance(operation, Put | Cut | Move):
         return None
     if isinstance(operation, Delete):
         return result.deleted
@@ -259,11 +308,15 @@ def encode_single(message_id: MessageId, timestamp: Timestamp, o: Outcome, state
 
 
 _decode_outcomes = msgspec.msgpack.Decoder(Outcomes).decode
+_decode_moves = msgspec.msgpack.Decoder(_MoveOutcomes).decode
 _decode_single = msgspec.msgpack.Decoder(_Single).decode
 
 
 def decode_outcomes(record: bytes) -> Outcomes:
     """The inverse of `encode_outcomes`; also of format 1. msgspec.MsgspecError if it is neither."""
+    if record[1:2] == b"\x03":
+        moves = _decode_moves(record)
+        return Outcomes(moves.version, moves.timestamp, [*moves.outcomes], moves.state_digest)
     if record[1:2] != b"\x01":
         return _decode_outcomes(record)
     s = _decode_single(record)

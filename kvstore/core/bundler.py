@@ -7,7 +7,8 @@ data centres, further bundles leave before (PACE), and at once if one is full. A
 clients has its answer.
 
 In a bundle for several shards no transaction writes what the vote on a later one depends on, since shards vote on all
-of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle.
+of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle. A step of a move is a
+bundle of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from kvstore.api.model import move_of
 from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, unnamed_id
 from kvstore.core.execution import LocalPlan
 from kvstore.core.requests import Flight, Requests, Waiting
@@ -162,6 +164,9 @@ class Bundler:
             if not waiting.tokens:
                 continue
             if several:
+                if move_of(waiting.transaction) is not None:
+                    (later if taken else taken).append(waiting)
+                    break
                 plan = LocalPlan(waiting.transaction)
                 deletes, conditions = plan.deletes_ranges(), plan.condition_keys()
                 if not written.isdisjoint(conditions) or (deleted and conditions) or (deletes and (deleted or written)):

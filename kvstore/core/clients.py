@@ -7,14 +7,15 @@ shard, to the replica where it entered. The entry replica answers as soon as it 
 anything (`kvstore.core.requests`). What was lost on its way it asks for, one replica after the other.
 
 Exactly once. A repetition of a request, through any replica, may stand in another bundle, and both are delivered. Both
-go to the same shards, as one body has one set of destinations, and all replicas of these deliver the two bundles in the
-same order. So everywhere the first takes effect and the second finds the first's id, in the log or in the store, has no
-effect (REPEATED), and is answered with the first's result. An id may take effect as long as the timestamp of the bundle
-is at most one deduplication window past the id's creation; else the transaction is EXPIRED, in all shards alike, since
-all see the same timestamp. Timestamps rise along a log. So when a replica forgets an id, because the log's own
-timestamps have passed that, nothing that could take effect under it can follow: memory needs nobody's clock and nobody
-else's word. Results are kept for longer, `REMEMBERED_WINDOWS`, for those who ask late. The same id with another body is
-refused where both are known, and a shard that knows the id with another body votes so against the transaction in all.
+go to the same shards, as one body has one set of destinations (`kvstore.core.moves` says what if it has not), and all
+replicas of these deliver the two bundles in the same order. So everywhere the first takes effect and the second finds
+the first's id, in the log or in the store, has no effect (REPEATED), and is answered with the first's result. An id may
+take effect as long as the timestamp of the bundle is at most one deduplication window past the id's creation; else the
+transaction is EXPIRED, in all shards alike, since all see the same timestamp. Timestamps rise along a log. So when a
+replica forgets an id, because the log's own timestamps have passed that, nothing that could take effect under it can
+follow: memory needs nobody's clock and nobody else's word. Results are kept for longer, `REMEMBERED_WINDOWS`, for those
+who ask late. The same id with another body is refused where both are known, and a shard that knows the id with another
+body votes so against the transaction in all.
 
 Reads that nobody can repeat, because the replica itself asked for them (NO_ID), leave nothing behind. The results of
 the last `READS_KEPT` that entered elsewhere stay in memory, should one be lost on its way, or the entry replica slow.
@@ -28,13 +29,12 @@ from collections.abc import Callable
 import msgspec
 
 from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, only_reads, validate
-from kvstore.api.shard_map import ShardMap
-from kvstore.core.audit import EXPIRED, MISMATCH, REPEATED
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED
 from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import encode_transaction, request_digest, unnamed_id
 from kvstore.core.execution import result_bytes
 from kvstore.core.log import Entry, Log
-from kvstore.core.lookups import Lookups
+from kvstore.core.lookups import Lookups, tells
 from kvstore.core.messages import (
     Answered,
     Execute,
@@ -43,17 +43,18 @@ from kvstore.core.messages import (
     ResultRequest,
     ShardResult,
     ShardResults,
-    decode_shard_result,
-    encode_shard_result,
+    decode_remembered,
+    encode_remembered,
 )
+from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
-from kvstore.core.requests import REMEMBERED_WINDOWS, WAIT_US_MAX, Requests, Waiting, id_reused, reporting_shards
+from kvstore.core.requests import WAIT_US_MAX, Requests, Waiting, id_reused
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
 from multicast.protocol import ApplicationOutbox
-from multicast.types import MessageId, ProcessId, Timestamp, created_us, is_uuid7
+from multicast.types import GroupId, MessageId, ProcessId, created_us, is_uuid7
 
 REQUESTS_MAX = 50_000
 
@@ -69,7 +70,7 @@ class Clients:
     def __init__(
         self,
         peers: Peers,
-        shard_map: ShardMap,
+        moves: Moves,
         store: State,
         log: Log,
         window_us: int,
@@ -87,7 +88,7 @@ class Clients:
         self._shards = shards
         self.bundler = Bundler(peers.self_id, self.requests, rng, self._clock)
         self._peers = peers
-        self._shard_map = shard_map
+        self._moves = moves
         self._store = store
         self._log = log
         self._window_us = window_us
@@ -119,15 +120,17 @@ class Clients:
         message_id, transaction = request.message_id, request.transaction
         waiting = self.requests.by_id.get(message_id)
         body = encode_transaction(transaction)
-        destinations = self._shard_map.shards_of(transaction)
-        digest = request_digest(body, destinations) if message_id else b""
+        moves = self._moves
+        homes = moves.first_map.shards_of(transaction)
+        digest = request_digest(body, homes) if message_id else b""
         if waiting is not None:
             if waiting.digest == digest:
                 waiting.tokens.append(token)
             else:
                 out.answer(token, id_reused())
             return
-        waiting = Waiting(message_id, transaction, body, destinations, digest, now, self._window_us)
+        shards = homes if moves.map is moves.first_map else moves.map.shards_of(transaction)
+        waiting = Waiting(message_id, transaction, body, moves.map, shards, digest, now, self._window_us)
         waiting.tokens.append(token)
         self._begin(waiting, now, out)
 
@@ -137,10 +140,12 @@ class Clients:
         if waiting.unnamed:
             self._multicast(waiting, now, out)
             return
-        remembered = self._store.remembered(waiting.id)
-        if remembered is not None:
+        record = self._store.remembered(waiting.id)
+        remembered = None if record is None else decode_remembered(record).result(waiting.id)
+        if remembered is not None and remembered.status != MOVED:
             waiting.repeated = True
-            waiting.results[self._peers.shard] = decode_shard_result(remembered)
+            if remembered.status != REPEATED:
+                waiting.results[self._peers.shard] = remembered
             if not self._answer(waiting, now, out):
                 self._ask_for_results(waiting, out)
             return
@@ -202,7 +207,7 @@ class Clients:
 
     def _answer(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> bool:
         """Answer if nothing is missing."""
-        answer = waiting.answer(self._shard_map)
+        answer = waiting.answer()
         if answer is not None:
             self._finish(waiting, answer, now, out)
         return answer is not None
@@ -215,7 +220,7 @@ class Clients:
         self.bundler.finished(waiting, now)
 
     def _ask_for_results(self, waiting: Waiting, out: ApplicationOutbox) -> None:
-        for shard in waiting.missing(self._shard_map):
+        for shard in waiting.missing(self._moves.map):
             peer = self._peers.to_ask(shard, waiting.attempt)
             if peer is not None:
                 out.send((peer,), ResultRequest([waiting.id]))
@@ -232,33 +237,38 @@ class Clients:
         elsewhere = self._peers.shard_of.get(origin) not in (None, shard) and self._peers.leads and not replaying
         for index, (item, result) in enumerate(zip(entry.items, results, strict=True)):
             if item.id:
-                result = self._remember(result)
+                result = self._remember(result, item.slots)
             else:
                 result.id = unnamed_id(message.id, index)
                 if origin != self._peers.self_id and not replaying:
                     self._keep_read(result)
             waiting = by_id.get(result.id)
             if waiting is not None:
-                waiting.results[shard] = result
-                if not self._answer(waiting, now, out) and origin != self._peers.self_id:
+                self._on_result(waiting, shard, result, now, out)
+                if origin != self._peers.self_id and not waiting.astray and result.id in by_id:
                     self._ask_for_results(waiting, out)  # the others report to the one who asked first
             if elsewhere:
                 shards = message.destinations
-                transaction = item.plan.transaction
-                reporting = reporting_shards(transaction, result.status, result.succeeded, self._shard_map)
-                if shard in reporting or (self._peers.shard_of[origin] not in shards and shard == shards[0]):
+                reads = result.status == APPLIED and len(shards) > 1 and item.plan.reads_something(result.succeeded)
+                if reads or (self._peers.shard_of[origin] not in shards and shard == shards[0]):
                     self._outgoing.setdefault(origin, []).append(result)
 
-    def _remember(self, result: ShardResult) -> ShardResult:
+    def _remembered(self, message_id: MessageId) -> ShardResult | None:
+        record = self._store.remembered(message_id)
+        return None if record is None else decode_remembered(record).result(message_id)
+
+    def _remember(self, result: ShardResult, slots: bytes | None) -> ShardResult:
         """Keep the result of this id; returns the one that stands."""
-        if result.status in (EXPIRED, MISMATCH, REPEATED):
-            first = self._store.remembered(result.id)
-            if first is not None:
-                return decode_shard_result(first) if result.status != MISMATCH else result
-        record = encode_shard_result(result)
+        if result.status in (EXPIRED, MISMATCH, REPEATED, MOVED):
+            first = self._remembered(result.id)
+            if first is not None and first.status != MOVED:
+                return first if result.status not in (MISMATCH, MOVED) else result
+        record = encode_remembered(result, slots)
         if len(record) > RESULT_BYTES_KEPT:
-            record = encode_shard_result(_without_results(result))
+            record = encode_remembered(_without_results(result), slots)
         self._store.remember(result.id, record)
+        if self._moves.leaving is not None:
+            self._moves.remembers(result.id, slots)
         return result
 
     def _keep_read(self, result: ShardResult) -> None:
@@ -271,9 +281,8 @@ class Clients:
         """The results of transactions that are complete here, to another replica, if they are still known."""
         unknown: list[MessageId] = []
         for message_id in message.ids:
-            record = self._store.remembered(message_id)
-            result = self._reads.get(message_id) if record is None else decode_shard_result(record)
-            if result is not None:
+            result = self._remembered(message_id) or self._reads.get(message_id)
+            if result is not None and (not message.whether or tells(result)):
                 self._outgoing.setdefault(receiver, []).append(result)
             else:
                 unknown.append(message_id)
@@ -286,11 +295,38 @@ class Clients:
             self.lookups.on_results(sender, message, out)
         for result in message.results:
             waiting = self.requests.by_id.get(result.id)
-            if waiting is not None and message.shard in waiting.destinations:
-                known = waiting.results.get(message.shard)
-                if known is None or known.results is None:
-                    waiting.results[message.shard] = result
-                self._answer(waiting, now, out)
+            if waiting is not None:
+                self._on_result(waiting, message.shard, result, now, out)
+
+    def _on_result(
+        self, waiting: Waiting, shard: GroupId, result: ShardResult, now: int, out: ApplicationOutbox
+    ) -> None:
+        """What a shard says of it: answer, if that was all; or try other shards, if it was not theirs."""
+        if result.status == MOVED:
+            if not waiting.results and result.timestamp > waiting.moved_at:
+                waiting.moved_at = result.timestamp
+                waiting.astray = True
+                self._try_elsewhere(waiting, now, out)
+        elif result.status != REPEATED:  # else that shard has nothing of the first time
+            known = waiting.results.get(shard)
+            if known is None or known.results is None:
+                waiting.results[shard] = result
+            waiting.astray = False
+            self._answer(waiting, now, out)
+
+    def _try_elsewhere(self, waiting: Waiting, now: int, out: ApplicationOutbox, anyhow: bool = False) -> None:
+        """Multicast it to the shards that own its keys by the map, if that is another one now."""
+        shards = self._moves.map.shards_of(waiting.transaction)
+        if anyhow or not set(shards).issubset(waiting.destinations):
+            waiting.astray = False
+            waiting.shard_map, waiting.destinations = self._moves.map, shards
+            self.bundler.finished(waiting, now)
+            self._multicast(waiting, now, out)
+
+    def on_map(self, now: int, out: ApplicationOutbox) -> None:
+        """The map is another one."""
+        for waiting in [waiting for waiting in self.requests.by_id.values() if waiting.astray]:
+            self._try_elsewhere(waiting, now, out)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 
@@ -308,6 +344,9 @@ class Clients:
         for waiting in self.requests.due(now):
             if now - waiting.since > WAIT_US_MAX:
                 self._finish(waiting, Refused("timeout", "no result in time", True, "unknown"), now, out)
+            elif waiting.astray:
+                self.requests.schedule(waiting, now)
+                self._try_elsewhere(waiting, now, out, anyhow=True)
             else:
                 self._ask_for_results(waiting, out)
                 self.requests.schedule(waiting, now)
@@ -317,13 +356,6 @@ class Clients:
     def _clock(self, now: int) -> int:
         """The time, as far as it is known."""
         return self._real_clock(now) or now
-
-
-def forgotten_before(timestamp: Timestamp, window_us: int) -> MessageId:
-    """The first id that is still remembered when what is complete has come to `timestamp`: of those created more than
-    REMEMBERED_WINDOWS before, nobody may use one any more."""
-    milliseconds = max(0, timestamp.time - REMEMBERED_WINDOWS * window_us) // 1000
-    return milliseconds.to_bytes(6, "big") + bytes(10)
 
 
 def _portions(results: list[ShardResult]) -> list[list[ShardResult]]:

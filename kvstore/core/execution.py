@@ -57,7 +57,7 @@ class Impossible(Exception):
 
 
 class LocalPlan:
-    """The comparisons and operations of a transaction that one shard owns; ranges and Cuts are everybody's.
+    """The comparisons and operations of a transaction that one shard owns; ranges, Cuts and Moves are everybody's.
 
     owns: whether the shard owns a key; None: it owns all of them.
     """
@@ -111,6 +111,10 @@ class LocalPlan:
         """Whether either branch may."""
         transaction = self.transaction
         return any([type(op) is DeleteRange for op in (*transaction.success, *transaction.failure)])
+
+    def reads_something(self, succeeded: bool) -> bool:
+        """Whether this shard knows more of the branch that ran than that its Puts were done."""
+        return any([type(op) is not Put for _, op in (self.success if succeeded else self.failure)])
 
 
 def voting_keys(transaction: Transaction) -> set[bytes]:

@@ -1,8 +1,9 @@
 """The log of delivered, uncompleted bundles of a replica, and when each may be signalled. Pure.
 
 A replica sends its part of a multi-shard bundle m as soon as (1) every earlier uncompleted bundle in its log is
-addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's votes depend on.
-Who deletes a range may write any key, and his own vote depends on all that are written.
+addressed to a subset of m's shards and (2) no earlier uncompleted transaction writes a key that m's votes depend on, or
+has an id of m's. Who deletes a range may write any key, and his own vote depends on all that are written. A step of a
+move waits for all.
 Bundles complete in log order, so both come true when the last one that stands in the way completes: the *blocker*, one
 position, known at delivery. To find it the log keeps the last position per set of shards and per written key. (Inside
 a multi-shard bundle no transaction writes what another's vote depends on: `kvstore.core.bundler`.)
@@ -12,19 +13,27 @@ from __future__ import annotations
 
 from collections import deque
 
+from kvstore.api.model import move_of
+from kvstore.api.shard_map import PlacedRun
+from kvstore.core.audit import MISMATCH, MOVED, REPEATED
 from kvstore.core.execution import LocalPlan
-from kvstore.core.messages import Decided, Part
+from kvstore.core.messages import Decided, Part, Remembered, decode_remembered
+from multicast.records import Delivered
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, Timestamp
 
 
 class Item:
     """One transaction of a delivered bundle.
 
-    id: its client's, or NO_ID. version: of what it writes. expired: delivered later than its id allows. first: None, or
-    the digest of what was delivered before with this id.
+    id: its client's, or NO_ID. version: of what it writes. expired: delivered later than its id allows. slots: see
+    `ShardMap.homes_of`. places: of those slots of its keys that this shard has given or taken. earlier: of what was
+    delivered before with this id, what counts here; None if there is nothing. after: the position of the copy before
+    it, 0 if there is none in the log: until that is complete `earlier` is open. later: the next copy in the log.
     """
 
-    __slots__ = ("digest", "expired", "first", "id", "plan", "version")
+    __slots__ = (
+        "after", "digest", "earlier", "expired", "id", "later", "places", "plan", "position", "slots", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -33,34 +42,63 @@ class Item:
         digest: bytes,
         version: Timestamp,
         expired: bool,
-        first: bytes | None,
+        position: int,
+        slots: bytes | None = None,
     ):
         self.id = message_id
         self.plan = plan
         self.digest = digest
         self.version = version
         self.expired = expired
-        self.first = first
+        self.position = position
+        self.slots = slots
+        self.places: list[PlacedRun] = []
+        self.earlier: Remembered | None = None
+        self.after = 0
+        self.later: Item | None = None
 
     @property
     def takes_effect(self) -> bool:
         """As far as this shard knows."""
-        return not self.expired and self.first is None
+        return not self.expired and self.earlier is None
+
+    @property
+    def reused(self) -> bool:
+        """Whether its id belongs to another body, by what came before it."""
+        earlier = self.earlier
+        return earlier is not None and (earlier.digest != self.digest or earlier.status == MISMATCH)
+
+    def follow(self, first: Item) -> None:
+        """`first` of this id is in the log."""
+        while first.later is not None:
+            first = first.later
+        first.later = self
+        if first.position < self.position:
+            self.after = first.position
+        else:  # in one bundle: whatever becomes of the first, this one has no effect
+            self.earlier = Remembered(None, first.digest, first.version, REPEATED, False, None, None)
+
+    def look_back(self, record: bytes | None) -> None:
+        """What is remembered of its id when every copy before it is complete."""
+        self.after = 0
+        if record is not None:
+            earlier = decode_remembered(record)
+            self.earlier = None if earlier.status == MOVED else earlier
 
 
 class Entry:
     """A delivered bundle.
 
     needed: the shards whose parts it waits for. expired: all its transactions are. blocker: the position that must
-    complete before this shard's own part may be sent. outcome: the record of its outcomes, if the journal or a peer
-    knows it. decided: how its transactions ended in another shard, if one has told that. settled: a quorum of every
-    shard has completed it; nobody will ask for the part. pulls: how often parts were asked for in vain while it was the
-    head.
+    complete before this shard's own part may be sent. move: it is a step of that, and nothing else. outcome: the record
+    of its outcomes, if the journal or a peer knows it. decided: how its transactions ended in another shard, if one has
+    told that. settled: a quorum of every shard has completed it; nobody will ask for the part. pulls: how often parts
+    were asked for in vain while it was the head.
     """
 
     __slots__ = (
-        "blocker", "decided", "delivered_at", "expired", "items", "message", "needed", "outcome", "own_part", "parts",
-        "position", "pulls", "settled", "timestamp", "written_keys",
+        "blocker", "decided", "delivered_at", "expired", "items", "message", "move", "needed", "outcome", "own_part",
+        "parts", "position", "pulls", "settled", "timestamp", "written_keys",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +126,7 @@ class Entry:
         self.blocker = 0
         self.pulls = 0
         self.written_keys: set[bytes] = set()
+        self.move = move_of(items[0].plan.transaction)
 
     @property
     def ready(self) -> bool:
@@ -101,10 +140,22 @@ class Entry:
         return [] if self.ready else [shard for shard in self.needed if shard not in self.parts]
 
 
+class Held:
+    """A delivery not looked at yet. outcome, settled: as in `Entry`. at: when it was delivered."""
+
+    __slots__ = ("at", "delivery", "outcome", "settled")
+
+    def __init__(self, delivery: Delivered, outcome: bytes | None, at: int):
+        self.delivery = delivery
+        self.outcome = outcome
+        self.at = at
+        self.settled = False
+
+
 class Log:
     """Entries in delivery order; by_id: by their messages' ids. completed: the last position that is; version: of its
     last transaction, ZERO if nothing completed in this life. items: their transactions by their clients' ids, the
-    first of each that did not expire. signal_at_delivery: leave out rule (1)."""
+    first of each that did not expire and is open. signal_at_delivery: leave out rule (1)."""
 
     def __init__(self, completed: int = 0, signal_at_delivery: bool = False):
         self.entries: deque[Entry] = deque()
@@ -120,6 +171,11 @@ class Log:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    @property
+    def moving(self) -> bool:
+        """Whether the last one is a step of a move: what follows is looked at when that is complete."""
+        return bool(self.entries) and self.entries[-1].move is not None
 
     def append(self, entry: Entry) -> list[Entry]:
         """The next delivery, whose transactions `items` knows already. Returns it if this shard's part of it may be
@@ -153,7 +209,10 @@ class Log:
             del self.by_id[entry.message.id]
         for item in entry.items:
             if item.id and self.items.get(item.id) is item:
-                del self.items[item.id]
+                if item.later is None:
+                    del self.items[item.id]
+                else:
+                    self.items[item.id] = item.later
         if self._last_of_shards.get(entry.message.destinations) == position:
             del self._last_of_shards[entry.message.destinations]
         for key in entry.written_keys:
@@ -162,7 +221,12 @@ class Log:
         return self._blocked.pop(position, [])
 
     def _blocker(self, entry: Entry) -> int:
+        if entry.move is not None:
+            return entry.position - 1
         blocker = 0
+        for item in entry.items:
+            if item.after > blocker:
+                blocker = item.after
         if not self._signal_at_delivery and self._last_of_shards:
             own = set(entry.message.destinations)
             for shards, position in self._last_of_shards.items():

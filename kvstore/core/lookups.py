@@ -7,8 +7,8 @@ then nothing was done under this id that any of them remembers, which does not s
 from __future__ import annotations
 
 from kvstore.api.model import Result
-from kvstore.core.audit import APPLIED, EXPIRED, FAILED
-from kvstore.core.messages import Answered, Refused, ResultRequest, ShardResult, ShardResults, decode_shard_result
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED
+from kvstore.core.messages import Answered, Refused, ResultRequest, ShardResult, ShardResults, decode_remembered
 from kvstore.core.peers import Peers
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
@@ -41,8 +41,9 @@ class Lookups:
     def add(self, token: int, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
         """Answered with `Answered`, without what was read, or `Refused`."""
         record = self._store.remembered(message_id)
-        if record is not None:
-            out.answer(token, _told(decode_shard_result(record)))
+        known = None if record is None else decode_remembered(record).result(message_id)
+        if known is not None and tells(known):
+            out.answer(token, _told(known))
             return
         asked = self._asked.get(message_id)
         if asked is None:
@@ -56,7 +57,7 @@ class Lookups:
 
     def on_results(self, sender: ProcessId, message: ShardResults, out: ApplicationOutbox) -> None:
         """What another replica knows, or does not."""
-        for result in message.results:
+        for result in [result for result in message.results if tells(result)]:
             self._finish(result.id, _told(result), out)
         for message_id in message.unknown:
             asked = self._asked.get(message_id)
@@ -79,6 +80,12 @@ class Lookups:
         asked = self._asked.pop(message_id, None)
         for token in asked.tokens if asked is not None else ():
             out.answer(token, answer)
+
+
+def tells(result: ShardResult) -> bool:
+    """Whether it says what became of the transaction: not if it was moved, or this shard has nothing of its first
+    time."""
+    return result.status not in (MOVED, REPEATED)
 
 
 def _unknown() -> Refused:

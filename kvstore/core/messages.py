@@ -7,6 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from kvstore.api.model import Get, OperationResult, Range, Result, Transaction
+from kvstore.api.shard_map import PlacedRun
+from kvstore.core.audit import Given
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 # -- a client's request and its answer --------------------------------------------------------------------------------
@@ -75,7 +77,9 @@ class Vote(msgspec.Struct, array_like=True, gc=False):
     """What a shard knows that decides the fate of a transaction everywhere.
 
     holds: all its comparisons hold. failure, failure_key: why the branch cannot run here, if it cannot (success branch,
-    then failure branch); empty otherwise. reused: its id belongs to another body here.
+    then failure branch); empty otherwise. reused: its id belongs to another body here. repeated: it was delivered here
+    before. places: of those slots of its keys that this shard has given or taken. given: what the source of a move
+    gives.
     """
 
     holds: bool = True
@@ -84,6 +88,9 @@ class Vote(msgspec.Struct, array_like=True, gc=False):
     failure_failure: str = ""
     failure_key: bytes = b""
     reused: bool = False
+    repeated: bool = False
+    places: list[PlacedRun] = []
+    given: Given | None = None
 
 
 class Part(msgspec.Struct, array_like=True, gc=False):
@@ -166,8 +173,7 @@ class ShardResult(msgspec.Struct, array_like=True, gc=False):
     """How a completed transaction ended, and what one shard read. id: its client's, or `bundles.unnamed_id`.
     timestamp: its version. status: of `kvstore.core.audit`.
 
-    results: (index of the operation in the branch that ran, result), None if too large to be remembered. This is also
-    what stands in the store beside a remembered id.
+    results: (index of the operation in the branch that ran, result), None if too large to be remembered.
     """
 
     id: MessageId
@@ -178,6 +184,26 @@ class ShardResult(msgspec.Struct, array_like=True, gc=False):
     failure: str
     failure_key: bytes
     results: list[tuple[int, OperationResult]] | None
+
+
+class Remembered(msgspec.Struct, array_like=True, gc=False):
+    """What stands in the store beside a remembered id. slots: see `ShardMap.homes_of`. failed: failure and its key. The
+    rest: see `ShardResult`."""
+
+    slots: bytes | None
+    digest: bytes
+    timestamp: Timestamp
+    status: int
+    succeeded: bool
+    failed: tuple[str, bytes] | None
+    results: list[tuple[int, OperationResult]] | None
+
+    def result(self, message_id: MessageId) -> ShardResult:
+        """Of this id."""
+        failure, key = self.failed or ("", b"")
+        return ShardResult(
+            message_id, self.digest, self.timestamp, self.status, self.succeeded, failure, key, self.results
+        )
 
 
 class ShardResults(msgspec.Struct, array_like=True, tag=3):
@@ -198,11 +224,12 @@ class ResultRequest(msgspec.Struct, array_like=True, tag=4):
 
 class ShardState(msgspec.Struct, array_like=True, tag=6):
     """A leader that a majority follows tells everybody. full: nothing that needs room can be taken. waits_for: shards
-    that hold up this one, and are not heard of."""
+    that hold up this one, and are not heard of. places: of the slots that this shard gave or took."""
 
     shard: GroupId
     full: bool
     waits_for: list[GroupId]
+    places: list[PlacedRun] = []
 
 
 class ReadAt(msgspec.Struct, array_like=True, tag=10):
@@ -223,11 +250,28 @@ class FoundAt(msgspec.Struct, array_like=True, tag=11):
 
 
 MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, FoundAt)
-encode_shard_result = msgspec.msgpack.Encoder().encode
-decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
+_encode_remembered = msgspec.msgpack.Encoder().encode
+_decode_remembered = msgspec.msgpack.Decoder(Remembered).decode
+_decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
 encode_retained = msgspec.msgpack.Encoder().encode
 _decode_retained = msgspec.msgpack.Decoder(Retained).decode
 _decode_retained_single = msgspec.msgpack.Decoder(_RetainedSingle).decode
+
+
+def encode_remembered(result: ShardResult, slots: bytes | None) -> bytes:
+    """What is kept beside the id of `result`."""
+    r = result
+    failed = (r.failure, r.failure_key) if r.failure else None
+    return _encode_remembered((slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results))
+
+
+def decode_remembered(record: bytes) -> Remembered:
+    """The inverse of `encode_remembered`; also of format 1, a `ShardResult`, which does not tell slots."""
+    if record[:1] != b"\x98":
+        return _decode_remembered(record)
+    r = _decode_shard_result(record)
+    failed = (r.failure, r.failure_key) if r.failure else None
+    return Remembered(None, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results)
 
 
 def decode_retained(record: bytes) -> Retained:

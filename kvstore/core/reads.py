@@ -1,10 +1,10 @@
 """Reads at the leader of a shard: linearizable, and neither ordered nor journaled. Pure.
 
 Theory of operation. A transaction of one shard that only reads, and that nobody can repeat (NO_ID), is read in the
-store of the replica that leads the shard. The protocol says from which delivery p on that is fresh
-(`MulticastProtocol.on_read`, `multicast.parts.reads`), once for all that was asked in a batch of the engine. When
-everything up to p is complete here, the read is executed on what is complete, and answered with how much that was.
-Where the protocol does not know p, the read is ordered as any transaction.
+store of the replica that leads the shard, unless a slot of it has moved away by then. The protocol says from which
+delivery p on that is fresh (`MulticastProtocol.on_read`, `multicast.parts.reads`), once for all that was asked in a
+batch of the engine. When everything up to p is complete here, the read is executed on what is complete, and answered
+with how much that was. Where the protocol does not know p, the read is ordered as any transaction.
 
 Why that is strictly serializable, as if it had been ordered where it was read. Read r at position c >= p, and let
 x < y mean that x precedes y in some shard's log. A transaction takes effect, and is answered, no earlier than it *and
@@ -27,10 +27,10 @@ from __future__ import annotations
 from collections import deque
 
 from kvstore.api.model import RESULT_BYTES_MAX, Result, Transaction
-from kvstore.api.shard_map import ShardMap
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Log
 from kvstore.core.messages import Answered, Execute
+from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
@@ -43,10 +43,10 @@ class Reads:
     """Those of one replica. offered: the protocol answers `on_read`, and signals are on. at_leader: how many were
     answered so."""
 
-    def __init__(self, peers: Peers, shard_map: ShardMap, store: State, log: Log, offered: bool):
+    def __init__(self, peers: Peers, moves: Moves, store: State, log: Log, offered: bool):
         self.at_leader = 0
         self._peers = peers
-        self._shard_map = shard_map
+        self._moves = moves
         self._store = store
         self._log = log
         self._offered = offered
@@ -62,7 +62,7 @@ class Reads:
 
     def takes(self, transaction: Transaction) -> bool:
         """Whether a transaction that only reads may be read here."""
-        return self._offered and self._peers.leads and self._shard_map.shards_of(transaction) == (self._peers.shard,)
+        return self._offered and self._peers.leads and self._moves.map.shards_of(transaction) == (self._peers.shard,)
 
     def add(self, token: int, request: Execute) -> None:
         """Read it, or have it ordered (`on_readable`)."""
@@ -84,16 +84,19 @@ class Reads:
             self._open -= len(asked)
             return asked
         self._readable.append((position, asked))
-        self.advance(out)
-        return []
+        return self.advance(out)
 
-    def advance(self, out: ApplicationOutbox) -> None:
-        """Something has completed: read what waited for it."""
-        readable, completed = self._readable, self._log.completed
+    def advance(self, out: ApplicationOutbox) -> Asked:
+        """Something has completed: read what waited for it. Returns what another shard has by now."""
+        readable, completed, elsewhere = self._readable, self._log.completed, []
         while readable and readable[0][0] <= completed:
             for token, request in readable.popleft()[1]:
-                out.answer(token, self._read(request.transaction))
                 self._open -= 1
+                if moved([self._moves.told(request.transaction)], (self._peers.shard,)):
+                    elsewhere.append((token, request))
+                else:
+                    out.answer(token, self._read(request.transaction))
+        return elsewhere
 
     def _read(self, transaction: Transaction) -> Answered:
         self.at_leader += 1

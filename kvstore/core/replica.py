@@ -14,11 +14,12 @@ So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kvstore.api.model import RESULT_BYTES_MAX
+from kvstore.api.model import RESULT_BYTES_MAX, Move, OperationResult
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import (
     APPLIED,
@@ -26,8 +27,12 @@ from kvstore.core.audit import (
     EXPIRED,
     FAILED,
     MISMATCH,
+    MOVE_VERSION,
+    MOVED,
     REPEATED,
     WRITTEN_BYTES_KEPT,
+    Given,
+    MoveOutcome,
     Outcome,
     Outcomes,
     Read,
@@ -37,9 +42,9 @@ from kvstore.core.audit import (
     encode_single,
 )
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, is_single, request_digest, version_of
-from kvstore.core.clients import Clients, forgotten_before
+from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution, LocalPlan
-from kvstore.core.log import Entry, Item, Log
+from kvstore.core.log import Entry, Held, Item, Log
 from kvstore.core.messages import (
     MESSAGES,
     Decisions,
@@ -51,17 +56,18 @@ from kvstore.core.messages import (
     ShardResults,
     ShardState,
     Vote,
-    decode_shard_result,
 )
+from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
+from kvstore.core.requests import forgotten_before
 from kvstore.core.shards import SILENT_US, Shards
 from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, oldest_id
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, oldest_id
 
 DEDUP_WINDOW_US = 120_000_000
 CLOCK_AHEAD_US_MAX = 10_000_000
@@ -74,6 +80,7 @@ _STATUS_NAMES = {
     EXPIRED: "expired",
     FAILED: "failed",
     MISMATCH: "mismatch",
+    MOVED: "moved",
     REPEATED: "repeated",
 }
 
@@ -130,22 +137,24 @@ class Replica(Application):
     ):
         self.peers = Peers(self_id, topology, leader_of)
         self.shard = self.peers.shard
-        self.shard_map = shard_map
+        first_map = ShardMap(shard_map.version, shard_map.slots, topology.groups)
+        self.moves = Moves(self.shard, first_map, store, dedup_window_us)
         self.store = store
         self.position = store.position
         self.window_us = dedup_window_us
         self.digest_every = digest_every
         self.log = Log(store.position, signal_at_delivery=signals != "rule")
-        self.shards = Shards(self.peers, has_majority, self._lacks, full, silent_us)
+        self._held: deque[Held] = deque()
+        self.shards = Shards(self.peers, self.moves, has_majority, self._lacks, full, silent_us)
         self._waits_for = waits_for
-        self.reads = Reads(self.peers, shard_map, store, self.log, leader_reads and signals == "rule")
+        self.reads = Reads(self.peers, self.moves, store, self.log, leader_reads and signals == "rule")
         known_time = real_clock if dedup_window_us else lambda _: 0  # versions count events where no window is possible
-        self.versions = Versions(self.peers, shard_map, store, self.log, known_time, clock_ahead_us_max, rng)
+        self.versions = Versions(self.peers, self.moves, store, self.log, known_time, clock_ahead_us_max, rng)
         self.clients = Clients(
-            self.peers, shard_map, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads,
+            self.peers, self.moves, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads,
             self.versions, self.shards,
         )  # fmt: skip
-        self.signals = Signals(self.peers, shard_map, store, self.log, signals, part_retry_us)
+        self.signals = Signals(self.peers, self.moves, store, self.log, signals, part_retry_us)
         self._replaying = True
         self._last_forget = 0
         self._now = 0
@@ -156,7 +165,7 @@ class Replica(Application):
         head = self.log.entries[0] if self.log.entries else None
         return {
             "position": self.log.completed,
-            "log_length": len(self.log),
+            "log_length": len(self.log) + len(self._held),
             "head_waiting_for": head.missing() if head else [],
             "head_waiting_us": self._now - head.delivered_at if head else 0,
             "shards_in_trouble": [text for shard in self.peers.replicas if (text := self.trouble(shard))],
@@ -174,7 +183,7 @@ class Replica(Application):
     def on_start(self, now: int, out: ApplicationOutbox) -> None:
         self._replaying = False
         self._now = now
-        self.signals.start()
+        self.signals.start([held.delivery for held in self._held])
         self.shards.start(now)
 
     def trouble(self, shard: GroupId) -> str:
@@ -204,44 +213,55 @@ class Replica(Application):
     def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         if delivery.position == 0:
             return
+        if self._held or self.log.moving:
+            self._held.append(Held(delivery, outcome, now))
+        else:
+            self._append(delivery, outcome, now)
+        self._advance(now, out)
+
+    def _append(self, delivery: Delivered, outcome: bytes | None, at: int, settled: bool = False) -> None:
+        """The next delivery, when every step of a move before it is complete."""
         message = delivery.message
         if not self.log.entries:
             self.log.completed = delivery.position - 1
         shards = message.destinations
         items = self._items(delivery)
         needed = self.signals.needed(items, shards) if len(shards) > 1 else ()
-        entry = Entry(delivery.position, message, delivery.timestamp, items, needed, outcome, now)
+        entry = Entry(delivery.position, message, delivery.timestamp, items, needed, outcome, at)
+        entry.settled = settled
         self.signals.delivered(entry)
         for unblocked in self.log.append(entry):
             self.signals.ready(unblocked, self._replaying)
-        self._advance(now, out)
 
     def _items(self, delivery: Delivered) -> list[Item]:
         """Its transactions, and whether their ids were delivered before."""
-        message, at, window_us = delivery.message, delivery.timestamp, self.window_us
+        message, at, window_us, position = delivery.message, delivery.timestamp, self.window_us, delivery.position
         shards, known, remembered = message.destinations, self.log.items, self.store.remembered
         oldest = oldest_id(at.time - window_us) if window_us else NO_ID
-        owns = self._owns if len(shards) > 1 else None
+        moves, homes_of = self.moves, self.moves.first_map.homes_of
+        owns = moves.owns if len(shards) > 1 else None
         single = is_single(message.payload)
         items: list[Item] = []
         for index, bundled in enumerate(decode_bundle(message)):
             message_id, plan = bundled.id, LocalPlan(decode_transaction(bundled), owns)
             version = at if single else version_of(at, index)
             if not message_id:
-                items.append(Item(message_id, plan, b"", version, delivery.expired, None))
-                continue
-            digest = request_digest(bundled.body, shards)
-            expired = delivery.expired or message_id < oldest
-            first = None
-            if not expired:
-                earlier = known.get(message_id)
-                if earlier is not None:
-                    first = earlier.digest
-                elif (record := remembered(message_id)) is not None:
-                    first = decode_shard_result(record).digest
-            item = Item(message_id, plan, digest, version, expired, first)
-            if first is None and not expired:
-                known[message_id] = item
+                item = Item(message_id, plan, b"", version, delivery.expired, position)
+            else:
+                slots, homes = homes_of(plan.transaction)
+                expired = delivery.expired or message_id < oldest
+                item = Item(message_id, plan, request_digest(bundled.body, homes), version, expired, position, slots)
+                if not expired:
+                    earlier = known.get(message_id)
+                    if earlier is not None:
+                        item.follow(earlier)
+                    else:
+                        if (record := remembered(message_id)) is not None:
+                            item.look_back(record)
+                        if item.earlier is None:
+                            known[message_id] = item
+            if moves.places:
+                item.places = moves.told(plan.transaction)
             items.append(item)
         return items
 
@@ -249,19 +269,24 @@ class Replica(Application):
         entries = self.log.entries
         if entries and entries[0].position <= position <= entries[-1].position:
             entries[position - entries[0].position].outcome = outcome
+        elif self._held and 0 <= position - self._held[0].delivery.position < len(self._held):
+            self._held[position - self._held[0].delivery.position].outcome = outcome
         self._advance(now, out)
 
-    def _owns(self, key: bytes) -> bool:
-        return self.shard_map.shard_of(key) == self.shard
-
     def _advance(self, now: int, out: ApplicationOutbox) -> None:
-        """Complete what is ready at the head."""
-        log = self.log
-        while log.entries and log.entries[0].ready:
-            self._complete(log.entries[0], now, out)
-            for unblocked in log.complete():
-                self.signals.ready(unblocked, self._replaying)
-        self.reads.advance(out)
+        """Complete what is ready at the head, and look at what was delivered."""
+        log, held = self.log, self._held
+        while True:
+            while log.entries and log.entries[0].ready:
+                self._complete(log.entries[0], now, out)
+                for unblocked in log.complete():
+                    self.signals.ready(unblocked, self._replaying)
+            if not held or log.moving:
+                break
+            following = held.popleft()
+            self._append(following.delivery, following.outcome, following.at, following.settled)
+        for client, request in self.reads.advance(out):
+            self.clients.order(client, request, now, out)
         self.versions.advance(now, out)
 
     def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
@@ -269,13 +294,18 @@ class Replica(Application):
         known = decode_outcomes(entry.outcome) if entry.outcome is not None else None
         outcomes: list[Outcome] = []
         results: list[ShardResult] = []
-        write, transactions = self.store.write, self.transactions
+        write, transactions, wrote = self.store.write, self.transactions, self.moves.leaving and self.moves.wrote
         for index, item in enumerate(entry.items):
             fate, execution = self._execute(entry, index, item, known)
             for key, value in execution.writes.items():
                 write(key, value, item.version)
+                if wrote:
+                    wrote(key)
             transactions[_STATUS_NAMES[fate.status]] += 1
-            outcomes.append(_outcome(item.id, fate, execution))
+            if entry.move is None:
+                outcomes.append(_outcome(item.id, fate, execution))
+            else:
+                outcomes.append(self._step(entry, entry.move, fate, execution, known, now, out))
             found = execution.results if execution.read_bytes <= RESULT_BYTES_MAX else None
             results.append(ShardResult(item.id, item.digest, item.version, *fate, found))
         digest = None
@@ -291,11 +321,29 @@ class Replica(Application):
         self._forget(entry.timestamp)
         self.store.reached(entry.position, entry.timestamp)
 
+    def _step(
+        self, entry: Entry, move: Move, fate: Fate, execution: Execution, known: Outcomes | None, now: int,
+        out: ApplicationOutbox,
+    ) -> MoveOutcome:
+        """The head is a step of a move."""
+        given = None
+        if fate.status == APPLIED:
+            given = _given(entry, move, known, self.shard)
+            before = self.moves.map
+            self.moves.step(move, given, entry.timestamp)
+            if self.moves.map is not before:
+                self.clients.on_map(now, out)
+            execution.results = [(0, OperationResult(more=not given.last))]
+        return MoveOutcome(
+            entry.items[0].id, fate.status, fate.succeeded, (), (), fate.failure, fate.failure_key,
+            move.source, move.target, move.slots, given,
+        )  # fmt: skip
+
     def _execute(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> tuple[Fate, Execution]:
         """What becomes of one of its transactions, and what that reads and writes here."""
         fate, plan = self._fate(entry, index, item, known), item.plan
         execution = Execution(self.store, item.version)
-        if fate.status in (APPLIED, FAILED):
+        if fate.status in (APPLIED, FAILED) and entry.move is None:
             holds = not plan.compares or execution.compare(plan.compares)
             if fate.status == APPLIED:
                 if known is None and len(entry.message.destinations) == 1:
@@ -312,8 +360,15 @@ class Replica(Application):
             return Fate(outcome.status, outcome.succeeded, outcome.reason, outcome.reason_key)
         if item.expired:
             return Fate(EXPIRED)
-        if item.first is not None:
-            return Fate(REPEATED if item.first == item.digest and not self._mismatched(item.id) else MISMATCH)
+        if item.after:
+            item.look_back(self.store.remembered(item.id))
+        if len(entry.message.destinations) == 1 or entry.decided is not None:
+            if item.earlier is not None and item.reused:
+                return Fate(MISMATCH)
+            if item.places and entry.decided is None and moved([item.places], entry.message.destinations):
+                return Fate(MOVED)
+            if item.earlier is not None:
+                return Fate(REPEATED)
         if len(entry.message.destinations) == 1:
             return _SUCCEEDED
         if entry.decided is not None:
@@ -322,15 +377,23 @@ class Replica(Application):
                 return _SUCCEEDED
             if decided.digest != item.digest:
                 return Fate(MISMATCH)
+            if decided.status not in (APPLIED, FAILED):
+                return Fate(decided.status)
             return Fate(decided.status, decided.succeeded, decided.failure, decided.failure_key)
         votes: list[Vote] = []
         for shard in entry.message.destinations:
             part = entry.own_part if shard == self.shard else entry.parts.get(shard)
             vote = part.vote(index) if part is not None else None  # without signals, some send none
             if vote is not None:
-                if vote.reused:
-                    return Fate(MISMATCH)
                 votes.append(vote)
+        if not votes:
+            return _SUCCEEDED
+        if any([v.reused for v in votes]):
+            return Fate(MISMATCH)
+        if moved([v.places for v in votes], entry.message.destinations):
+            return Fate(MOVED)
+        if any([v.repeated for v in votes]):
+            return Fate(REPEATED)
         succeeded = all([v.holds for v in votes])
         for v in votes:
             failure, key = (v.success_failure, v.success_key) if succeeded else (v.failure_failure, v.failure_key)
@@ -338,17 +401,13 @@ class Replica(Application):
                 return Fate(FAILED, succeeded, failure, key)
         return _SUCCEEDED if succeeded else _NOT_SUCCEEDED
 
-    def _mismatched(self, message_id: MessageId) -> bool:
-        """Whether what was delivered first with this id had no effect, since another shard knew the id before."""
-        remembered = self.store.remembered(message_id)
-        return remembered is not None and decode_shard_result(remembered).status == MISMATCH
-
     def _forget(self, timestamp: Timestamp) -> None:
         """What nobody may use any more when everything up to `timestamp` is complete here."""
         if self.window_us and timestamp.time >= self._last_forget + FORGET_EVERY_US:
             self._last_forget = timestamp.time
             oldest = forgotten_before(timestamp, self.window_us)
             self.store.forget_before(oldest)
+            self.signals.forget_before(created_us(oldest))
 
     # -- other replicas -----------------------------------------------------------------------------------------------
 
@@ -362,6 +421,8 @@ class Replica(Application):
         elif kind is ShardState:
             self.peers.check(sender, message.shard, "the state")
             self.shards.on_state(message, now)
+            if self.moves.learn(message.places):
+                self.clients.on_map(now, out)
         elif kind is Decisions:
             self.peers.check(sender, message.shard, "a decision")
             self.signals.on_decisions(message)
@@ -378,6 +439,8 @@ class Replica(Application):
         self._advance(now, out)
 
     def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
+        for held in self._held:
+            held.settled |= held.delivery.message.id == message_id
         self.signals.on_settled(message_id)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
@@ -398,9 +461,25 @@ class Replica(Application):
 def _account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:
     """For the journal."""
     message = entry.message
+    if entry.move is not None:
+        return encode_outcomes(Outcomes(MOVE_VERSION, entry.timestamp, outcomes, state_digest))
     if is_single(message.payload):
         return encode_single(message.id, entry.timestamp, outcomes[0], state_digest)
     return encode_outcomes(Outcomes(AUDIT_VERSION, entry.timestamp, outcomes, state_digest))
+
+
+def _given(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -> Given:
+    """What the step hands over: as the journal says, or the source's part."""
+    if known is not None:
+        outcome = known.outcomes[0]
+        given = outcome.given if isinstance(outcome, MoveOutcome) else None
+    else:
+        part = entry.own_part if move.source == shard else entry.parts.get(move.source)
+        vote = part.vote(0) if part is not None else None
+        given = vote.given if vote is not None else None
+    if given is None:
+        raise AssertionError(f"delivery {entry.position}, a step of a move, brings nothing")
+    return given
 
 
 def _outcome(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from kvstore.api.model import EVERYWHERE, Put, Result, Transaction
+from kvstore.api.model import EVERYWHERE, RANGES, Cut, Put, Result, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
 from kvstore.core.execution import merge_results
 from kvstore.core.messages import Answered, Refused, ShardResult
-from multicast.types import GroupId, MessageId, Timestamp, created_us
+from multicast.types import ZERO, GroupId, MessageId, Timestamp, created_us
 
 RESULT_RETRY_US = 500_000
 """How long to wait for results before asking the shards for them; and again, and again."""
@@ -19,6 +19,15 @@ REMEMBERED_WINDOWS = 3
 delivered within the first; from there the protocols know the id for another two, so a result is never gone before
 that. And a delivery within these three finds the result of an earlier one, if there was one."""
 
+
+def forgotten_before(timestamp: Timestamp, window_us: int) -> MessageId:
+    """The first id that is still remembered when what is complete has come to `timestamp`: of those created more than
+    REMEMBERED_WINDOWS before, nobody may use one any more."""
+    milliseconds = max(0, timestamp.time - REMEMBERED_WINDOWS * window_us) // 1000
+    return milliseconds.to_bytes(6, "big") + bytes(10)
+
+
+_TOLD_BY_ALL = (*RANGES, Cut)
 WAIT_US_MAX = 60_000_000
 """When nobody waits for an answer any more: clients' timeouts are shorter."""
 
@@ -39,14 +48,15 @@ class Flight:
 class Waiting:
     """Clients that wait for one transaction.
 
-    unnamed: it has no id of its own. body: as it is multicast. flight: the bundle with which it is under way. results:
-    what shards have reported so far. repeated: it was complete before this request came. window_us: the deduplication
-    window.
+    unnamed: it has no id of its own. shard_map: by which its destinations were found. astray: its shards have said that
+    they are not the right ones, at moved_at, and nobody has said yet which are. body: as it is multicast. flight: the
+    bundle with which it is under way. results: what shards have reported so far. repeated: it was complete before this
+    request came. window_us: the deduplication window.
     """
 
     __slots__ = (
-        "attempt", "body", "destinations", "digest", "due", "flight", "id", "repeated", "results", "since", "tokens",
-        "transaction", "unnamed", "window_us",
+        "astray", "attempt", "body", "destinations", "digest", "due", "flight", "id", "moved_at", "repeated", "results",
+        "shard_map", "since", "tokens", "transaction", "unnamed", "window_us",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +64,7 @@ class Waiting:
         message_id: MessageId,
         transaction: Transaction,
         body: bytes,
+        shard_map: ShardMap,
         destinations: tuple[GroupId, ...],
         digest: bytes,
         now: int,
@@ -65,7 +76,10 @@ class Waiting:
         self.transaction = transaction
         self.body = body
         self.flight: Flight | None = None
+        self.shard_map = shard_map
         self.destinations = destinations
+        self.astray = False
+        self.moved_at = ZERO
         self.digest = digest
         self.tokens: list[int] = []
         self.results: dict[GroupId, ShardResult] = {}
@@ -75,14 +89,32 @@ class Waiting:
         self.attempt = 0
 
     def missing(self, shard_map: ShardMap) -> list[GroupId]:
-        """The shards whose results the answer needs, as far as is known."""
+        """The shards whose results the answer needs, as far as is known: those that own what it reads, by the map of
+        then; else, where slots have moved, any of its shards, by that map or by this one."""
         some = next(iter(self.results.values()), None)
         if some is None:
             return list(self.destinations)
-        needed = reporting_shards(self.transaction, some.status, some.succeeded, shard_map)
-        return [shard for shard in needed if shard not in self.results]
+        if self._told_all(some):
+            return []
+        needed = reporting_shards(self.transaction, some.status, some.succeeded, self.shard_map)
+        for shards in (needed, self.destinations, shard_map.shards_of(self.transaction)):
+            missing = [shard for shard in shards if shard not in self.results]
+            if missing:
+                return missing
+        return []
 
-    def answer(self, shard_map: ShardMap) -> Answered | Refused | None:
+    def _told_all(self, some: ShardResult) -> bool:
+        if some.status != APPLIED or any([result.results is None for result in self.results.values()]):
+            return True
+        branch = self.transaction.success if some.succeeded else self.transaction.failure
+        needed = [(index, op) for index, op in enumerate(branch) if type(op) is not Put]
+        if not needed:
+            return True
+        told = {index for result in self.results.values() for index, _ in result.results or ()}
+        everywhere = self.results.keys() >= set(self.destinations)
+        return all([index in told and (everywhere or type(op) not in _TOLD_BY_ALL) for index, op in needed])
+
+    def answer(self) -> Answered | Refused | None:
         """The answer, None while something is missing."""
         for result in self.results.values():
             if result.digest != self.digest or result.status == MISMATCH:
@@ -92,10 +124,13 @@ class Waiting:
             if result.status == FAILED:
                 failed = Result(result.succeeded, result.timestamp, (), result.failure, result.failure_key)
                 return Answered(failed, self.repeated)
-        if not self.results or (len(self.destinations) > 1 and self.missing(shard_map)):
+        if not self.results:
             return None
         result = next(iter(self.results.values()))
         branch = self.transaction.success if result.succeeded else self.transaction.failure
+        alone = len(self.destinations) == 1 and len(result.results or ()) == len(branch)
+        if not alone and not self._told_all(result):
+            return None
         pieces = [r.results for r in self.results.values() if r.results is not None]
         if len(pieces) < len(self.results):
             return Answered(Result(result.succeeded, result.timestamp), self.repeated, results_omitted=True)
@@ -129,7 +164,7 @@ def reporting_shards(
     found = set()
     for operation in transaction.success if succeeded else transaction.failure:
         if isinstance(operation, EVERYWHERE):
-            return shard_map.shards
+            return shard_map.shards_of(transaction)
         if not isinstance(operation, Put):
             found.add(shard_map.shard_of(operation.key))
     return tuple(sorted(found))

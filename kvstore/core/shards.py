@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kvstore.api.model import Transaction, adds
+from kvstore.api.shard_map import runs_of
 from kvstore.core.messages import Refused, ShardState
+from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from multicast.protocol import ApplicationOutbox
 from multicast.types import GroupId
@@ -33,12 +35,14 @@ class Shards:
     def __init__(
         self,
         peers: Peers,
+        moves: Moves,
         has_majority: Callable[[], bool],
         lacks: Callable[[], Iterable[GroupId]],
         full: Callable[[], bool],
         silent_us: int = SILENT_US,
     ):
         self._peers = peers
+        self._moves = moves
         self._has_majority = has_majority
         self._lacks = lacks
         self._full = full
@@ -63,7 +67,7 @@ class Shards:
             self._tell_at = now + TELL_US
             if self._peers.leads and self._has_majority():
                 waits_for = sorted(shard for shard in set(self._lacks()) if self._is_silent(shard, now))
-                state = ShardState(self._peers.shard, self._full(), waits_for)
+                state = ShardState(self._peers.shard, self._full(), waits_for, runs_of(self._moves.places))
                 self.on_state(state, now)
                 others = self._peers.others()
                 if others:
@@ -85,6 +89,8 @@ class Shards:
     def refusal(self, shards: Iterable[GroupId], transaction: Transaction, now: int) -> Refused | None:
         """Why this transaction must not be multicast now; None if it may be."""
         for shard in shards:
+            if shard not in self._heard:
+                return Refused("invalid", f"there is no shard {shard}", False, "not_applied")
             trouble = self.trouble(shard, now)
             if trouble:
                 return Refused("no_majority", trouble, True, "not_applied")

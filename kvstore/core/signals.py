@@ -11,6 +11,8 @@ of every shard has completed it. Then a replica that is behind gets the outcome 
 shard; or, since those who had it may have lost their disks one after the other, hears from another shard how the
 transactions ended there, as long as their results are remembered.
 
+The part of the source of a move is kept for as long as results are remembered: what it gives is nowhere else.
+
 What the protocol says to be settled may be lost in a crash; but once a bundle is settled, so is everything before it
 that concerns no other shards, and parts found at the start go by that.
 """
@@ -18,10 +20,12 @@ that concerns no other shards, and parts found at the start go by that.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 from typing import Literal
 
-from kvstore.api.shard_map import ShardMap
+from kvstore.core.audit import MOVED, REPEATED
+from kvstore.core.bundles import version_of
 from kvstore.core.execution import vote, voting_keys
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import (
@@ -30,16 +34,19 @@ from kvstore.core.messages import (
     Part,
     PartRequest,
     Parts,
+    Remembered,
     Retained,
     Vote,
     Wanted,
+    decode_remembered,
     decode_retained,
-    decode_shard_result,
     encode_retained,
 )
+from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox, PeerError
+from multicast.records import Delivered
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
 PULLS_BEFORE_FETCH = 3
@@ -64,6 +71,7 @@ def signals_for(strict_groups_max: int | None) -> SignalRule:
 
 _NO_OBJECTION = Vote()
 _REUSED = Vote(reused=True)
+_NOT_THE_OWNER = Vote(success_failure="move: not all of these slots are the source's")
 
 
 class Signals:
@@ -72,7 +80,7 @@ class Signals:
     def __init__(
         self,
         peers: Peers,
-        shard_map: ShardMap,
+        moves: Moves,
         store: State,
         log: Log,
         rule: SignalRule,
@@ -80,7 +88,7 @@ class Signals:
     ):
         self.pushed = self.pulled = 0
         self._peers = peers
-        self._shard_map = shard_map
+        self._moves = moves
         self._store = store
         self._log = log
         self._rule = rule
@@ -88,14 +96,17 @@ class Signals:
         self._early: dict[MessageId, dict[GroupId, Part]] = {}
         self._last_delivered = ZERO
         self._doubtful: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
+        self._gave: deque[tuple[Timestamp, MessageId]] = deque()
         self._outgoing: dict[GroupId, list[Part]] = {}
         self._last_pull = self._pulls = 0
 
-    def start(self) -> None:
-        """A life begins: whether what is found here was settled may have been lost."""
-        kept = ((message_id, decode_retained(part)) for message_id, part in self._store.parts())
+    def start(self, held: Iterable[Delivered]) -> None:
+        """A life begins: whether what is found here was settled may have been lost. held: behind a step of a move."""
+        kept = [(message_id, decode_retained(part)) for message_id, part in self._store.parts()]
+        self._gave = deque(sorted([(part.timestamp, message_id) for message_id, part in kept if _gives(part)]))
         found = [(retained.timestamp, retained.destinations, message_id) for message_id, retained in kept]
         found += [(e.timestamp, e.message.destinations, e.message.id) for e in self._log.entries]
+        found += [(d.timestamp, d.message.destinations, d.message.id) for d in held]
         for timestamp, shards, message_id in sorted(found):
             if len(shards) > 1:
                 self._doubtful.setdefault(shards, deque()).append((timestamp, message_id))
@@ -110,7 +121,7 @@ class Signals:
         if any([item.plan.deletes_ranges() for item in items]):
             return others
         keys = {key for item in items for key in voting_keys(item.plan.transaction)}
-        voters = {self._shard_map.shard_of(key) for key in keys}
+        voters = {self._moves.map.shard_of(key) for key in keys}
         return tuple(shard for shard in others if shard in voters)
 
     def delivered(self, entry: Entry) -> None:
@@ -128,7 +139,7 @@ class Signals:
 
     def ready(self, entry: Entry, replaying: bool) -> None:
         """This shard's part may be told; push it if that is this replica's task."""
-        votes = [self._vote(item) for item in entry.items]
+        votes = [self._vote(item, entry) for item in entry.items]
         part = entry.own_part = Part(entry.message.id, entry.timestamp, votes if any(votes) else [])
         if not replaying and self._peers.leads:
             for shard in entry.message.destinations:
@@ -136,19 +147,31 @@ class Signals:
                     self._outgoing.setdefault(shard, []).append(part)
             self.pushed += 1
 
-    def _vote(self, item: Item) -> Vote | None:
+    def _vote(self, item: Item, entry: Entry) -> Vote | None:
         """None: no objection."""
         if item.expired:
             return None
-        if item.first is not None:
-            return _REUSED if item.first != item.digest else None
+        if item.after:
+            item.look_back(self._store.remembered(item.id))
+        if item.earlier is not None and item.reused:
+            return _REUSED
+        if item.earlier is not None:
+            return Vote(repeated=True, places=item.places)
+        if entry.move is not None:
+            if entry.move.source != self._peers.shard:
+                return None
+            given = self._moves.give(entry.move, entry.timestamp)
+            return _NOT_THE_OWNER if given is None else Vote(given=given)
         found = vote(item.plan, self._store)
+        found.places = item.places
         return None if found == _NO_OBJECTION else found
 
     def completed(self, entry: Entry) -> None:
         """Keep the part for those who are behind."""
         part = entry.own_part
-        if part is not None and not entry.settled:
+        if part is not None and (not entry.settled or _gives(part)):
+            if _gives(part):
+                self._gave.append((part.timestamp, part.id))
             retained = Retained(part.id, part.timestamp, part.votes, entry.message.destinations)
             self._store.keep_part(part.id, encode_retained(retained))
 
@@ -189,21 +212,22 @@ class Signals:
     def _tell_decisions(self, sender: ProcessId, wanted: Wanted, out: ApplicationOutbox) -> None:
         """It is complete here and settled: unless its results are forgotten, too, tell how it ended."""
         decided: list[Decided | None] = []
-        for message_id in wanted.ids:
+        for index, message_id in enumerate(wanted.ids):
             if not message_id:
                 decided.append(None)
                 continue
             record = self._store.remembered(message_id)
             if record is None:
                 return
-            r = decode_shard_result(record)
-            decided.append(Decided(r.status, r.succeeded, r.failure, r.failure_key, r.digest))
+            r = decode_remembered(record)
+            status = _status_at(wanted.timestamp, index, r)
+            decided.append(Decided(status, r.succeeded, *(r.failed or ("", b"")), r.digest))
         out.send((sender,), Decisions(self._peers.shard, wanted.id, decided))
 
     def on_decisions(self, message: Decisions) -> None:
         """Another shard's. PeerError if they are not those of the bundle."""
         entry = self._log.by_id.get(message.id)
-        if entry is not None and message.shard in entry.needed:
+        if entry is not None and message.shard in entry.needed and entry.move is None:
             if len(message.decided) != len(entry.items):
                 raise PeerError(f"{len(message.decided)} decisions on {len(entry.items)} transactions")
             entry.decided = message.decided
@@ -217,8 +241,8 @@ class Signals:
             return
         kept = self._store.part(message_id)
         if kept is not None:
-            self._store.drop_part(message_id)
             retained = decode_retained(kept)
+            self._drop(message_id, retained)
             self._settle_up_to(retained.timestamp, retained.destinations)
 
     def _settle_up_to(self, timestamp: Timestamp, destinations: tuple[GroupId, ...]) -> None:
@@ -231,10 +255,19 @@ class Signals:
                 entry = self._log.by_id.get(message_id)
                 if entry is not None:
                     entry.settled = True
-                else:
-                    self._store.drop_part(message_id)
+                elif (kept := self._store.part(message_id)) is not None:
+                    self._drop(message_id, decode_retained(kept))
             if not queue:
                 del self._doubtful[shards]
+
+    def _drop(self, message_id: MessageId, part: Part) -> None:
+        if not _gives(part):
+            self._store.drop_part(message_id)
+
+    def forget_before(self, time_us: int) -> None:
+        """Results of that time are forgotten; nobody of a target lacks what was given before."""
+        while self._gave and self._gave[0][0].time < time_us:
+            self._store.drop_part(self._gave.popleft()[1])
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 
@@ -277,3 +310,15 @@ class Signals:
                 out.send((peer,), PartRequest(bundles))
                 self.pulled += len(bundles)
         self._pulls += 1
+
+
+def _status_at(timestamp: Timestamp, index: int, remembered: Remembered) -> int:
+    """What became of transaction `index` of the bundle at `timestamp`, by what is remembered of its id."""
+    if remembered.timestamp in (timestamp, version_of(timestamp, index)):
+        return remembered.status
+    return MOVED if remembered.timestamp > version_of(timestamp, index) else REPEATED
+
+
+def _gives(part: Part) -> bool:
+    """Whether it is of the source of a move: the target has what it gives from nobody else."""
+    return any([vote is not None and vote.given is not None for vote in part.votes])

@@ -10,6 +10,9 @@ from multicast.types import MessageId, Timestamp
 Row = tuple[bytes, Timestamp]
 """The value of a key and the version that wrote it."""
 
+PLACES = b"places"
+"""The key of the note that says which slots the shard has given and taken (`kvstore.api.shard_map.encode_places`)."""
+
 
 class PastState(Protocol):
     """The data of one shard as it was at some version. To be read at once."""
@@ -47,6 +50,9 @@ class State(Protocol):
     def cut(self, version: Timestamp) -> None:
         """Once the delivery that is being executed is complete, its rows are kept under `version`, as they are then."""
 
+    def forget_past(self, version: Timestamp) -> None:
+        """What was overwritten before this version is known no more: `floor` is no less."""
+
     def reached(self, position: int, timestamp: Timestamp) -> None:
         """Delivery number `position`, at `timestamp`, is complete, with all that it writes."""
 
@@ -72,6 +78,18 @@ class State(Protocol):
 
     def forget_before(self, message_id: MessageId) -> None:
         """Forget every id less than this one. Never called with a smaller one than before."""
+
+    def remembered_after(self, message_id: bytes, limit: int) -> list[tuple[MessageId, bytes]]:
+        """The first `limit` of (id, what `remember` kept) with greater ids, rising; some may be forgotten already."""
+
+    def note(self, key: bytes) -> bytes | None:
+        """What `set_note` kept. Notes are of moves: see `kvstore.core.moves`."""
+
+    def set_note(self, key: bytes, value: bytes | None) -> None:
+        """Keep it; None: no longer."""
+
+    def notes(self, prefix: bytes, limit: int = 0) -> list[tuple[bytes, bytes]]:
+        """Those whose keys begin with `prefix`, rising; at most `limit` unless that is 0."""
 
     def part(self, message_id: MessageId) -> bytes | None:
         """What `keep_part` kept."""

@@ -29,11 +29,11 @@ from kvstore.api.model import (
     Transaction,
     bounds,
 )
-from kvstore.api.shard_map import ShardMap
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, last_version
 from kvstore.core.execution import merge_results
 from kvstore.core.log import Log
 from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
+from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
@@ -86,7 +86,7 @@ class Versions:
     def __init__(
         self,
         peers: Peers,
-        shard_map: ShardMap,
+        moves: Moves,
         store: State,
         log: Log,
         clock: Callable[[int], int],
@@ -95,7 +95,7 @@ class Versions:
     ):
         self.served = self.emptied = 0
         self._peers = peers
-        self._shard_map = shard_map
+        self._moves = moves
         self._store = store
         self._log = log
         self._clock = clock
@@ -127,7 +127,7 @@ class Versions:
         if self._number is None:  # answers to an earlier life must not be taken for answers to this one
             self._number = self._rng.getrandbits(48)
         self._number += 1
-        shards = self._shard_map.shards_of(request.transaction)
+        shards = self._moves.map.shards_of(request.transaction)
         asked = self._asked[self._number] = _Asked(token, operations[0], version, shards, now)
         for shard in shards:
             self._ask(shard, self._number, asked, now, out)
@@ -191,8 +191,9 @@ class Versions:
         store = self._store
         if store.complete_to < waiting.version:
             return False
-        oldest, result = store.floor, None
-        if waiting.version >= oldest:
+        oldest, result, operation = store.floor, None, waiting.operation
+        moved = isinstance(operation, Get) and not self._moves.owns(operation.key)
+        if waiting.version >= oldest and not moved:
             result = self._read(waiting)
             if result is None:
                 return False

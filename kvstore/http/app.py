@@ -26,14 +26,12 @@ from kvstore.api.model import (
     Delete,
     DeleteRange,
     Get,
-    InvalidTransaction,
     Operation,
     Put,
     Range,
     Transaction,
     adds,
     only_reads,
-    validate,
 )
 from kvstore.api.openapi import document
 from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
@@ -59,7 +57,6 @@ BACKUPS = "/v1/backups/"
 _CORS_HEADERS = (
     b"Access-Control-Allow-Headers: Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Timeout-Ms\r\n"
 )
-_JSON_TYPE = "application/json"
 
 
 class Node(Protocol):
@@ -271,7 +268,7 @@ class HttpApi:
         fields = call.head.fields.values
         if call.query:
             raise errors.invalid("query", "a transaction takes none")
-        if not _is_json(fields.get("content-type", "")):
+        if not request.is_json(fields.get("content-type", "")):
             detail = f"Content-Type: application/json is needed, not {fields.get('content-type', 'none')[:60]!r}"
             raise Problem(415, "unsupported_type", detail, field="Content-Type")
         call.message_id = request.message_id_of(fields) or NO_ID
@@ -279,11 +276,7 @@ class HttpApi:
         call.read_body("the body", self.limits.body_bytes_max, self._txn_body)
 
     def _txn_body(self, call: Call, body: bytes) -> None:
-        try:
-            transaction = codec.parse_transaction(body)
-            validate(transaction)
-        except InvalidTransaction as error:
-            raise errors.invalid(error.field, error.problem) from None
+        transaction = request.valid(codec.parse_transaction, body)
         if not call.message_id and only_reads(transaction):
             self._execute(call, transaction, self._did_txn)
         else:
@@ -321,10 +314,7 @@ class HttpApi:
     def _make_cut(self, call: Call) -> None:
         call.message_id = request.message_id_of(call.head.fields.values) or NO_ID
         self._open(call)
-        call.read_body("the body", 0, self._order_cut)
-
-    def _order_cut(self, call: Call, nothing: bytes) -> None:
-        self._write(call, CUT, self._did_cut, True)
+        call.read_body("the body", 0, lambda call, nothing: self._write(call, CUT, self._did_cut, True))
 
     def _did_cut(self, call: Call, answered: Answered) -> None:
         body = answers.cut_answer(str(answered.result.version), call.text_id)
@@ -359,6 +349,21 @@ class HttpApi:
         except (msgspec.MsgspecError, ConfigError) as error:
             raise errors.invalid("body", str(error)) from None
         call.answer(Response(200, JSON, b"{}"))
+
+    # -- slots that move ----------------------------------------------------------------------------------------------
+
+    def _move(self, call: Call) -> None:
+        """One step: whoever moves slots asks for further ones as long as there are more."""
+        call.message_id = request.message_id_of(call.head.fields.values) or NO_ID
+        self._open(call)
+        call.read_body("the body", self.limits.body_bytes_max, self._order_step)
+
+    def _order_step(self, call: Call, body: bytes) -> None:
+        self._write(call, request.valid(codec.parse_move, body), self._did_move, True)
+
+    def _did_move(self, call: Call, answered: Answered) -> None:
+        more = answered.results_omitted or answered.result.results[0].more
+        call.answer(Response(200, _json_headers(call.text_id), codec.encode(answers.MoveAnswer(more, call.text_id))))
 
     # -- ordering -----------------------------------------------------------------------------------------------------
 
@@ -483,14 +488,6 @@ def _read_at_line(read_at: str) -> bytes:
 
 def _json_headers(text_id: str) -> bytes:
     return b"%bIdempotency-Key: %b\r\n" % (JSON, text_id.encode())
-
-
-def _is_json(content_type: str) -> bool:
-    if content_type == _JSON_TYPE:
-        return True
-    media, _, parameters = content_type.lower().partition(";")
-    charset = parameters.strip().removeprefix("charset=").strip('"') if "charset=" in parameters else "utf-8"
-    return media.strip() == _JSON_TYPE and charset in ("utf-8", "utf8", "us-ascii")
 
 
 def _writes(transaction: Transaction) -> bool:

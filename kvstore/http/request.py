@@ -9,7 +9,7 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import unquote_to_bytes
 
 from kvstore.api.codec import id_text
@@ -19,8 +19,11 @@ from kvstore.api.model import (
     SCAN_LIMIT_MAX,
     Compare,
     DeleteRange,
+    InvalidTransaction,
     Range,
+    Transaction,
     between,
+    validate,
 )
 from kvstore.api.model import bounds as range_bounds
 from kvstore.fields import nearest
@@ -228,3 +231,22 @@ def _last_key(token: bytes) -> tuple[bytes, Timestamp | None]:
     elif data[:1] != _LATER_PAGE:
         return b"", None
     return (last if len(last) <= KEY_BYTES_MAX else b""), version
+
+
+def is_json(content_type: str) -> bool:
+    """Whether this Content-Type is JSON in UTF-8."""
+    if content_type == "application/json":
+        return True
+    media, _, parameters = content_type.lower().partition(";")
+    charset = parameters.strip().removeprefix("charset=").strip('"') if "charset=" in parameters else "utf-8"
+    return media.strip() == "application/json" and charset in ("utf-8", "utf8", "us-ascii")
+
+
+def valid(parse: Callable[[bytes], Transaction], body: bytes) -> Transaction:
+    """What `parse` makes of the body, within all limits."""
+    try:
+        transaction = parse(body)
+        validate(transaction)
+    except InvalidTransaction as error:
+        raise invalid(error.field, error.problem) from None
+    return transaction

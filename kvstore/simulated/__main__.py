@@ -124,6 +124,7 @@ def run(
     backups: Annotated[bool, typer.Option("--backups", help="Cuts for backups are made meanwhile.")] = False,
     ranges: Annotated[bool, typer.Option("--ranges", help="Some clients read and delete ranges.")] = False,
     past: Annotated[bool | None, typer.Option(help="Whether clients read at versions; default: drawn.")] = None,
+    moves: Annotated[bool | None, typer.Option(help="Whether slots move; default: drawn from the seed.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, max=600, help="Simulated; default: drawn.")] = None,
     option: OptionPairs = None,
     out: Out = None,
@@ -150,6 +151,7 @@ def run(
             backups=backups,
             ranges=ranges,
             past=past,
+            moves=moves,
             seconds=seconds,
             options=options,
         )

@@ -10,7 +10,7 @@ from kvstore.api.model import CUT
 from kvstore.core.audit import APPLIED, Write
 from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, version_of
 from kvstore.simulated.clients import COMPANIONS_MAX, Operated, Prober, Workload
-from kvstore.simulated.cluster import Executed, Kept
+from kvstore.simulated.cluster import Executed, Kept, Moved
 from kvstore.storage.store import row_digest
 from multicast.types import GroupId, Timestamp
 
@@ -41,13 +41,15 @@ def start(workload: Workload, seed: str, span_us: int) -> None:
         world.after(rng.randint(0, span_us), make)
 
 
-def check(logs: Mapping[GroupId, list[Executed]], kept: Iterable[Kept]) -> list[str]:
+def check(
+    logs: Mapping[GroupId, list[Executed]], kept: Iterable[Kept], moved: Mapping[Timestamp, Moved]
+) -> list[str]:
     """Each cut is one point of the order: every shard keeps what all below it have left there, and nothing else."""
     violations: list[str] = []
     found: dict[Timestamp, set[GroupId]] = {}
     for one in kept:
         found.setdefault(one.version, set()).add(one.shard)
-        violations += _differences(one, logs[one.shard])
+        violations += _differences(one, logs, moved)
     for log in logs.values():
         for executed in log:
             if executed.transaction == CUT and executed.outcome is not None and executed.outcome.status == APPLIED:
@@ -56,15 +58,25 @@ def check(logs: Mapping[GroupId, list[Executed]], kept: Iterable[Kept]) -> list[
     return violations
 
 
-def _differences(kept: Kept, log: list[Executed]) -> list[str]:
+def _differences(
+    kept: Kept, logs: Mapping[GroupId, list[Executed]], moved: Mapping[Timestamp, Moved]
+) -> list[str]:
     cut, name = kept.cut, f"shard {kept.shard}, cut at {kept.version}"
     if not version_of(cut.timestamp, 0) <= kept.version < version_of(cut.timestamp, BUNDLE_TRANSACTIONS_MAX):
         return [f"{name}: it was made at {cut.timestamp}"]
+    written = {(w.key, e.version): w for log in logs.values() for e in log if e.outcome for w in e.outcome.writes}
+    log = logs[kept.shard]
     below = [e for e in log if e.outcome is not None and e.version < version_of(cut.timestamp, BUNDLE_TRANSACTIONS_MAX)]
     state: dict[bytes, tuple[Timestamp, Write]] = {}
     for executed in below:
         for write in executed.outcome.writes if executed.outcome is not None else ():
             state[write.key] = (executed.version, write)
+        move = moved.get(executed.version)
+        for key, version in move.rows.items() if move is not None else ():
+            if move is not None and kept.shard == move.target:
+                state[key] = (version, written[key, version])
+            else:
+                state.pop(key, None)
     rows = dict(cut.rows(b""))
     present = {key: (version, write) for key, (version, write) in state.items() if write.value is not None}
     violations = [f"{name}: {key!r} is there, or not, as it was not" for key in rows.keys() ^ present.keys()]

@@ -11,12 +11,23 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from kvstore.api.model import RANGES, Result, Transaction, between, bounds
-from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
+from kvstore.api.model import RANGES, Result, Transaction, between, bounds, has_range, move_of
+from kvstore.api.shard_map import slot_of, slots_of
+from kvstore.core.audit import (
+    APPLIED,
+    EXPIRED,
+    MISMATCH,
+    MOVED,
+    REPEATED,
+    MoveOutcome,
+    Outcome,
+    Read,
+    decode_outcomes,
+)
 from kvstore.core.messages import Answered
 from kvstore.simulated import backups, past
 from kvstore.simulated.clients import History, Operated, reads_of
-from kvstore.simulated.cluster import Executed, Logged, SimulatedCluster
+from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
 from kvstore.simulated.serial import serial_execution
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
@@ -29,18 +40,22 @@ STRICTNESS = "strict serializability"
 def check(cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] = ()) -> list[str]:
     """Everything below."""
     logs, disagreements = agreement(cluster)
-    at_versions = past.check(logs.values(), asked, cluster.keeps_history)
+    moved, differing = moves(logs)
+    states = final_states(cluster, logs)
+    at_versions = past.check(logs.values(), asked, cluster.keeps_history and not moved)
     _insert_reads(logs, history)
     found = {
         "agreement": disagreements,
         "exactly once": exactly_once(logs, history),
-        "reads": reads(logs),
+        "moves": differing + ownership(cluster, logs, moved),
+        "final states": states,
+        "reads": reads(logs, moved),
         "answers": answers(logs, history),
         "serial execution": serial_execution(logs.values(), told(history)),
         "reads at versions": at_versions,
         STRICTNESS: strict_serializability(logs, history),
         "conservation": conservation(history),
-        "cuts": backups.check(logs, cluster.kept),
+        "cuts": backups.check(logs, cluster.kept, moved),
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 
@@ -106,15 +121,22 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
     violations: list[str] = []
     applied: dict[MessageId, dict[GroupId, Executed]] = {}
     seen: set[MessageId] = set()
+    firsts: dict[MessageId, list[Executed]] = {}
+    for executed in [executed for log in logs.values() for executed in log]:
+        if executed.outcome is not None and executed.outcome.status not in (EXPIRED, MOVED, REPEATED):
+            firsts.setdefault(executed.id, []).append(executed)
     for shard, log in logs.items():
         first: dict[MessageId, Executed] = {}
         for executed in log:
+            if move_of(executed.transaction) is not None:
+                continue
             if executed.outcome is None or executed.outcome.id:
                 seen.add(executed.id)
             if executed.outcome is None:
                 continue
-            violations += _misjudged(executed, executed.outcome.status, first.get(executed.id))
-            if executed.outcome.status != EXPIRED:
+            elsewhere = [e for e in firsts.get(executed.id, ()) if e.version < executed.version]
+            violations += _misjudged(executed, executed.outcome.status, first.get(executed.id), elsewhere)
+            if executed.outcome.status not in (EXPIRED, MOVED):
                 first.setdefault(executed.id, executed)
             if executed.outcome.status != APPLIED:
                 continue
@@ -140,11 +162,14 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
     return violations
 
 
-def _misjudged(executed: Executed, status: int, first: Executed | None) -> Iterator[str]:
-    """Whether it came too late, or was there before, follows from the log of one shard. first: of this id, in time."""
+def _misjudged(
+    executed: Executed, status: int, first: Executed | None, elsewhere: list[Executed]
+) -> Iterator[str]:
+    """Whether it came too late follows from the log of one shard, and mostly whether it was there before. first: of
+    this id, in time. elsewhere: earlier copies in any shard."""
     name, same = executed.id.hex(), first is not None and first.transaction == executed.transaction
     applied = first is not None and first.outcome is not None and first.outcome.status == APPLIED
-    if status == REPEATED and not same:
+    if status == REPEATED and not any([e.transaction == executed.transaction for e in elsewhere]):
         yield f"{name} is called a repetition at position {executed.position} and is the first"
     if status == MISMATCH and same and applied:
         yield f"{name} is called another transaction at position {executed.position} and is a repetition"
@@ -154,7 +179,103 @@ def _misjudged(executed: Executed, status: int, first: Executed | None) -> Itera
         yield f"{name} came too late at position {executed.position} and was applied"
 
 
-def reads(logs: Logs) -> list[str]:
+def moves(logs: Logs) -> tuple[dict[Timestamp, Moved], list[str]]:
+    """Those that were completed, by their timestamps; what the target took must be what the source gave."""
+    found: dict[Timestamp, dict[GroupId, Moved]] = {}
+    complete: dict[GroupId, Timestamp] = {}
+    for shard, log in logs.items():
+        rows: dict[tuple[GroupId, GroupId], dict[bytes, Timestamp]] = {}
+        for executed in log:
+            outcome = executed.outcome
+            if outcome is None:
+                break
+            complete[shard] = executed.version
+            if not isinstance(outcome, MoveOutcome) or outcome.given is None:
+                continue
+            given, way = outcome.given, (outcome.source, outcome.target)
+            if given.first:
+                rows[way] = {}
+            for row in given.rows:
+                rows[way].pop(row.key, None)
+                if row.value is not None:
+                    rows[way][row.key] = row.version
+            if given.last:
+                slots = frozenset(slot for first, last in outcome.slots for slot in range(first, last + 1))
+                moved = Moved(outcome.source, outcome.target, slots, rows.pop(way))
+                found.setdefault(executed.version, {})[shard] = moved
+    violations = []
+    for version, ends in found.items():
+        some = next(iter(ends.values()))
+        lacking = [s for s in (some.source, some.target) if s not in ends and complete.get(s, ZERO) >= version]
+        if lacking or any([moved != some for moved in ends.values()]):
+            violations.append(f"the move at {version} is another one in its target than in its source")
+    return {version: next(iter(ends.values())) for version, ends in found.items()}, violations
+
+
+def ownership(cluster: SimulatedCluster, logs: Logs, moved: dict[Timestamp, Moved]) -> list[str]:
+    """Each key is served by the shard that has its slot at that place of the order, and who is told that it moved was
+    wrong."""
+    violations: list[str] = []
+    owner = dict(enumerate(cluster.shard_map.slots))
+    done: set[Timestamp] = set()
+    for version, shard, executed in _in_order(logs):
+        outcome, name = executed.outcome, executed.id.hex()
+        if version in moved and version not in done:
+            done.add(version)
+            move = moved[version]
+            if any([owner[slot] != move.source for slot in move.slots]):
+                violations.append(f"the move at {version} gave slots that shard {move.source} did not have")
+            owner |= dict.fromkeys(move.slots, move.target)
+        if outcome is None or move_of(executed.transaction) is not None:
+            continue
+        owners = {owner[slot] for slot in slots_of(executed.transaction)}
+        if has_range(executed.transaction):
+            owners |= set(owner.values())
+        if outcome.status == MOVED and owners <= set(executed.destinations):
+            violations.append(f"{name} was called moved at {version}, and went to the right shards")
+        if outcome.status == APPLIED and not owners <= set(executed.destinations):
+            violations.append(f"{name} was applied at {version} in {executed.destinations}, its keys are in {owners}")
+        for key in [*(read.key for read in outcome.reads), *(write.key for write in outcome.writes)]:
+            if owner[slot_of(key)] != shard:
+                violations.append(f"{name} was served {key!r} by shard {shard} at {version}: it is another one's")
+    return violations
+
+
+def final_states(cluster: SimulatedCluster, logs: Logs) -> list[str]:
+    """What replicas hold that have completed everything is what the logs leave, each key in one shard."""
+    if any([executed.outcome is None for log in logs.values() for executed in log]):
+        return []
+    values: dict[bytes, Timestamp] = {}
+    for executed in sorted([e for log in logs.values() for e in log], key=lambda e: e.version):
+        for write in executed.outcome.writes if executed.outcome is not None else ():
+            values.pop(write.key, None)
+            if write.value is not None:
+                values[write.key] = executed.version
+    violations = []
+    held: dict[GroupId, dict[bytes, Timestamp]] = {}
+    for shard, members in cluster.topology.groups.items():
+        last = logs[shard][-1].position if logs[shard] else 0
+        up = [pid for pid in members if cluster.world.node(pid).up]
+        complete = [pid for pid in up if cluster.replicas[pid].log.completed == last]
+        for pid in complete[:1]:
+            rows, after = [], b""
+            while True:
+                some, more = cluster.stores[pid].scan(after + b"\0", b"", 1000)
+                rows += some
+                if not more:
+                    break
+                after = some[-1][0]
+            held[shard] = {key: version for key, _, version in rows}
+    if len(held) < len(logs):
+        return []
+    for key in sorted(values.keys() | {key for rows in held.values() for key in rows}):
+        found = {shard: rows[key] for shard, rows in held.items() if key in rows}
+        if list(found.values()) != [values[key]] * (key in values):
+            violations.append(f"{key!r} was last written at {values.get(key)}, and the shards hold {found}")
+    return violations
+
+
+def reads(logs: Logs, moved: dict[Timestamp, Moved]) -> list[str]:
     """Every read in a journal saw the version that the log before it left."""
     violations: list[str] = []
     for shard, log in logs.items():
@@ -163,6 +284,9 @@ def reads(logs: Logs) -> list[str]:
             outcome = executed.outcome
             if outcome is None:
                 continue
+            move = moved.get(executed.version)
+            if move is not None and isinstance(outcome, MoveOutcome):
+                versions |= move.rows if shard == move.target else dict.fromkeys(move.rows, ZERO)
             for read in outcome.reads:
                 if read.version != versions.get(read.key, ZERO):
                     violations.append(
@@ -239,8 +363,7 @@ def strict_serializability(logs: Logs, history: History) -> list[str]:
     """One cycle of transactions, if there is any: each precedes the next in a shard's log by a shared key, or ended
     before the next began in real time."""
     graph: dict[object, set[object]] = {}
-    for log in logs.values():
-        _add_key_edges(graph, log)
+    _add_key_edges(graph, [executed for _, _, executed in _in_order(logs)])
     _add_real_time_edges(graph, logs, history)
     cycle = _find_cycle(graph)
     if not cycle:
@@ -251,6 +374,18 @@ def strict_serializability(logs: Logs, history: History) -> list[str]:
             operation = history.operations.get(node)
             names.append(f"{operation.f if operation else '?'} {node.hex()}")
     return ["a cycle: " + " -> ".join([*names, names[0]])]
+
+
+def _in_order(logs: Logs) -> list[tuple[Timestamp, GroupId, Executed]]:
+    """All logs as one, with the timestamp and the shard of each: a key may have been in several, one after the other.
+    What was read at a leader has the timestamp of what it saw last."""
+    placed: list[tuple[Timestamp, GroupId, int, Executed]] = []
+    for shard, log in logs.items():
+        at = ZERO
+        for i, executed in enumerate(log):
+            at = max(at, executed.version)
+            placed.append((at, shard, i, executed))
+    return [(at, shard, executed) for at, shard, _, executed in sorted(placed, key=lambda place: place[:3])]
 
 
 def _add_key_edges(graph: dict[object, set[object]], log: list[Executed]) -> None:

@@ -170,6 +170,7 @@ class Workload:
         self.ranges = False
         self.probes = 0
         self.repetitions = 0
+        self.moves = False
         self._clients = clients
         self._seed = seed
         self._processes = 0
@@ -292,7 +293,8 @@ class Client:
         if unnamed or (only_reads(transaction) and len(shards) == 1 and message_id[-1] & 1):
             operation.unnamed = shards[0]
         else:
-            operation.impatient, operation.contested = impatient, contested
+            # Where slots move, two uses of one id may have no shard in common, and nobody can tell.
+            operation.impatient, operation.contested = impatient, contested and not self._workload.moves
         self._workload.history.invoke(self._process, self._world.now, operation)
         self._attempt(operation, 1, operation.impatient, done)
         if operation.impatient:
@@ -357,6 +359,8 @@ class Client:
             else:
                 operation.result, operation.results_omitted = answer.result, answer.results_omitted
                 operation.position = answer.position
+                if operation.unnamed is not None and answer.shard >= 0:
+                    operation.unnamed = answer.shard
                 history.end(self._process, "ok", now, operation)
         elif isinstance(answer, Refused) and (
             answer.code in ("expired", "id_reused") or (not uncertain and not answer.retryable)

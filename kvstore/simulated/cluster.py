@@ -15,6 +15,7 @@ from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import Outcome, decode_outcomes
 from kvstore.core.bundler import UNDER_WAY
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, unnamed_id, version_of
+from kvstore.core.moves import PORTION
 from kvstore.core.replica import Replica
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
@@ -72,6 +73,15 @@ class Executed(msgspec.Struct, frozen=True):
     destinations: tuple[GroupId, ...]
     transaction: Transaction
     outcome: Outcome | None
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """The last step of a move. rows: key -> version, of all that was given."""
+
+    source: GroupId
+    target: GroupId
+    slots: frozenset[int]
+    rows: dict[bytes, Timestamp]
 
 
 class Logged(msgspec.Struct, frozen=True):
@@ -146,6 +156,7 @@ class SimulatedCluster:
         self.replicas: dict[ProcessId, Replica] = {}
         self.commits = 0
         self.kept: list[Kept] = []
+        self.portion = PORTION
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
         self._bundles_at_once = random.Random(f"{seed}/bundles").choice(BUNDLES_AT_ONCE)
@@ -204,6 +215,7 @@ class SimulatedCluster:
             rng=random.Random(rng.getrandbits(64)),
         )
         replica.clients.bundler.at_once = self._bundles_at_once
+        replica.moves.portion = self.portion
         return protocol, replica
 
     def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:

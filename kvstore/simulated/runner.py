@@ -17,7 +17,7 @@ from kvstore.api.model import Transaction
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import backups, chase, clients, past
+from kvstore.simulated import backups, chase, clients, moving, past
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -46,9 +46,9 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some
-    clients read and delete ranges. past: whether there are reads at versions. size: one of `drawing.SIZES`. options:
-    the protocol's. signals: see `SimulatedCluster`."""
+    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
+    and delete ranges. past: whether there are reads at versions. moves: whether slots move. size: one of
+    `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backups: bool = False
     ranges: bool = False
     past: bool | None = False
+    moves: bool | None = False
     seconds: float | None = None
 
     def replay(self, seed: int) -> str:
@@ -68,12 +69,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
         words += ["--backups"] * self.backups + ["--ranges"] * self.ranges
-        names = ("signals", "size", "shards", "replicas", "clients", "past", "seconds")
+        names = ("signals", "size", "shards", "replicas", "clients", "past", "moves", "seconds")
         return shlex.join(words + fixed_words(self, names))
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a run showed. asked_at, answered_at: how many reads at versions."""
+    """What a run showed. asked_at, answered_at: how many reads at versions. moves: of slots, completed and not undone.
+    asked_elsewhere: transactions called moved, in any replica's last life."""
 
     seed: int
     topology: str
@@ -92,6 +94,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     deliveries: int = 0
     asked_at: int = 0
     answered_at: int = 0
+    moves: int = 0
+    asked_elsewhere: int = 0
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -122,7 +126,8 @@ class Summary(msgspec.Struct, kw_only=True):
             f"{sum(o.operations for o in runs)} operations ({sum(o.answered for o in runs)} answered, "
             f"{sum(o.repetitions for o in runs)} repetitions), {sum(o.commits for o in runs)} store commits, "
             f"{sum(o.installations for o in runs)} snapshots installed, "
-            f"{sum(o.asked_at for o in runs)} reads at versions ({sum(o.answered_at for o in runs)} answered)",
+            f"{sum(o.asked_at for o in runs)} reads at versions ({sum(o.answered_at for o in runs)} answered), "
+            f"{sum(o.moves for o in runs)} moves of slots, {sum(o.asked_elsewhere for o in runs)} told moved",
             "  faults: " + (", ".join(f"{kind} {count}" for kind, count in self.faults().items()) or "none"),
             f"  violations: in {self.failed} of {len(runs)} seeds",
         ]
@@ -228,6 +233,8 @@ def run_seed(
         events=world.events,
         asked_at=len(asked),
         answered_at=sum(one.result is not None for one in asked),
+        moves=len({place.since for replica in cluster.replicas.values() for place in replica.moves.places.values()}),
+        asked_elsewhere=sum(replica.transactions["moved"] for replica in cluster.replicas.values()),
         deliveries=sum(world.node(pid).engine.position for pid in cluster.topology.processes),
     )
 
@@ -271,6 +278,8 @@ def _execute(
         backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)
     if changes:
         coming.plan(changes)
+    if profile != "chase" and settings.signals is None:
+        moving.start(workload, f"{settings.protocol}/{seed}/store", span_us, settings.moves)
     if profile == "faults":
         pace, survives = size.fault_pace, cluster.protocol.specification.survives_lost_disk
         planned = faults.draw(rng, cluster.topology, int(span_us / pace))

@@ -28,6 +28,7 @@ from kvstore.api.model import (
     Put,
     Range,
     Result,
+    move_of,
 )
 from kvstore.core.audit import APPLIED, FAILED, Write
 from kvstore.simulated.cluster import Executed
@@ -52,6 +53,8 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
         if len(outcomes) < len(places[version]):
             break
         if not {outcome.status for outcome in outcomes} <= {APPLIED, FAILED}:
+            continue
+        if move_of(places[version][0].transaction) is not None:
             continue
         transaction, name = places[version][0].transaction, places[version][0].id.hex()
         succeeded = all(_holds(compare, values) for compare in transaction.compare)

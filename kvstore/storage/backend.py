@@ -6,9 +6,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Generator
 from typing import Protocol
 
-DATA, IDS, PARTS, META = TABLES = ("data", "ids", "parts", "meta")
+DATA, IDS, PARTS, META, NOTES = TABLES = ("data", "ids", "parts", "meta", "notes")
 """data: key -> version (16 bytes) and value. ids: message id -> result. parts: message id -> this shard's part.
-meta: format, owner, position, timestamp, state digest, forgotten ids.
+meta: format, owner, position, timestamp, state digest, forgotten ids. notes: of moves, by `kvstore.core.moves`.
 """
 PAST, ORDER = "past", "past-order"
 """Beside the sets of tables: what was overwritten, see `kvstore.storage.history`. past: key and until -> what was there
@@ -123,8 +123,8 @@ class Backend(Protocol):
         """Put this under SEALED in `META`, as `apply` does: what is staged is whole."""
 
     def swap(self, meta: dict[bytes, bytes]) -> None:
-        """All at once, as `apply` does: the staged DATA, IDS and PARTS replace those here, PAST and ORDER are emptied,
-        these rows of `META` are put, and nothing is staged or sealed any more. While nobody reads."""
+        """All at once, as `apply` does: the staged DATA, IDS, PARTS and NOTES replace those here, PAST and ORDER are
+        emptied, these rows of `META` are put, and nothing is staged or sealed any more. While nobody reads."""
 
     def upgrade(self) -> None:
         """Before anything is applied to data of an older format: bring its rows into the present one, all at once."""
@@ -223,7 +223,7 @@ class MemoryBackend:
         self._rows[META][SEALED] = note
 
     def swap(self, meta: dict[bytes, bytes]) -> None:
-        for table in (DATA, IDS, PARTS):
+        for table in (DATA, IDS, PARTS, NOTES):
             self._rows[table] = self._staged.get(table, {})
         for table in (PAST, ORDER):
             self._rows[table] = {}

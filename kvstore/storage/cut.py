@@ -38,13 +38,14 @@ PORTION_BYTES = 1024 * 1024
 class CutRows(msgspec.Struct, array_like=True):
     """Some rows of a cut, in the order of their keys: key -> version (16 bytes) and value. next: the key after which
     more follow; empty: these are the last. position, timestamp: of the delivery that is the last one in it; digest: of
-    all rows (`Store.state_digest`)."""
+    all rows (`Store.state_digest`). places: which slots the shard had given and taken by then (`encode_places`)."""
 
     position: int
     timestamp: Timestamp
     digest: bytes
     rows: list[tuple[bytes, bytes]]
     next: bytes
+    places: bytes = b""
 
 
 encode_cut_rows = msgspec.msgpack.Encoder().encode
@@ -55,11 +56,13 @@ class Cut:
     """Of a store. layers: what lies over the view, the newest last; an empty row is a deletion."""
 
     def __init__(
-        self, position: int, timestamp: Timestamp, digest: bytes, view: View, layers: Iterable[Mapping[bytes, bytes]]
-    ):
+        self, position: int, timestamp: Timestamp, digest: bytes, places: bytes, view: View,
+        layers: Iterable[Mapping[bytes, bytes]],
+    ):  # fmt: skip
         self.position = position
         self.timestamp = timestamp
         self.digest = digest
+        self.places = places
         self._view = view
         self._over: dict[bytes, bytes] = {}
         for layer in layers:
@@ -88,7 +91,7 @@ class Cut:
             found, more = portion(rows, PORTION_BYTES)
         finally:
             rows.close()
-        return CutRows(self.position, self.timestamp, self.digest, found, more)
+        return CutRows(self.position, self.timestamp, self.digest, found, more, self.places)
 
     def close(self) -> None:
         """It is read no more."""

@@ -33,6 +33,7 @@ from kvstore.storage.backend import (
     FORMAT,
     IDS,
     META,
+    NOTES,
     ORDER,
     PARTS,
     PAST,
@@ -55,11 +56,11 @@ _FILE = "data.mdb"
 _SET = b"set"
 """The key in `META` that says which set of databases counts."""
 _SETS = (
-    {DATA: b"data", IDS: b"ids", PARTS: b"parts"},
-    {DATA: b"data-1", IDS: b"ids-1", PARTS: b"parts-1"},
+    {DATA: b"data", IDS: b"ids", PARTS: b"parts", NOTES: b"notes"},
+    {DATA: b"data-1", IDS: b"ids-1", PARTS: b"parts-1", NOTES: b"notes-1"},
 )
 _STAGED_ONLY = {META: b"staged-meta", PROTOCOL: b"staged-protocol"}
-_DATABASES_MAX = 11
+_DATABASES_MAX = 13
 _READERS_MAX = 32
 
 

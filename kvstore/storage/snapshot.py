@@ -22,6 +22,7 @@ from kvstore.storage.backend import (
     DATA,
     IDS,
     META,
+    NOTES,
     PARTS,
     PROTOCOL,
     SEALED,
@@ -40,7 +41,7 @@ from multicast.snapshot import CHUNK_BYTES, OF_PROTOCOL, portion
 from multicast.types import ProcessId, Timestamp
 from multicast.wire import SnapshotChunk, SnapshotRequest
 
-_TABLES = (DATA, IDS, PARTS, META)
+_TABLES = (DATA, IDS, PARTS, META, NOTES)
 _TABLE_OF = {**{bytes([number]): table for number, table in enumerate(_TABLES)}, OF_PROTOCOL: PROTOCOL}
 _GIVEN_META = (DIGEST, FORGOTTEN)
 _DIGEST_MASK = (1 << 128) - 1

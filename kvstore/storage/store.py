@@ -19,12 +19,13 @@ from hashlib import blake2b
 
 from kvstore.api.model import RANGE_BYTES_MAX
 from kvstore.core.bundles import last_version
-from kvstore.core.state import Row
+from kvstore.core.state import PLACES, Row
 from kvstore.storage.backend import (
     DATA,
     FORMAT,
     IDS,
     META,
+    NOTES,
     PARTS,
     UNCHECKED_FORMAT_MAX,
     Backend,
@@ -38,7 +39,8 @@ from multicast.types import ZERO, MessageId, Timestamp
 
 FORMAT_VERSION = 5
 """1 held the protocol's state, too, and the journal offset that it was of; both are left unread. Rows of 1 and 2 had no
-checksums. 1 to 3 had no timestamp, and no second set of tables; 1 to 4 no history."""
+checksums. 1 to 3 had no timestamp, and no second set of tables; 1 to 4 no history and no
+notes of moves."""
 
 OWNER, POSITION, TIMESTAMP, DIGEST, FORGOTTEN = b"owner", b"position", b"timestamp", b"digest", b"forgotten"
 """Keys of `META`: whose it is, how many deliveries the state is of, when the last of them was, `Store.state_digest`,
@@ -87,7 +89,7 @@ class Layer:
     """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key. since: key -> the
     version of its first change here. past: key -> (until, row) of what was written here and overwritten here."""
 
-    __slots__ = ("bytes", "data", "ids", "keys", "parts", "past", "since")
+    __slots__ = ("bytes", "data", "ids", "keys", "notes", "parts", "past", "since")
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
@@ -96,6 +98,7 @@ class Layer:
         self.keys = SortedKeys()
         self.ids: dict[MessageId, bytes] = {}
         self.parts: dict[MessageId, bytes | None] = {}
+        self.notes: dict[bytes, bytes | None] = {}
         self.bytes = 0
 
     def rows(self, start: bytes, rank: int, reverse: bool) -> Iterator[tuple[bytes, int, bytes]]:
@@ -223,6 +226,7 @@ class Store:
             DATA: {key: row or None for key, row in layer.data.items()},
             IDS: {id_: record for id_, record in layer.ids.items() if id_ >= forgotten},
             PARTS: layer.parts,
+            NOTES: layer.notes,
             META: {**meta},
         }
         kept = self._kept(layer, self._upto(meta[TIMESTAMP]))
@@ -308,7 +312,7 @@ class Store:
         if not self._history_us:
             return complete_to
         by_time = Timestamp(max(0, complete_to.time - self._history_us), 0)
-        return max(by_time, Timestamp.decode(self._backend.get(META, FLOOR) or self._first_floor))
+        return max(by_time, Timestamp.decode(max(self._backend.get(META, FLOOR) or b"", self._first_floor)))
 
     def at(self, version: Timestamp) -> Past:
         """The state as it was then. Between `floor` and `complete_to`, and to be read at once."""
@@ -342,13 +346,18 @@ class Store:
         """Keep the rows as they are when the delivery that is being executed is complete."""
         self._cuts_due.append(version)
 
+    def forget_past(self, version: Timestamp) -> None:
+        """`floor` is no less than this from now on."""
+        self._first_floor = max(self._first_floor, version.encode())
+
     def reached(self, position: int, timestamp: Timestamp) -> None:
         """Delivery number `position`, at `timestamp`, is complete."""
         self._timestamp = timestamp.encode()
         if self._cuts_due:
             layers = [layer.data for layer in (self._frozen, self._active) if layer is not None]
             for version in self._cuts_due:
-                cut = Cut(position, timestamp, self.state_digest(), self._backend.view(), layers)
+                places = self.note(PLACES) or b""
+                cut = Cut(position, timestamp, self.state_digest(), places, self._backend.view(), layers)
                 self.cuts.keep(version, cut)
             self._cuts_due = []
 
@@ -376,6 +385,49 @@ class Store:
         """Forget every id less than this one: a range delete at the left end with the next commits."""
         if message_id > self._forgotten:
             self._forgotten = message_id
+
+    def remembered_after(self, message_id: bytes, limit: int) -> list[tuple[MessageId, bytes]]:
+        """The first `limit` of (id, result) with greater ids, rising."""
+        found: dict[MessageId, bytes] = {}
+        committed = self._backend.scan(IDS, message_id + b"\0")
+        for id_, record in committed:
+            found[id_] = record
+            if len(found) == limit:
+                break
+        committed.close()
+        for layer in (self._frozen, self._active):
+            if layer is not None:
+                found |= {id_: record for id_, record in layer.ids.items() if id_ > message_id}
+        return sorted(found.items())[:limit]
+
+    def note(self, key: bytes) -> bytes | None:
+        """What `set_note` kept."""
+        for layer in (self._active, self._frozen):
+            if layer is not None and key in layer.notes:
+                return layer.notes[key]
+        return self._backend.get(NOTES, key)
+
+    def set_note(self, key: bytes, value: bytes | None) -> None:
+        """Keep it; None: no longer."""
+        self._active.notes[key] = value
+        self._active.bytes += _ENTRY_BYTES + len(key) + len(value or b"")
+
+    def notes(self, prefix: bytes, limit: int = 0) -> list[tuple[bytes, bytes]]:
+        """Those whose keys begin with `prefix`, rising; at most `limit` unless that is 0."""
+        changed: dict[bytes, bytes | None] = {}
+        for layer in (self._frozen, self._active):
+            if layer is not None:
+                changed |= {key: value for key, value in layer.notes.items() if key.startswith(prefix)}
+        found = {key: value for key, value in changed.items() if value is not None}
+        committed = self._backend.scan(NOTES, prefix)
+        for many, (key, value) in enumerate(committed):
+            if not key.startswith(prefix) or (limit and many == limit + len(changed)):
+                break
+            if key not in changed:
+                found[key] = value
+        committed.close()
+        rising = sorted(found.items())
+        return rising[:limit] if limit else rising
 
     def part(self, message_id: MessageId) -> bytes | None:
         """The retained part of this shard for this transaction."""

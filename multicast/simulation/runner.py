@@ -46,7 +46,12 @@ READS_SHARE = 0.25
 def fixed_words(settings: Any, names: Sequence[str]) -> list[str]:
     """The options of a command line for what is fixed of these settings, those of the protocol last."""
     values = [(name, getattr(settings, name)) for name in names]
-    words = [word for name, value in values if value is not None for word in (f"--{name}", str(value))]
+    words: list[str] = []
+    for name, value in values:
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            words += [f"--{name}", str(value)]
     for key in sorted(settings.options):
         words += ["--option", f"{key}={settings.options[key]}"]
     return words

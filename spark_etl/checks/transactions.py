@@ -191,15 +191,18 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
     )  # fmt: skip
 
 
-def exactly_once(log: DataFrame, transactions: DataFrame, unsure_shards: Sequence[int]) -> DataFrame:
+def exactly_once(
+    log: DataFrame, transactions: DataFrame, unsure_shards: Sequence[int], slots_moved: bool = False
+) -> DataFrame:
     """An id has its effect once: its first delivery is taken as new, and none after it. A transaction is too late from
     some age on: none was called so that was not older than all that were not. Names: effect-twice, taken-twice,
     repeated-without-first, mismatch-without-first, expired-early. (Its absence after an acknowledgement is
     `clients.answers`' to find, different outcomes at different shards `results`'.)
 
     log: `frames.replica_log`. transactions: `frames.transactions`. unsure_shards: a first delivery may be missing.
+    slots_moved: ids went with them, so a shard may know one that was taken elsewhere.
     """
-    return union([_twice(log), _without_first(transactions, unsure_shards), too_early(transactions)])
+    return union([_twice(log), _without_first(transactions, unsure_shards, slots_moved), too_early(transactions)])
 
 
 def _twice(log: DataFrame) -> DataFrame:
@@ -227,13 +230,14 @@ def _twice(log: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _without_first(transactions: DataFrame, unsure_shards: Sequence[int]) -> DataFrame:
+def _without_first(transactions: DataFrame, unsure_shards: Sequence[int], slots_moved: bool) -> DataFrame:
     sure = transactions
     if unsure_shards:
         unsure = F.array([F.lit(n) for n in unsure_shards]).cast("array<int>")
         sure = sure.where(~F.arrays_overlap("destinations", unsure))
     never = ~F.col("live")
-    repeated = (F.col("again") != 0) | F.coalesce(F.col("repeated") < F.col("gts"), F.lit(False))
+    nowhere = never & F.col("repeated").isNotNull() if slots_moved else F.col("again") != 0
+    repeated = nowhere | F.coalesce(F.col("repeated") < F.col("gts"), F.lit(False))
     mismatch = F.col("mismatch").isNotNull() & (never | (F.col("mismatch") < F.col("gts")))
     said = F.when(repeated, "a repetition").otherwise("another transaction's id, used again")
     return violations(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from kvstore.api.model import Delete, Get, Put, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.messages import ShardState
+from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.shards import SILENT_US, TELL_US, Shards
+from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox
 from multicast.types import Topology
 
@@ -24,7 +28,8 @@ class One:
         self.full = False
         self.out = ApplicationOutbox()
         peers = Peers(0, TOPOLOGY, lambda shard: 0 if self.leads else 1)
-        self.shards = Shards(peers, lambda: self.followed, lambda: self.lacks, lambda: self.full)
+        moves = Moves(0, ShardMap.even((0, 1, 2)), Store.open(MemoryBackend()), 0)
+        self.shards = Shards(peers, moves, lambda: self.followed, lambda: self.lacks, lambda: self.full)
         self.shards.start(0)
 
     def told(self, now: int) -> list[ShardState]:

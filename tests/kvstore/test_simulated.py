@@ -187,7 +187,7 @@ def test_the_checks_find_a_wrong_read():
     outcome = logs[0][1].outcome
     read = outcome.reads[0]
     read.version = type(read.version)(1, 999)
-    assert "the log says" in checks.reads(logs)[0]
+    assert "the log says" in checks.reads(logs, {})[0]
 
 
 def test_the_checks_find_a_transaction_applied_twice_and_one_not_applied():

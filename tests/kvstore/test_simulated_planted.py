@@ -6,6 +6,7 @@ import pytest
 
 from kvstore.simulated.runner import run_seed
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
+from tests.planted.moves import PLANTED_IN_STORE as MOVES
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
 from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
@@ -26,7 +27,8 @@ CHECKS = {
 }
 
 
-BUGS = [bug for bug in (*PLANTED_IN_STORE, *MORE, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST) if not bug.elusive]
+BUGS = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST)
+BUGS = [bug for bug in BUGS if not bug.elusive]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.key)

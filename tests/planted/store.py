@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 from unittest import mock
 
-import msgspec
-
 import kvstore.core.clients
 import kvstore.core.replica
 import kvstore.simulated.cluster
@@ -27,7 +25,7 @@ from kvstore.core.bundles import decode_bundle, version_of
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution
 from kvstore.core.log import Log
-from kvstore.core.messages import Answered, decode_shard_result
+from kvstore.core.messages import Answered, decode_remembered
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
@@ -103,14 +101,9 @@ class AnsweredBeforeOrder(Clients):
             self._finish(waiting, Answered(Result(True, Timestamp(now, 0)), results_omitted=True), now, out)
 
 
-class SomeResultsAreEnough(Clients):
+@rewrite("answer", "if not self._told_all(result): return None", "pass")
+class SomeResultsAreEnough(Waiting):
     """The answer leaves without what some shards have read."""
-
-    def _answer(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> bool:
-        for shard in waiting.missing(self._shard_map) if waiting.results else ():
-            some = next(iter(waiting.results.values()))
-            waiting.results[shard] = msgspec.structs.replace(some, results=[])
-        return super()._answer(waiting, now, out)
 
 
 class ReadAgainForARepetition(Clients):
@@ -121,7 +114,7 @@ class ReadAgainForARepetition(Clients):
         here = waiting.destinations == (self._peers.shard,)
         if record is None or not here or not all(isinstance(op, Get) for op in branch):
             return super()._begin(waiting, now, out)
-        first = decode_shard_result(record)
+        first = decode_remembered(record)
         execution = Execution(self._store, first.timestamp)
         execution.run(list(enumerate(branch)))
         results = tuple(result for _, result in execution.results)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvstore.core.bundler import Bundler
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution, LocalPlan
-from kvstore.core.log import Log
+from kvstore.core.log import Item, Log
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Requests, Waiting
 from kvstore.core.signals import Signals
@@ -55,7 +55,7 @@ class NothingIsFetched(Signals):
     """Who asks in vain for a part that is settled, and gone, does not ask the own shard for the outcome."""
 
 
-@rewrite("_remember", "if first is not None:", "if False:")
+@rewrite("_remember", "if first is not None and first.status != MOVED:", "if False:")
 class ExpiredRemembered(Clients):
     """A repetition that came too late takes the place of the first result."""
 
@@ -190,32 +190,33 @@ class ForgottenWithoutEffect(Waiting):
 # -- bundles, and ids in them -----------------------------------------------------------------------------------------
 
 
-@rewrite("_fate", "if item.first is not None:", "if item.first is not None and item.first != item.digest:")
-class SecondTakesEffect(Replica):
+@rewrite("look_back", "None if earlier.status == MOVED", "None if earlier.digest == self.digest")
+class SecondTakesEffect(Item):
     """A repetition in another bundle takes effect, too."""
 
 
-@rewrite("_items", "if first is None and not expired:", "if False:")
+@rewrite("_items", "if item.earlier is None:", "if False:")
 class UndecidedForgotten(Replica):
     """What is delivered and not yet complete is not known when its id comes again."""
 
 
-@rewrite("_items", "elif (record := remembered(message_id)) is not None:", "elif (record := None) is not None:")
+@rewrite("_items", "item.look_back(remembered(message_id))", "item.look_back(None)")
 class CompleteForgotten(Replica):
     """What is complete is not known when its id comes again."""
 
 
-@rewrite("_remember", "if result.status in (EXPIRED, MISMATCH, REPEATED):", "if result.status in (EXPIRED, MISMATCH):")
+@rewrite("_remember", "(EXPIRED, MISMATCH, REPEATED, MOVED)", "(EXPIRED, MISMATCH, MOVED)")
 class SecondRemembered(Clients):
     """That something was a repetition is remembered in place of the first result."""
 
 
-@rewrite("_remember", "return decode_shard_result(first) if result.status != MISMATCH else result", "return result")
+@rewrite("_on_result", "elif result.status != REPEATED:", "else:")
+@rewrite("_remember", "return first if result.status not in (MISMATCH, MOVED) else result", "return result")
 class SecondAnswered(Clients):
     """A repetition is answered with what it did, which is nothing, instead of the first result."""
 
 
-@rewrite("_remember", "if result.status in (EXPIRED, MISMATCH, REPEATED):", "if result.status in (EXPIRED, REPEATED):")
+@rewrite("_remember", "(EXPIRED, MISMATCH, REPEATED, MOVED)", "(EXPIRED, REPEATED, MOVED)")
 class MismatchRemembered(Clients):
     """A misuse of an id is remembered in place of the first result."""
 
@@ -245,7 +246,7 @@ class VotesOfAnother(Replica):
     """The votes on a bundle's first transaction are taken for those on all."""
 
 
-@rewrite("_fate", "if vote.reused: return Fate(MISMATCH)", "pass")
+@rewrite("_fate", "if any([v.reused for v in votes]): return Fate(MISMATCH)", "pass")
 class ReusedIgnored(Replica):
     """A transaction takes effect though another shard knows its id with another body."""
 
@@ -373,12 +374,12 @@ PLANTED_IN_STORE = (
         OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst,
     ),
     *_replica(
-        SecondTakesEffect, UndecidedForgotten, CompleteForgotten, IndexLost, IndexLostAtRecovery, VotesOfAnother,
+        UndecidedForgotten, CompleteForgotten, IndexLost, IndexLostAtRecovery, VotesOfAnother,
         ReusedIgnored,
     ),
     *_replica(ExpiryByLocalClock, settings=WINDOW),
     *_core(
-        SecondRemembered, SecondAnswered, MismatchRemembered, BundlesIdForAll, UnnamedIndexLost,
+        SecondTakesEffect, SecondRemembered, SecondAnswered, MismatchRemembered, BundlesIdForAll, UnnamedIndexLost,
     ),
     *_core(FlightsNeverEnd, settings=ALONE),
     *_core(BlockerOneOff, settings=CALM),

@@ -36,7 +36,7 @@ from multicast.records import (
     scan,
 )
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
-from spark_etl import extract, sources
+from spark_etl import extract, histories, sources
 from tests.spark_etl import folded
 from tests.spark_etl.runs import MEMBERS
 
@@ -616,7 +616,7 @@ class Forged(folded.Folded):
         if change is not None:
             change(lines)
         data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        return [e for batch in extract.parse_history("history/clients.jsonl", data) for e in batch.to_pylist()]
+        return [e for batch in histories.parse_history("history/clients.jsonl", data) for e in batch.to_pylist()]
 
     def _fold(self, case: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """As a row of that copy: nothing of it is any other copy's."""

@@ -25,7 +25,7 @@ from multicast.records import (
     encode_record,
 )
 from multicast.types import AppMessage, Timestamp
-from spark_etl import extract, sources
+from spark_etl import extract, histories, sources
 from spark_etl.inputs import Inputs, Top, behind, understand
 from tests.spark_etl.runs import SEGMENT, bank_run, message_id, write_mark
 
@@ -253,7 +253,8 @@ def test_rows_are_cut_into_batches(run: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_line_that_is_no_event_is_damage_and_an_unfinished_last_one_is_not():
     good = b'{"process":0,"type":"invoke","at_us":1,"id":"018bcfe5-6800-7000-8000-000000000000"}\n'
     bad = b'{"process":0,"type":"perhaps","at_us":1,"id":"018bcfe5-6800-7000-8000-000000000000"}\n'
-    rows = [row for batch in extract.parse_history("h", good + bad + b"{\n" + b'{"proc') for row in batch.to_pylist()]
+    lines = good + bad + b"{\n" + b'{"proc'
+    rows = [row for batch in histories.parse_history("h", lines) for row in batch.to_pylist()]
     assert [row["line"] for row in rows] == [1, 2, 3]
     assert rows[0]["damage"] is None and "perhaps" in rows[1]["damage"] and rows[2]["damage"]
 
@@ -338,10 +339,10 @@ def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
 def test_an_event_that_no_column_holds_is_damage_of_its_line(change: dict[str, Any]):
     event = {"process": 0, "type": "ok", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000"}
     lines = msgspec.json.encode(event) + b"\n" + json.dumps(event | change).encode() + b"\n"
-    rows = [row for batch in extract.parse_history("h", lines) for row in batch.to_pylist()]
+    rows = [row for batch in histories.parse_history("h", lines) for row in batch.to_pylist()]
     assert [row["damage"] is None for row in rows] == [True, False]
 
 
 def test_a_line_nested_too_deeply_is_damage_of_its_line():
-    (batch,) = extract.parse_history("h", b'{"x":' + b"[" * 10**6 + b"\n")
+    (batch,) = histories.parse_history("h", b'{"x":' + b"[" * 10**6 + b"\n")
     assert batch.to_pylist()[0]["damage"] == "it is nested too deeply"

@@ -18,7 +18,7 @@ from spark_etl import frames, schemas
 from spark_etl.checks import bank as bank_checks
 from spark_etl.checks import workloads
 from spark_etl.columns import union
-from spark_etl.extract import parse_history
+from spark_etl.histories import parse_history
 from tests.client_sdk.fake import FakeCluster
 from workloads import bank, invariants
 

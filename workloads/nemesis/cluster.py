@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from client_sdk import AsyncClient, KvError
+from kvstore.api.shard_map import ShardMap
 from multicast.runtime.failpoints import Faults
 from multicast.types import GroupId, ProcessId
 from workloads.nemesis.network import Network
@@ -65,6 +66,13 @@ class Replica:
             return dict((await self._client.cluster(self.url))["replica"])
         except KvError:
             return {}
+
+    async def shard_map(self) -> ShardMap | None:
+        """As it knows it; None if it does not answer."""
+        try:
+            return ShardMap.from_json((await self._client.cluster(self.url))["shard_map"])
+        except KvError:
+            return None
 
     async def start(self, *options: str) -> None:
         """As a process in a session of its own: Ctrl-C in a terminal reaches only us, and we end it."""
@@ -175,6 +183,11 @@ class Cluster:
             if (await replica.facts()).get("role") == "leader":
                 return replica
         return None
+
+    async def shard_map(self) -> ShardMap | None:
+        """The latest that any replica tells; None if none answers."""
+        told = await asyncio.gather(*(replica.shard_map() for replica in self.replicas.values()))
+        return max((one for one in told if one is not None), key=lambda one: one.version, default=None)
 
     async def is_whole(self, shard: GroupId) -> bool:
         """Whether every member is ready and has what all others had when they were asked."""

@@ -1,4 +1,5 @@
 """One run: a new cluster, clients, and in each shard one fault after the other, drawn from the seed; then the audit.
+Meanwhile slots move from shard to shard.
 
 In every shard faults are dealt from a shuffled pack of all that the protocol survives, so that a short run meets most
 of them; a fault meets the leader as often as anybody. The next one comes when the shard is whole again: every member
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from kvstore.api.model import SLOTS
 from multicast import registry
 from multicast.types import GroupId
 from workloads.nemesis.cluster import Cluster, NemesisFailed, Replica, execute, until
@@ -32,12 +34,14 @@ WHOLE_SECONDS = 60.0
 FAULT_SECONDS = (0.3, 4.0)
 PAUSE_SECONDS = (0.3, 1.5)
 LEADER_SHARE = 0.6
+MOVED_SLOTS_MAX = 3_000
+MOVE_PAUSE_SECONDS = (0.5, 3.0)
 VALID, INVALID, NOT_AUDITED = "valid", "not valid", "not audited"
 
 
 class Plan(msgspec.Struct):
     """minutes: of faults. directory: of the cluster, replaced if there is one. audit: have Spark judge it. only: names
-    of faults; without any all that the protocol survives."""
+    of faults; without any all that the protocol survives. moves: slots move, if there are several shards."""
 
     seed: int = 1
     minutes: float = 1.0
@@ -47,6 +51,7 @@ class Plan(msgspec.Struct):
     replicas: int = 3
     audit: bool = True
     only: tuple[str, ...] = ()
+    moves: bool = True
 
 
 class Happened(msgspec.Struct):
@@ -90,6 +95,7 @@ class Run:
         self._began = time.monotonic()
         self._now: dict[GroupId, str] = {}
         self._watches: dict[GroupId, Watch] = {}
+        self._moves: Counter[str] = Counter(ok=0, failed=0, unknown=0)
 
     async def run(self) -> Report:
         """NemesisFailed, KvError, OSError: it could not be carried out. No process is left in any case."""
@@ -111,6 +117,7 @@ class Run:
         gaps = sorted((gap for watch in self._watches.values() for gap in watch.gaps), key=lambda gap: -gap.seconds)
         longest = {shard: watch.longest for shard, watch in self._watches.items()}
         operations = {name: dict(counts) for name, counts in load.outcomes().items()}
+        operations |= {"moves of slots": dict(self._moves)} if self._moves.total() else {}
         return Report(
             plan.seed, plan.minutes, plan.protocol, self.happened, operations, longest, gaps, self.wrong, verdict
         )
@@ -141,6 +148,7 @@ class Run:
             clients = asyncio.create_task(load.run(stop))
             running += [clients, *(asyncio.create_task(watch.run()) for watch in self._watches.values())]
             faults = [asyncio.create_task(self._torment(cluster, shard)) for shard in self._watches]
+            faults += [asyncio.create_task(self._move(cluster))] if self.plan.moves and self.plan.shards > 1 else []
             running += faults
             await _all_or_first_error(faults, clients)
             stop.set()
@@ -181,6 +189,27 @@ class Run:
                     await replica.start()
         happened.seconds = time.monotonic() - began
         del self._now[shard]
+
+    async def _move(self, cluster: Cluster) -> None:
+        """One move of some slots after the other, until the time is over. One that fails has to be asked for again:
+        meanwhile the clients are served as well."""
+        plan, rng = self.plan, random.Random(f"{self.plan.seed} moves")
+        end = self._began + plan.minutes * 60
+        while time.monotonic() < end:
+            await asyncio.sleep(rng.uniform(*MOVE_PAUSE_SECONDS))
+            first, many = rng.randrange(SLOTS), rng.randint(1, MOVED_SLOTS_MAX)
+            shard_map = await cluster.shard_map()
+            if shard_map is None:
+                continue
+            source = shard_map.slots[first]
+            target = rng.choice([shard for shard in range(plan.shards) if shard != source])
+            last = first
+            while last + 1 < SLOTS and last < first + many and shard_map.slots[last + 1] == source:
+                last += 1
+            self._say(f"slots {first}-{last} move from shard {source} to shard {target}")
+            arguments = ("--from", str(source), "--to", str(target), "--slots", f"{first}-{last}")
+            code = await execute("kvstore", "cluster", "move-slots", str(plan.directory), *arguments)
+            self._moves["failed" if code else "ok"] += 1
 
     async def _watch_ends(self, cluster: Cluster) -> None:
         """Nobody ends who was not meant to."""

@@ -1,0 +1,277 @@
+"""Slots that move from one shard to another, under traffic. Pure.
+
+Theory of operation. A move is a sequence of *steps*: transactions of one `Move`, each alone in its bundle, ordered as
+any other between the source and the target, by whatever protocol. The source's part of a step brings the next portion
+of what it has (`Given`): rows of the slots, in key order, and remembered ids of transactions that touched the slots, in
+id order. The target *stages* the rows, where no transaction sees them. What the source changes at or before what it has
+given already is *dirty*, and given again, deletions too. The step after which nothing is left is the last: with it the
+rows leave the source and stand in the target, with the versions that they had, and the slots are the target's. Who
+moves slots repeats steps until then; so a move goes on whoever dies, and a step of another move of the source begins
+that one anew. What a step does is a function of the logs of its two shards, and of nothing else: the source's part is
+of its state right before the step, and what is delivered after a step is looked at only when the step is complete.
+
+Who serves a slot. Each shard knows by its own log which slots it has given, to whom, and which it took (`places`).
+A transaction goes to the shards that own its keys by a map that some replica knows; one with a Range to all there are.
+With its vote each of them tells which slots of these keys it has given or taken, and when. The latest move of a slot
+counts: if it leads to a shard that was not asked, the transaction was *moved*, and has no effect in any of its shards.
+    That is so exactly if a slot's owner was not asked. For let k be a key of the transaction, and e the shard that
+    owned k's slot by the map. Nobody knows of a move before it is complete somewhere, and then it is delivered in both
+    shards (see signals); the transaction was multicast after that. So e owned the slot at some point of its log before
+    the transaction, and if nobody tells of the slot it still does. Else let x be where the latest move that is told
+    of has led. If x was asked it owns the slot: had it given it away below the transaction, it would tell of that, and
+    that is later. And if the owner was asked, it has the slot by the slot's latest move of all, and tells of it. (What
+    a shard that gave the slot says alone is not enough: it does not hear of the moves that follow.)
+    Only one shard owns a slot: the places of its moves in the order are points of both logs, so below a move's
+    timestamp the source serves, above it the target.
+Maps only help to find the shards: replicas tell one another what their shards have given and taken, the latest move of
+a slot counts, and who is told *moved* asks again, under the same id, when the map is another one.
+
+What was overwritten stays where it was: from a move on both shards read at no version before it (`forget_past`), so
+that a read at a version of all shards finds each row once.
+
+Once. A transaction's digest is of its body and of where its keys were at first, which no move changes. With a slot go
+the remembered ids that touched it; so whoever owns a key of a repetition, wherever that was served the first time,
+knows the id. A shard that knows it votes *repeated* (and *reused* if it is of another body), so that the shards that
+know nothing of it leave it alone. What was moved has had no effect, and its id may be used again. As long as a copy of
+an id is in the log, what the next one is called is open; votes on it wait (`kvstore.core.log`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvstore.api.model import Move, OperationResult, Transaction
+from kvstore.api.shard_map import (
+    Place,
+    PlacedRun,
+    ShardMap,
+    add_places,
+    decode_places,
+    encode_places,
+    places_of,
+    runs_of,
+    slot_of,
+    slots_of,
+)
+from kvstore.core.audit import APPLIED, FAILED, MOVED, Given, MovedRow
+from kvstore.core.bundles import last_version
+from kvstore.core.messages import Remembered, decode_remembered
+from kvstore.core.requests import forgotten_before
+from kvstore.core.state import PLACES, State
+from multicast.types import ZERO, GroupId, MessageId, Timestamp
+
+PORTION = 2000
+"""Rows, and ids, that one step looks at."""
+
+_LEAVING = b"leaving"
+_GIVEN, _DIRTY, _DIRTY_ID, _STAGED = b"g", b"d", b"i", b"s"
+_ALL = b"\xff" * 401
+"""Greater than any key or id: all has been looked at."""
+
+
+class Leaving(msgspec.Struct, array_like=True):
+    """A move that this shard is the source of, and how far it has come."""
+
+    target: GroupId
+    slots: tuple[tuple[int, int], ...]
+    rows_to: bytes = b""
+    ids_to: bytes = b""
+
+
+class Moves:
+    """What one shard knows of moves, by its log; notes in `store` keep it. map: where everything is, as far as this
+    replica has heard. leaving: the move that this shard is the source of, until it is done. portion: see PORTION; the
+    simulation draws it."""
+
+    def __init__(self, shard: GroupId, shard_map: ShardMap, store: State, window_us: int):
+        self.portion = PORTION
+        self.first_map = self.map = shard_map
+        self._shard = shard
+        self._store = store
+        self._window_us = window_us
+        note = store.note(PLACES)
+        self.places = places_of(decode_places(note)) if note else {}
+        self._known: dict[int, Place] = {}
+        self.leaving: Leaving | None = None
+        self._leaving_slots: frozenset[int] = frozenset()
+        note = store.note(_LEAVING)
+        self._set_leaving(msgspec.msgpack.decode(note, type=Leaving) if note else None)
+        self.learn(runs_of(self.places))
+
+    # -- who serves what ----------------------------------------------------------------------------------------------
+
+    def owns(self, key: bytes) -> bool:
+        """At this place of the log."""
+        slot = slot_of(key)
+        place = self.places.get(slot)
+        return (self.first_map.slots[slot] if place is None else place.shard) == self._shard
+
+    def told(self, transaction: Transaction) -> list[PlacedRun]:
+        """Of the slots of its keys, those that this shard has given or taken, and where they are by that."""
+        places = self.places
+        return runs_of({slot: places[slot] for slot in slots_of(transaction) if slot in places}) if places else []
+
+    def learn(self, runs: list[PlacedRun]) -> bool:
+        """What some shard has given and taken. Whether the map is another one now."""
+        changed = add_places(self._known, runs)
+        if changed:
+            self.map = self.first_map.after(self._known)
+        return changed
+
+    # -- the source ---------------------------------------------------------------------------------------------------
+
+    def give(self, move: Move, timestamp: Timestamp) -> Given | None:
+        """What the step at `timestamp` hands over, of the state right before it; None if not all of the slots are this
+        shard's."""
+        slots = _expanded(move.slots)
+        own = self.first_map.slots
+        if any([self.places.get(slot, Place(own[slot], ZERO)).shard != self._shard for slot in slots]):
+            return None
+        leaving, first = self.leaving, False
+        if leaving is None or (leaving.target, leaving.slots) != (move.target, move.slots):
+            leaving, first = Leaving(move.target, move.slots), True
+        dirty = [] if first else self._store.notes(_DIRTY, self.portion)
+        dirty_ids = [] if first else self._store.notes(_DIRTY_ID, self.portion)
+        rows = {key[1:]: self._row(key[1:]) for key, _ in dirty}
+        rows_to, ids_to = leaving.rows_to, leaving.ids_to
+        if rows_to != _ALL:
+            found, more = self._store.scan(rows_to + b"\0" if rows_to else b"", b"", self.portion)
+            rows |= {key: MovedRow(key, version, value) for key, value, version in found if slot_of(key) in slots}
+            rows_to = found[-1][0] if more else _ALL
+        ids = [(key[1:], self._store.remembered(key[1:])) for key, _ in dirty_ids]
+        if ids_to != _ALL:
+            # Replicas do not forget at one instant: what any of them may have forgotten is not told.
+            kept = forgotten_before(timestamp, self._window_us) if self._window_us else b""
+            some = self._store.remembered_after(max(ids_to, kept), self.portion)
+            ids += [(id_, record) for id_, record in some if _touches(decode_remembered(record), slots)]
+            ids_to = some[-1][0] if len(some) == self.portion else _ALL
+        left = len(dirty) == self.portion or len(dirty_ids) == self.portion or rows_to != _ALL or ids_to != _ALL
+        told = [(id_, record) for id_, record in ids if record is not None]
+        return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, not left)
+
+    def _row(self, key: bytes) -> MovedRow:
+        row = self._store.get(key)
+        return MovedRow(key, ZERO, None) if row is None else MovedRow(key, row[1], row[0])
+
+    def wrote(self, key: bytes) -> None:
+        """A transaction has written this key."""
+        leaving = self.leaving
+        if leaving is not None and key <= leaving.rows_to and slot_of(key) in self._leaving_slots:
+            self._store.set_note(_DIRTY + key, b"1")
+
+    def remembers(self, message_id: MessageId, slots: bytes | None) -> None:
+        """The result of a transaction is remembered. slots: see `ShardMap.homes_of`."""
+        leaving = self.leaving
+        if leaving is not None and message_id <= leaving.ids_to and _among(slots, self._leaving_slots):
+            self._store.set_note(_DIRTY_ID + message_id, b"1")
+
+    # -- a step takes effect ------------------------------------------------------------------------------------------
+
+    def step(self, move: Move, given: Given, timestamp: Timestamp) -> None:
+        """In the source, or in the target."""
+        if move.source == self._shard:
+            self._gave(move, given)
+        else:
+            self._took(move, given)
+        if given.last:
+            self._store.forget_past(last_version(timestamp))
+            place = Place(move.target, timestamp)
+            self.places |= dict.fromkeys(_expanded(move.slots), place)
+            runs = runs_of(self.places)
+            self._store.set_note(PLACES, encode_places(runs))
+            self.learn(runs)
+
+    def _gave(self, move: Move, given: Given) -> None:
+        store = self._store
+        if given.first:
+            self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
+        for row in given.rows:
+            store.set_note(_DIRTY + row.key, None)
+            store.set_note(_GIVEN + row.key, None if row.value is None else b"1")
+        for message_id, _ in given.ids:
+            store.set_note(_DIRTY_ID + message_id, None)
+        if not given.last:
+            self._set_leaving(Leaving(move.target, move.slots, given.rows_to, given.ids_to))
+            store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))
+            return
+        for key, _ in store.notes(_GIVEN):
+            store.write(key[1:], None, ZERO)
+        self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
+        self._set_leaving(None)
+        store.set_note(_LEAVING, None)
+
+    def _took(self, move: Move, given: Given) -> None:
+        store, staged = self._store, _STAGED + move.source.to_bytes(4, "big")
+        if given.first:
+            self._clear(staged)
+        for row in given.rows:
+            store.set_note(staged + row.key, None if row.value is None else row.version.encode() + row.value)
+        for message_id, record in given.ids:
+            own = store.remembered(message_id)
+            joined = record if own is None else _joined(own, record)
+            if joined is not None:
+                store.remember(message_id, joined)
+                self.remembers(message_id, decode_remembered(joined).slots)
+        if given.last:
+            for key, kept in store.notes(staged):
+                store.write(key[len(staged) :], kept[16:], Timestamp.decode(kept[:16]))
+            self._clear(staged)
+
+    def _clear(self, *prefixes: bytes) -> None:
+        for prefix in prefixes:
+            for key, _ in self._store.notes(prefix):
+                self._store.set_note(key, None)
+
+    def _set_leaving(self, leaving: Leaving | None) -> None:
+        self.leaving = leaving
+        self._leaving_slots = _expanded(leaving.slots) if leaving is not None else frozenset()
+
+
+def moved(told: Iterable[list[PlacedRun]], shards: tuple[GroupId, ...]) -> bool:
+    """Whether a transaction that these shards were asked for has a key that none of them owns. told: see `Moves.told`,
+    by each of them."""
+    places: dict[int, Place] = {}
+    for runs in told:
+        if runs:
+            add_places(places, runs)
+    return any([place.shard not in shards for place in places.values()])
+
+
+def _expanded(ranges: tuple[tuple[int, int], ...]) -> frozenset[int]:
+    return frozenset([slot for first, last in ranges for slot in range(first, last + 1)])
+
+
+def _slots(slots: bytes) -> list[int]:
+    return [int.from_bytes(slots[at : at + 2], "big") for at in range(0, len(slots), 2)]
+
+
+def _among(slots: bytes | None, wanted: frozenset[int]) -> bool:
+    return slots is None or any([slot in wanted for slot in _slots(slots)])
+
+
+def _touches(remembered: Remembered, slots: frozenset[int]) -> bool:
+    return remembered.status != MOVED and _among(remembered.slots, slots)
+
+
+def _joined(own: bytes, given: bytes) -> bytes | None:
+    """What the target remembers of an id that both know; None: what it remembers anyway."""
+    mine, other = decode_remembered(own), decode_remembered(given)
+    effective = (APPLIED, FAILED)
+    if mine.status == MOVED or (other.status in effective and mine.status not in effective):
+        return given
+    if (mine.status, mine.timestamp) != (other.status, other.timestamp):
+        return None
+    results: dict[int, OperationResult] | None = dict(mine.results or ())
+    for index, result in other.results or ():
+        if results is not None and results.setdefault(index, result) != result:
+            results = None
+    if mine.results is None or other.results is None:
+        results = None
+    slots = None
+    if mine.slots is not None and other.slots is not None:
+        slots = b"".join([s.to_bytes(2, "big") for s in sorted({*_slots(mine.slots), *_slots(other.slots)})])
+    return msgspec.msgpack.encode(
+        msgspec.structs.replace(mine, slots=slots, results=None if results is None else sorted(results.items()))
+    )

@@ -1,0 +1,108 @@
+"""Slots that move while the clients of a simulated cluster work: whoever moves them repeats steps, or gives up."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from kvstore.api.model import Delete, Move, Transaction
+from kvstore.api.shard_map import slot_of
+from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.moves import PORTION
+from kvstore.simulated.clients import COMPANIONS_MAX, TIMEOUT_US, Operated, Prober, Workload
+from multicast.types import new_message_id
+
+SHARE = 0.4
+"""Of the runs with several shards: so many have moves."""
+MOVES_MAX = 4
+PORTIONS = (1, 3, 10, 10, PORTION)
+"""How much one step looks at: the less, the more happens between steps."""
+ABANDONED = 0.15
+"""Of the moves: so many are given up at some step."""
+STEPS_MAX = 60
+CROWDS = 0.3
+"""At so many steps many clients come at once."""
+DELETIONS = 0.3
+"""At so many steps a key is deleted."""
+
+
+class Mover:
+    """One move, drawn when it begins: of some keys' slots."""
+
+    def __init__(self, workload: Workload, rng: random.Random):
+        self._workload = workload
+        self._cluster = workload.cluster
+        self._world = workload.world
+        self._rng = rng
+        self._steps = rng.randint(0, 3) if rng.random() < ABANDONED else STEPS_MAX
+        workload.running += 1
+
+    def begin(self) -> None:
+        """Choose what to move, by what some replica knows, and where."""
+        rng, workload = self._rng, self._workload
+        replica = self._cluster.replicas[rng.choice(self._world.topology.processes)]
+        shard_of = replica.moves.map.shard_of
+        keys = rng.sample([*workload.accounts, *workload.keys], rng.choice((1, 2, 4, 9)))
+        source = shard_of(keys[0])
+        target = rng.choice([shard for shard in self._cluster.topology.groups if shard != source])
+        slots = sorted({slot_of(key) for key in keys if shard_of(key) == source})
+        self._transaction = Transaction(success=(Move(source, target, tuple((slot, slot) for slot in slots)),))
+        self._step()
+
+    def _step(self) -> None:
+        if not self._steps or self._world.now > self._workload.stop_at:
+            self._workload.running -= 1
+            return
+        self._steps -= 1
+        if self._rng.random() < DELETIONS:
+            self._delete()
+        if self._rng.random() < CROWDS:
+            self._workload.crowd(self._rng.choice(self._world.topology.processes), self._rng.randint(2, COMPANIONS_MAX))
+        self._ask(new_message_id(self._world.now, self._rng.getrandbits(62)), 0)
+
+    def _delete(self) -> None:
+        """Some client deletes a key that may have been given already."""
+
+        def done(operation: Operated) -> None:
+            workload.running -= 1
+
+        rng, workload = self._rng, self._workload
+        workload.running += 1
+        client = Prober(workload, random.Random(rng.getrandbits(64)), rng.choice(self._world.topology.processes))
+        client.operate("delete", Transaction(success=(Delete(rng.choice(workload.keys)),)), done)
+
+    def _ask(self, message_id: bytes, attempt: int) -> None:
+        open_ = [True]
+
+        def answered(answer: Any) -> None:
+            if not open_[0]:
+                return
+            open_[0] = False
+            if isinstance(answer, Answered):
+                if answer.result.failure or not (answer.results_omitted or answer.result.results[0].more):
+                    self._workload.running -= 1
+                else:
+                    self._step()
+            elif (isinstance(answer, Refused) and not answer.retryable) or attempt > 4:
+                self._step()
+            else:
+                self._world.after(self._rng.randint(1_000, 100_000), lambda: self._ask(message_id, attempt + 1))
+
+        replica = self._rng.choice(self._world.topology.processes)
+        self._world.request(replica, Execute(message_id, self._transaction), answered)
+        self._world.after(TIMEOUT_US, lambda: answered(None))
+
+
+def start(workload: Workload, seed: str, span_us: int, wanted: bool | None) -> None:
+    """Draw moves for a run of `span_us`. wanted: None: whether there are any is drawn, too."""
+    rng = random.Random(f"{seed}/moves")
+    cluster = workload.cluster
+    if len(cluster.topology.groups) < 2 or not (rng.random() < SHARE if wanted is None else wanted):
+        return
+    workload.moves = True
+    cluster.portion = rng.choice(PORTIONS)
+    for replica in cluster.replicas.values():
+        replica.moves.portion = cluster.portion
+    for _ in range(rng.randint(1, MOVES_MAX)):
+        mover = Mover(workload, rng)
+        cluster.world.after(rng.randint(0, span_us), mover.begin)

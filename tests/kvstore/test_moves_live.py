@@ -1,0 +1,67 @@
+"""Slots that move between the shards of a live cluster, while clients go on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+from kvstore import cluster, config
+from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
+from kvstore.process import Handle
+from tests.kvstore.live import Replica, running_cluster, wait_until
+
+ACCOUNTS = [f"account/{i}" for i in range(20)]
+
+
+def total(kv: Replica) -> int:
+    """Of all accounts, at one point of the order."""
+    answer = kv.txn({"success": [{"op": "get", "key": account} for account in ACCOUNTS]})
+    assert answer.status == 200, answer
+    return sum(int(result["value"]) for result in answer.json["results"])
+
+
+def test_all_slots_of_a_shard_move_under_transfers_and_the_death_of_a_replica(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 2, 3, "white_box") as replicas:
+        kv = replicas[4]
+        written = kv.txn({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
+        assert written.status == 200
+        added = kv.txn({"success": [{"op": "add", "key": ACCOUNTS[0], "delta": 0}]})
+        done = threading.Event()
+        seen: list[int] = []
+
+        def transfer() -> None:
+            for i in range(10_000):
+                if done.is_set():
+                    return
+                one, other = ACCOUNTS[i % 20], ACCOUNTS[(7 * i + 1) % 20]
+                operations = [{"op": "add", "key": one, "delta": -1}, {"op": "add", "key": other, "delta": 1}]
+                status = replicas[3 + i % 3].txn({"success": operations}).status
+                assert status in (200, 503), status
+                if i % 10 == 0:
+                    seen.append(total(kv))
+
+        transfers = threading.Thread(target=transfer)
+        transfers.start()
+        victim = Handle.of(config.replica_directory(tmp_path, 0))
+        assert victim is not None
+        victim.send(signal.SIGKILL)
+        victim.close()
+        said: list[str] = []
+        cluster.move_slots(tmp_path, 0, 1, [(0, SLOTS // 2 - 1)], said.append)
+        wait_until(lambda: len(seen) > 3)
+        done.set()
+        transfers.join()
+        assert set(seen) == {2000} and "moved from shard 0 to shard 1" in said[0]
+        told = ShardMap.from_json(kv("GET", "/v1/cluster").json["shard_map"])
+        assert told.shards == (1,) and told.version > 1
+        wait_until(lambda: ShardMap.from_json(replicas[1]("GET", "/v1/cluster").json["shard_map"]) == told)
+        again = replicas[1].txn(
+            {"success": [{"op": "add", "key": ACCOUNTS[0], "delta": 0}]},
+            Idempotency_Key=added.headers["Idempotency-Key"],
+        )
+        assert again.json["version"] == added.json["version"], "its id went with its slot"
+        assert total(replicas[1]) == 2000
+        refused = replicas[1]("POST", "/v1/moves", b'{"source": 0, "target": 1, "slots": [[5, 5]]}')
+        assert refused.status == 422 and "not all of these slots are the source's" in refused.json["detail"]
+        assert slot_of(ACCOUNTS[0].encode()) < SLOTS

@@ -1,0 +1,95 @@
+"""Bugs planted in the way that slots move from one shard to another."""
+
+from __future__ import annotations
+
+from kvstore.core.moves import Moves
+from kvstore.core.reads import Reads
+from kvstore.core.replica import Replica
+from kvstore.core.signals import Signals
+from kvstore.simulated.runner import Settings
+from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+CALM = Settings(protocol="white_box", profile="calm", size="small", shards=2, seconds=1.0, clients=6, moves=True)
+MOVING = Settings(protocol="white_box", size="small", shards=2, moves=True)
+THREE = Settings(protocol="white_box", size="small", shards=3, moves=True)
+
+
+@rewrite("told", "if places else []", "if False else []")
+class SlotServedTwice(Moves):
+    """The source takes transactions for a slot that it has given away."""
+
+
+@rewrite("_took", "for message_id, record in given.ids:", "for message_id, record in ():")
+class IdsLeftBehind(Moves):
+    """What is remembered of transactions does not go with their slots."""
+
+
+@rewrite("_fate", "if moved([v.places for v in votes],", "if moved([item.places],")
+class MovedIgnoredElsewhere(Replica):
+    """A shard goes by what it knows of moves itself, whatever others vote."""
+
+
+@rewrite(
+    "_fate",
+    "if moved([v.places for v in votes], entry.message.destinations):",
+    "if any([moved([v.places], entry.message.destinations) for v in votes]):",
+)
+class MovedByWhoGave(Replica):
+    """Where a shard has given a slot counts, whatever has become of it since."""
+
+
+@rewrite("_took", "for row in given.rows:", "for row in [row for row in given.rows if row.value is not None]:")
+class StagedDeletionLost(Moves):
+    """What was deleted after it was given stands in the target."""
+
+
+@rewrite("wrote", "if leaving is not None and key <= leaving.rows_to", "if False")
+class DirtyRowsForgotten(Moves):
+    """What the source changes after it was given is not given again."""
+
+
+@rewrite("remembers", "if leaving is not None and message_id <=", "if False and message_id <=")
+class DirtyIdsForgotten(Moves):
+    """What the source remembers after its ids were given is not given any more."""
+
+
+@rewrite("_took", "if given.first:", "if False:")
+class StagedOfAnotherMove(Moves):
+    """What an abandoned move has staged is taken by the next."""
+
+
+@rewrite("step", "self._store.set_note(PLACES, encode_places(runs))", "pass")
+class PlacesLostAtRestart(Moves):
+    """Which slots were given and taken is known until the next restart."""
+
+
+@rewrite("_gave", "store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))", "pass")
+class LeavingLostAtRestart(Moves):
+    """How far a move has come is known until the next restart."""
+
+
+@rewrite("advance", "if moved([self._moves.told(request.transaction)], (self._peers.shard,)):", "if False:")
+class ReadAfterTheMove(Reads):
+    """A leader reads what its shard had until a moment ago."""
+
+
+@rewrite("_vote", "return Vote(repeated=True, places=item.places)", "return None")
+class RepetitionNotTold(Signals):
+    """Whoever does not know an id takes its repetition for the first."""
+
+
+PLANTED_IN_STORE = (
+    Planted("slot_served_twice", "", core=SlotServedTwice, settings=CALM),
+    Planted("ids_left_behind", "", core=IdsLeftBehind, settings=MOVING),
+    Planted("moved_ignored_elsewhere", "", MovedIgnoredElsewhere, settings=THREE),
+    Planted("moved_by_who_gave", "", MovedByWhoGave, settings=THREE),
+    Planted("staged_deletion_lost", "", core=StagedDeletionLost, settings=CALM),
+    Planted("dirty_rows_forgotten", "", core=DirtyRowsForgotten, settings=CALM),
+    Planted("dirty_ids_forgotten", "", core=DirtyIdsForgotten, settings=MOVING),
+    Planted("staged_of_another_move", "", core=StagedOfAnotherMove, settings=CALM),
+    Planted("places_lost_at_restart", "", core=PlacesLostAtRestart, settings=MOVING),
+    Planted("leaving_lost_at_restart", "", core=LeavingLostAtRestart, settings=MOVING),
+    Planted("read_after_the_move", "", core=ReadAfterTheMove, settings=CALM),
+    Planted("repetition_not_told", "", core=RepetitionNotTold, settings=THREE),
+)
