@@ -79,7 +79,7 @@ class Dropping:
 
     def _drop(self, node: Node) -> None:
         members = node.world.topology.groups[node.world.topology.group_of[node.pid]]
-        position = max(node.floor, min(map(self._held, members)))
+        position = max(node.floor, min(map(self._held, {node.pid, *members})))  # who is removed is no member
         archive = self.archives.setdefault(node.disk, SimulatedDisk()) if self._archives else None
         retention = Retention(node.journal, self._keep_bytes, (lambda: archive) if archive else None)
         begin = node.journal.begin

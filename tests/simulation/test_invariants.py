@@ -18,11 +18,13 @@ class Watched:
     """The processes of one group, as far as the checker looks at them."""
 
     def __init__(self) -> None:
-        self.checker = WhiteBoxInvariants(Topology.grid(1, 3))
+        topology = Topology.grid(1, 3)
+        self.checker = WhiteBoxInvariants(topology)
         self.reports: list[str] = []
         self.nodes: list[Any] = [
             SimpleNamespace(
                 pid=pid,
+                life=0,
                 up=True,
                 protocol=SimpleNamespace(
                     leadership=SimpleNamespace(joined=Ballot(1, 0)),
@@ -35,8 +37,9 @@ class Watched:
             for pid in range(3)
         ]
         self.checker.world = SimpleNamespace(  # type: ignore[assignment]
-            nodes=dict(enumerate(self.nodes)), report=lambda checker, text: self.reports.append(checker)
-        )
+            nodes=dict(enumerate(self.nodes)), report=lambda checker, text: self.reports.append(checker),
+            topology=topology,
+        )  # fmt: skip
         for node in self.nodes:
             self.checker.on_life(node)
         for message_id in (M, OTHER):
