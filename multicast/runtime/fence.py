@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from multicast.records import REMEDY
 from multicast.types import ProcessId
 
 
@@ -38,18 +39,21 @@ class Fence:
         self._heard: dict[ProcessId, Vouched] = {}
 
     def refusal(self, peer: ProcessId, said: Vouched) -> str:
-        """Why a peer that greets so is refused; empty if it is not, and then this is remembered.
+        """Why a peer that greets so is refused, and what to do; empty if it is not, and then this is remembered.
 
         What the same process says on two connections may come in any order: in one incarnation a journal only grows."""
         known = self._heard.get(peer, said)
         if said.life < max(known.life, self.since.get(peer, 0)):
-            return f"the journal of process {peer} is of a disk that was lost, and another one has taken its place"
+            return (
+                f"the journal of process {peer} is of a disk that was lost, and another one has taken its place;"
+                " leave this one off: with --lost-disk it would drive out the other"
+            )
         if said.life == known.life and said.length < known.length:
             if said.incarnation == known.incarnation:
                 return ""
             return (
                 f"the journal of process {peer} is an old copy: it has {said.length} bytes, and had vouched for"
-                f" {known.length}"
+                f" {known.length}; {REMEDY}"
             )
         self._heard[peer] = said
         return ""

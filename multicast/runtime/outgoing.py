@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable
 
 from multicast.protocol import PeerError
-from multicast.records import REMEDY
 from multicast.runtime.fence import Vouched
 from multicast.runtime.greeting import (
     ACK,
@@ -33,6 +32,8 @@ STEADY_S = 2.0
 MISSING_S = 2.0
 """A peer that cannot be reached for so long is worth a line in the log."""
 WRITE_BYTES = 256 * 1024
+_REFUSAL_MAX = 500
+"""So much of what a peer says is told."""
 
 
 class Outgoing(asyncio.Protocol):
@@ -222,10 +223,10 @@ class Outgoing(asyncio.Protocol):
             return data
         welcome, used = read
         if welcome.fenced:
-            self._fail(Fenced(f"process {self.peer} refuses this one: {welcome.refusal[:200]}; {REMEDY}"))
+            self._fail(Fenced(f"process {self.peer} refuses this one: {welcome.refusal[:_REFUSAL_MAX]}"))
             return b""
         if welcome.refusal:
-            raise PeerError(f"refuses this process: {welcome.refusal[:200]}")
+            raise PeerError(f"refuses this process: {welcome.refusal[:_REFUSAL_MAX]}")
         said = Vouched(welcome.incarnation, welcome.life, welcome.length)
         refusal = self._identity.fence.refusal(self.peer, said)
         if refusal:

@@ -82,7 +82,7 @@ async def test_the_machine_that_was_replaced_is_refused_also_by_who_never_heard_
         await replicas[3].start()
         await ready(replicas[1:])
         await eventually(lambda: bool(replicas[0].failure()), "the old one has ended")
-        assert "another one has taken its place" in replicas[0].failure()
+        assert "another one has taken its place; leave this one off" in replicas[0].failure()
         assert config.load(tmp_path) == after
         await asyncio.gather(*(replica.stop() for replica in replicas))
         replicas = [LiveReplica(tmp_path, after, number) for number in (1, 2)]
