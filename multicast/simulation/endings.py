@@ -35,7 +35,7 @@ from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
-from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, ProcessId, Topology, quorum_of
+from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Topology, quorum_of
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -114,20 +114,21 @@ def promised_us(specification: Specification, options: Options, clocks_apart_us:
 
 
 class _Probe(Observer):
-    """Who has delivered the latest probe, and when. Nothing else is under way, so its destinations tell it.
+    """Who has delivered the latest probe, when, and at which timestamp. Nothing else is multicast meanwhile, so its
+    destinations tell it; others may still be delivered: who is removed may hear only now of what was before.
 
-    members: who must deliver it."""
+    members: who must deliver it. sent: its messages; a store may try again with another one."""
 
     def __init__(self, topology: Topology) -> None:
         self.destinations: tuple[GroupId, ...] = ()
         self.members: list[ProcessId] = []
-        self.sent = False
+        self.sent: set[MessageId] = set()
         self.delivered: dict[ProcessId, int] = {}
         self.timestamp = ZERO
         self._topology = topology
 
     def expect(self, destinations: tuple[GroupId, ...], dead: Collection[ProcessId]) -> None:
-        self.destinations, self.sent, self.delivered = destinations, False, {}
+        self.destinations, self.sent, self.delivered = destinations, set(), {}
         self.members = [p for p in self._topology.members(destinations) if p not in dead]
 
     def is_missing(self) -> bool:
@@ -135,10 +136,11 @@ class _Probe(Observer):
         return any(pid not in self.delivered for pid in self.members)
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
-        self.sent = self.sent or message.destinations == self.destinations
+        if message.destinations == self.destinations:
+            self.sent.add(message.id)
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
-        if self.sent and delivery.stage == FINAL and not replay and delivery.message.destinations == self.destinations:
+        if delivery.message.id in self.sent and delivery.stage == FINAL and not replay:
             self.delivered.setdefault(node.pid, node.world.now)
             self.timestamp = delivery.timestamp
 

@@ -9,10 +9,13 @@ import pytest
 
 from multicast import registry
 from multicast.protocol import MulticastProtocol, Outbox
+from multicast.records import Delivered
 from multicast.simulation import faults, forgotten
+from multicast.simulation.endings import _Probe
 from multicast.simulation.runner import Outcome, Run, Settings, run_seed
+from multicast.simulation.scene import Scene
 from multicast.simulation.world import World
-from multicast.types import AppMessage
+from multicast.types import FINAL, AppMessage, Timestamp, Topology
 from tests.planted.endings import SMALL, EverybodyAccepts
 from tests.simulation.sequencer import Ordered, Sequencer
 
@@ -61,6 +64,21 @@ def test_a_replica_that_delivers_by_a_timer_is_too_slow() -> None:
     calm = Settings(profile="calm", groups=1, replicas=3, messages=30)
     for protocol, failed in ((Sequencer, set()), (Sluggish, {"latency"})):
         assert {checker for checker, _ in run_seed(protocol, 0, calm).violations} == failed
+
+
+def test_what_was_multicast_before_and_is_delivered_late_is_no_probe() -> None:
+    topology = Topology.grid(1, 3)
+    scene, probe = Scene(topology, bytes(16)), _Probe(topology)
+    early, late = (AppMessage(bytes([n]) * 16, (0,), b"", 0) for n in (1, 2))
+    probe.expect((0,), ())
+    probe.on_submit(scene.node(0), early)
+    probe.expect((0,), ())
+    probe.on_submit(scene.node(0), late)
+    for pid, message, time in ((0, late, 200), (1, late, 200), (2, early, 100)):
+        delivery = Delivered(1, Timestamp(time, 0), FINAL, False, message, 0)
+        probe.on_deliver(scene.node(pid), delivery, False)
+    assert probe.timestamp == Timestamp(200, 0)
+    assert set(probe.delivered) == {0, 1} and probe.is_missing()
 
 
 def test_a_clock_that_nobody_believes_does_not_put_off_the_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
