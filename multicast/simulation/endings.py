@@ -114,8 +114,9 @@ def promised_us(specification: Specification, options: Options, clocks_apart_us:
 
 
 class _Probe(Observer):
-    """Who has delivered the latest probe, when, and at which timestamp. Nothing else is multicast meanwhile, so its
-    destinations tell it; others may still be delivered: who is removed may hear only now of what was before.
+    """Who has delivered the latest probe, when, and at which timestamp. Nothing new is multicast meanwhile, so its
+    destinations tell it. A late copy of what is known may be, which nobody delivers again; and who is removed may
+    deliver only now what was before.
 
     members: who must deliver it. sent: its messages; a store may try again with another one."""
 
@@ -140,7 +141,8 @@ class _Probe(Observer):
             self.sent.add(message.id)
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
-        if delivery.message.id in self.sent and delivery.stage == FINAL and not replay:
+        ours = delivery.message.id in self.sent and node.pid in self.members
+        if ours and delivery.stage == FINAL and not replay:
             self.delivered.setdefault(node.pid, node.world.now)
             self.timestamp = delivery.timestamp
 
@@ -304,7 +306,7 @@ class Endings:
 
     def _judge_timestamp(self, least: int) -> None:
         behind_us = least - self._probe.timestamp.time
-        if behind_us > 0:
+        if self._probe.delivered and behind_us > 0:
             text = f"a probe to groups {self._probe.destinations} is delivered at a timestamp {behind_us / 1e6:.6f} s"
             self._world.report("true time", f"{text} behind the clocks of all that may have stamped it")
 

@@ -81,6 +81,19 @@ def test_what_was_multicast_before_and_is_delivered_late_is_no_probe() -> None:
     assert set(probe.delivered) == {0, 1} and probe.is_missing()
 
 
+def test_a_late_copy_that_nobody_delivers_again_has_no_timestamp(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[bool] = []
+
+    def copy(run: Run, sender: int, destinations: tuple[int, ...]) -> None:
+        known = next(m for m in run.properties.messages.values() if m.destinations == destinations)
+        copied.append(run.world.submit(sender, known))
+
+    monkeypatch.setattr(Run, "multicast", copy)
+    calm = Settings(profile="calm", groups=1, replicas=3, messages=30, options={"clock": "hybrid"})
+    assert run_seed(registry.load("white_box"), 0, calm).violations == []
+    assert copied and all(copied)
+
+
 def test_a_clock_that_nobody_believes_does_not_put_off_the_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
     def half_an_hour_behind(rng: random.Random, world: World) -> None:
         world.nodes[2].offset_us = -1_800_000_000
