@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvstore.api.model import CUT, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.simulated.runner import Settings
-from kvstore.storage.backend import View
 from kvstore.storage.cut import Cut
 from kvstore.storage.store import Store
 from multicast.types import GroupId, Timestamp
@@ -66,11 +67,9 @@ class AtOneShard(ShardMap):
 class WhatIsLater(Cut):
     """What is in the write buffer by the time that it is read is in a cut, whatever was delivered since."""
 
-    def __init__(
-        self, position: int, timestamp: Timestamp, digest: bytes, view: View, layers: list[dict[bytes, bytes]]
-    ):
-        super().__init__(position, timestamp, digest, view, layers)
-        self._over = layers[-1]
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._over = arguments[-1][-1]
 
 
 PLANTED_IN_STORE = (

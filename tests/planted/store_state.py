@@ -45,7 +45,7 @@ class SettledTheWrongWay(Signals):
     """What was found at the start is settled by what comes before it."""
 
 
-@rewrite("completed", "if part is not None and not entry.settled:", "if False:")
+@rewrite("completed", "if part is not None and (not entry.settled or _gives(part)):", "if False:")
 class PartsNotKept(Signals):
     """Parts are not kept after completion: whoever missed one must do with the result."""
 
@@ -200,7 +200,7 @@ class UndecidedForgotten(Replica):
     """What is delivered and not yet complete is not known when its id comes again."""
 
 
-@rewrite("_items", "item.look_back(remembered(message_id))", "item.look_back(None)")
+@rewrite("_items", "(record := remembered(message_id)) is not None", "False")
 class CompleteForgotten(Replica):
     """What is complete is not known when its id comes again."""
 
