@@ -160,25 +160,13 @@ def _both_timestamps(records: Records) -> None:
     done.record = encode_outcomes(account)
 
 
-def _another_value(records: Records) -> None:
-    done = _account(records, _middle(records, _read_later(records)).position)
-    account = decode_outcomes(done.record)
-    for one in account.outcomes:
-        one.writes = tuple(Write(w.key, b"forged") for w in one.writes)
-    done.record = encode_outcomes(account)
-
-
 def _changed_next(records: Records) -> Callable[[Delivered], bool]:
     """Deliveries of which the next one changes the state, so that the digests after them are two."""
     digests = {r.position: decode_outcomes(r.record).state_digest for r in records if type(r) is Completed}
     return lambda d: digests.get(d.position + 1) not in (None, digests[d.position])
 
 
-def _anywhere(records: Records) -> Callable[[Delivered], bool]:
-    return lambda d: True
-
-
-def _swap(kind: type, what: str, where: Callable[[Records], Callable[[Delivered], bool]] = _anywhere) -> Forgery:
+def _swap(kind: type, what: str, where: Callable[[Records], Any] = lambda records: lambda d: True) -> Forgery:
     """Two neighbours exchange this."""
 
     def forgery(records: Records) -> None:
@@ -221,6 +209,10 @@ def _first_read(outcome: Any) -> tuple[Read, ...]:
     return (Read(outcome.reads[0].key, _next(outcome.reads[0].version, -1)), *outcome.reads[1:])
 
 
+def _first_write(outcome: Any) -> tuple[Write, ...]:
+    return (Write(outcome.writes[0].key, b"forged"), *outcome.writes[1:])
+
+
 def _writes(outcome: Any) -> bool:
     return bool(outcome.writes)
 
@@ -245,7 +237,7 @@ FORGERIES = {
         "read-mismatch unwritten-version",
     ),
     "another value written": Kind(
-        _another_value,
+        outcome(_set(writes=_first_write), _writes),
         "outcome-disagreement",
         "not-as-asked unwritten-value",
     ),
