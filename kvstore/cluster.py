@@ -23,7 +23,9 @@ from typing import Any
 
 import msgspec
 
+from kvstore.api.cluster import decode_cluster
 from kvstore.api.codec import id_text
+from kvstore.api.shard_map import ShardMap
 from kvstore.config import (
     ClusterConfig,
     ConfigError,
@@ -316,11 +318,25 @@ def move_slots(
             if status == 200:
                 break
             another = told.get("retryable") or told.get("code") in ("id_expired", "id_in_future")  # its clock is off
+            if not another and _has(directory, target, slots):
+                say(f"shard {target} has these slots already")
+                return
             if not another or time.monotonic() > give_up_at:
                 raise ClusterError(f"nothing was moved, after {steps} step(s): {told.get('detail')}")
             time.sleep(POLL_SECONDS)
         steps, more = steps + 1, told["more"]
     say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
+
+
+def _has(directory: Path, shard: int, slots: Sequence[tuple[int, int]]) -> bool:
+    """Whether one of its replicas says that it has all of these slots."""
+    for replica in load(directory).present:
+        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+            if replica.shard == shard:
+                told = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
+                owners = ShardMap.from_json(told.shard_map).slots
+                return all(set(owners[first : last + 1]) == {shard} for first, last in slots)
+    return False
 
 
 def down(directory: Path, say: Callable[[str], None]) -> bool:
