@@ -35,7 +35,7 @@ def test_a_multicast_counts_when_the_slowest_has_it() -> None:
 
 
 def test_a_bundle_counts_as_the_messages_in_it() -> None:
-    result = bench.measure("white_box", 2, 16, seconds=0.05, warmup=0.0, outstanding=10)
+    result = bench.measure("white_box", 2, 16, seconds=0.3, warmup=0.0, outstanding=10)
     assert result.per_second == pytest.approx(16 * result.multicasts_per_second, rel=0.01)
     assert result.frames > 1
     assert result.cpu_us_per_multicast > 0

@@ -16,18 +16,19 @@ from client_sdk import AsyncClient
 from client_sdk.routing import ClusterView
 from kvstore.api.shard_map import ShardMap
 from tests.client_sdk.fake import FakeCluster
+from tests.workloads.conftest import SECONDS, Counted
 from workloads.bench import costs, kinds, measure, results
-from workloads.bench.load import Operation
+from workloads.bench.load import Load, Operation, Tally
 from workloads.bench.measure import Plan
 from workloads.bench.store import KvStore
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("counted")]
 
 
 async def measured(change: Callable[[FakeCluster], None] = lambda _: None, **options: Any) -> results.Report:
     async with FakeCluster() as cluster:
         change(cluster)
-        return await measure.measure(cluster.urls, Plan(seconds=0.3, warmup=0.05, records=200, **options))
+        return await measure.measure(cluster.urls, Plan(seconds=SECONDS, warmup=0.0, records=200, **options))
 
 
 async def test_every_kind_is_measured_at_every_number_of_clients() -> None:
@@ -35,7 +36,7 @@ async def test_every_kind_is_measured_at_every_number_of_clients() -> None:
     assert [(line.kind, line.clients) for line in report.lines] == [(k, n) for k in kinds.KINDS for n in (1, 4)]
     for line in report.lines:
         assert line.errors == {}
-        assert line.requests > 5
+        assert Counted.OPERATIONS - line.clients < line.requests <= Counted.OPERATIONS
         assert 0 < line.p50_ms <= line.p95_ms <= line.p99_ms <= line.max_ms
         assert line.fdatasync_ms == 0.5
     assert report.cluster["durability"] == "none"
@@ -50,7 +51,8 @@ async def test_every_kind_is_measured_at_every_number_of_clients() -> None:
         assert word in text
 
 
-async def test_costs_are_told_per_request() -> None:
+async def test_costs_are_told_per_request(counted: type[Counted]) -> None:
+    counted.OPERATIONS = 400
     report = await measured(clients=(4,), kinds=("put",))
     (line,) = report.lines
     # The fake's replicas say that a request takes 1000 µs and 100 bytes; what is under way at a look may count once.
@@ -66,25 +68,38 @@ async def test_costs_are_told_per_request() -> None:
 async def test_a_machine_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's event loop stands for the machine: it does nothing for a while."""
     monkeypatch.setattr(measure, "STILL_SECONDS", 0.2)
+    loop = asyncio.get_running_loop()
 
-    def stand_still() -> None:
-        threading.Event().wait(0.5)
+    class StandsStill(Counted):
+        def run(self) -> Tally:
+            loop.call_soon_threadsafe(threading.Event().wait, 0.5)
+            return super().run()
 
-    async with FakeCluster() as cluster:
-        asyncio.get_running_loop().call_later(1.0, stand_still)
-        plan = Plan(seconds=2.0, warmup=0.0, records=100, clients=(1,), kinds=("get",))
-        (line,) = (await measure.measure(cluster.urls, plan)).lines
+    monkeypatch.setattr(measure, "Load", StandsStill)
+    (line,) = (await measured(clients=(1,), kinds=("get",))).lines
     assert line.still_ms >= 300
     assert "ms stood still" in results.cells([line])[0][-1]
 
 
-async def test_open_loop_asks_at_shares_of_what_was_reached() -> None:
-    report = await measured(clients=(4,), kinds=("get",), open_loop=True)
-    closed, *opened = report.lines
-    assert [line.rate for line in opened] == [round(share * closed.per_second, 1) for share in measure.SHARES]
-    for line in opened:
-        assert line.rate is not None
-        assert line.per_second == pytest.approx(line.rate, rel=0.4)
+async def test_open_loop_asks_at_shares_of_what_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked without a rate answers 100 in a second, and 50 if they are more than one."""
+    asked: list[tuple[int, float]] = []
+
+    class Reached(Load):
+        def __init__(self, urls: Any, clients: int, make: Any, seconds: float, warmup: float, rate: float, *rest: Any):
+            super().__init__(urls, clients, make, seconds, warmup, rate, *rest)
+            asked.append((clients, rate))
+            self.tally.latencies["get"] = [1_000_000] * round(seconds * (rate or 100 / clients))
+
+        def run(self) -> Tally:
+            return self.tally
+
+    monkeypatch.setattr(measure, "Load", Reached)
+    report = await measured(clients=(1, 2), kinds=("get",), open_loop=True)
+    assert asked == [(1, 0), (2, 0), (2, 25.0), (2, 50.0), (2, 75.0)]
+    assert [(line.rate, line.share, line.per_second) for line in report.lines[2:]] == [
+        (25.0, 0.25, 25.0), (50.0, 0.5, 50.0), (75.0, 0.75, 75.0),
+    ]  # fmt: skip
 
 
 async def test_ycsb_tells_each_operation() -> None:
@@ -108,7 +123,9 @@ async def test_refusals_are_counted_as_what_they_are() -> None:
     assert line.requests > 0
 
 
-async def test_broken_connections_are_counted_and_opened_again() -> None:
+async def test_broken_connections_are_counted_and_opened_again(counted: type[Counted]) -> None:
+    counted.OPERATIONS = 400
+
     def drop(cluster: FakeCluster) -> None:
         for replica in cluster.replicas:
             replica.faults.extend(([""] * 100 + ["reset_after"]) * 20)

@@ -8,9 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +15,13 @@ from rich.console import Console
 
 from multicast import registry
 from tests import conftest
+from tests.kvstore.live import wait_until
+from tests.workloads.conftest import SECONDS
 from workloads.bench import clusters as fresh
 from workloads.bench import compare
 from workloads.bench.measure import Plan
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("counted")]
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +38,6 @@ def clusters() -> list[str]:
     return [line for line in conftest.left_behind(os.environ[conftest.MARK]).values() if "kvstore serve" in line]
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    pause, deadline = threading.Event(), time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        pause.wait(0.02)
-
-
 def test_protocols_are_all_or_named() -> None:
     assert compare.chosen("all") == registry.names()
     assert compare.chosen("skeen, white_box,skeen") == ["skeen", "white_box"]
@@ -56,7 +48,8 @@ def test_protocols_are_all_or_named() -> None:
 
 
 def test_fresh_clusters_one_after_the_other_in_one_table(temporary: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = compare.run("skeen,sequencer", Plan(clients=(1, 4), kinds=("txn",), seconds=0.5, warmup=0.2), json=True)
+    plan = Plan(clients=(1, 4), kinds=("txn",), seconds=SECONDS, warmup=0.0)
+    status = compare.run("skeen,sequencer", plan, json=True)
     said = capsys.readouterr()
     assert status == 0, said.err
     told = json.loads(said.out)
@@ -66,7 +59,7 @@ def test_fresh_clusters_one_after_the_other_in_one_table(temporary: Path, capsys
     assert [(r["protocol"], r["kind"], r["clients"]) for r in rows] == [
         (protocol, "txn", n) for protocol in ("skeen", "sequencer") for n in (1, 4)
     ]
-    assert all(r["per_second"] > 5 and 0 < r["p50_ms"] <= r["p99_ms"] and r["errors"] == {} for r in rows)
+    assert all(r["per_second"] > 0 and 0 < r["p50_ms"] <= r["p99_ms"] and r["errors"] == {} for r in rows)
     assert [r["ratio"] for r in rows[:2]] == [1.0, 1.0]
     assert rows[3]["ratio"] == round(rows[3]["per_second"] / rows[1]["per_second"], 3)
     assert (clusters(), list(temporary.iterdir())) == ([], [])
@@ -82,7 +75,7 @@ def test_one_that_does_not_start_costs_only_its_own_rows(temporary: Path, monkey
 
     monkeypatch.setattr(fresh, "run_kvstore", fail)
     said: list[str] = []
-    plan = Plan(clients=(1,), kinds=("txn",), seconds=0.5, warmup=0.2)
+    plan = Plan(clients=(1,), kinds=("txn",), seconds=SECONDS, warmup=0.0)
     result = compare.compare(["skeen", "sequencer"], plan, said.append)
     assert list(result.failed) == ["skeen"]
     assert "cluster.json" in result.failed["skeen"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +18,29 @@ from tests.client_sdk.fake import FakeCluster
 from tests.workloads.test_bank import FAULTS, check_well_formed
 from workloads import invariants
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
+
+
+class Enough:
+    """Stops a run when its counts say so; it would take 50 seconds otherwise."""
+
+    def __init__(self, holds: Callable[[Counter[str]], bool], monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(invariants, "PROGRESS_SECONDS", 0.1)
+        self.told: list[int] = []
+        self.stop = asyncio.Event()
+        self.holds = holds
+
+    def on_pause(self, counts: Counter[str]) -> None:
+        self.told.append(counts.total())
+        if self.holds(counts):
+            self.stop.set()
+
+    async def run(self, name: str, cluster: FakeCluster, directory: Path, **options: Any) -> tuple[Counter[str], bool]:
+        told = await invariants.run(
+            name, cluster.urls, directory=directory, seconds=50.0, stop=self.stop, on_pause=self.on_pause, **options
+        )
+        assert self.stop.is_set()
+        return told
 
 
 def events_of(directory: Path, name: str) -> list[HistoryEvent]:
@@ -23,16 +49,19 @@ def events_of(directory: Path, name: str) -> list[HistoryEvent]:
 
 
 @pytest.mark.parametrize("name", sorted(invariants.WORKLOADS))
-async def test_histories_are_well_formed_under_faults_and_say_what_was_added_and_seen(tmp_path: Path, name: str):
+async def test_histories_are_well_formed_under_faults_and_say_what_was_added_and_seen(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    reader = invariants.WORKLOADS[name].reader
+    enough = Enough(lambda counts: counts.total() > 30 and counts[reader] > 2, monkeypatch)
     rng = random.Random(name)
     async with FakeCluster() as cluster:
         for replica in cluster.replicas:
             replica.faults.extend([""] * 8 + [rng.choice(FAULTS) for _ in range(100)])
-        counts, answered = await invariants.run(name, cluster.urls, directory=tmp_path, clients=3, seconds=1.0)
-        assert answered and sum(counts.values()) > 20
+        counts, answered = await enough.run(name, cluster, tmp_path, clients=3)
+        assert answered
     events = events_of(tmp_path, name)
     check_well_formed(events)
-    reader = invariants.WORKLOADS[name].reader
     reads = [e for e in events if e.f == reader and e.type == "ok"]
     assert len(reads) == counts[reader]
     assert all(e.value is not None for e in reads)
@@ -57,10 +86,11 @@ async def test_a_swap_leaves_one_ring():
         assert way != [*range(workload.SIZE), 0]
 
 
-async def test_two_runs_on_one_cluster_do_not_meet(tmp_path: Path):
+async def test_two_runs_on_one_cluster_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with FakeCluster() as cluster:
         for _ in range(2):
-            await invariants.run("set", cluster.urls, directory=tmp_path, clients=1, seconds=0.2)
+            enough = Enough(lambda counts: counts["set_add"] > 0 < counts["set_read"], monkeypatch)
+            await enough.run("set", cluster, tmp_path, clients=1)
     first, second = events_of(tmp_path, "set"), events_of(tmp_path, "set-2")
     assert first and second
     added = [{x for e in events if e.f == "set_add" for x in e.value or {}} for events in (first, second)]
@@ -71,17 +101,13 @@ async def test_two_runs_on_one_cluster_do_not_meet(tmp_path: Path):
 async def test_what_is_not_answered_in_time_is_of_unknown_outcome_and_progress_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(invariants, "PROGRESS_SECONDS", 0.2)
-    told: list[int] = []
+    enough = Enough(lambda counts: counts["unknown"] > 2 and len(enough.told) >= 3, monkeypatch)
     async with FakeCluster() as cluster:
         for replica in cluster.replicas:
             replica.faults.extend([""] * 8 + ["hang_after", "", ""] * 200)
-        counts, answered = await invariants.run(
-            "counter", cluster.urls, directory=tmp_path, clients=4, seconds=1.0, timeout=0.2,
-            on_pause=lambda counts: told.append(counts.total()),
-        )  # fmt: skip
-    assert answered and counts["unknown"] > 2
-    assert len(told) >= 3 and told == sorted(told)
+        counts, answered = await enough.run("counter", cluster, tmp_path, clients=4, timeout=0.2)
+    assert answered
+    assert enough.told == sorted(enough.told)
     events = events_of(tmp_path, "counter")
     check_well_formed(events)
     assert sum(e.type == "info" for e in events) == counts["unknown"]

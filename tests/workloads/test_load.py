@@ -74,7 +74,7 @@ def test_requests_say_how_long_they_are() -> None:
 
 def test_a_server_that_stands_still_is_seen_by_all_who_were_due() -> None:
     """Open loop at 200/s; the server answers nothing for the first 0.4 s: some 80 requests wait, those due first
-    longest. A closed loop of one client would count one slow request."""
+    longest, and more if the machine stands still, too. A closed loop of one client would count one slow request."""
     listener = socket.create_server(("127.0.0.1", 0))
     stood_still = threading.Event()
 
@@ -95,7 +95,7 @@ def test_a_server_that_stands_still_is_seen_by_all_who_were_due() -> None:
     listener.close()
     assert stood_still.is_set()
     waited = [ns for ns in tally.latencies["get"] if ns > 100e6]
-    assert 40 < len(waited) < 80
+    assert len(waited) > 40
     assert tally.succeeded == pytest.approx(200, rel=0.3)
 
 
