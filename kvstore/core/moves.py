@@ -171,19 +171,20 @@ class Moves:
 
     def step(self, move: Move, given: Given, timestamp: Timestamp) -> None:
         """In the source, or in the target."""
+        at = last_version(timestamp)
         if move.source == self._shard:
-            self._gave(move, given)
+            self._gave(move, given, at)
         else:
-            self._took(move, given)
+            self._took(move, given, at)
         if given.last:
-            self._store.forget_past(last_version(timestamp))
+            self._store.forget_past(at)
             place = Place(move.target, timestamp)
             self.places |= dict.fromkeys(_expanded(move.slots), place)
             runs = runs_of(self.places)
             self._store.set_note(PLACES, encode_places(runs))
             self.learn(runs)
 
-    def _gave(self, move: Move, given: Given) -> None:
+    def _gave(self, move: Move, given: Given, at: Timestamp) -> None:
         store = self._store
         if given.first:
             self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
@@ -197,12 +198,12 @@ class Moves:
             store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))
             return
         for key, _ in store.notes(_GIVEN):
-            store.write(key[1:], None, ZERO)
+            store.place(key[1:], None, ZERO, at)
         self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
         self._set_leaving(None)
         store.set_note(_LEAVING, None)
 
-    def _took(self, move: Move, given: Given) -> None:
+    def _took(self, move: Move, given: Given, at: Timestamp) -> None:
         store, staged = self._store, _STAGED + move.source.to_bytes(4, "big")
         if given.first:
             self._clear(staged)
@@ -216,7 +217,7 @@ class Moves:
                 self.remembers(message_id, decode_remembered(joined).slots)
         if given.last:
             for key, kept in store.notes(staged):
-                store.write(key[len(staged) :], kept[16:], Timestamp.decode(kept[:16]))
+                store.place(key[len(staged) :], kept[16:], Timestamp.decode(kept[:16]), at)
             self._clear(staged)
 
     def _clear(self, *prefixes: bytes) -> None:

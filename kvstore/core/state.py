@@ -47,6 +47,20 @@ class State(Protocol):
     def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
         """value None: delete; an absent key may be deleted."""
 
+    def place(self, key: bytes, value: bytes | None, version: Timestamp, at: Timestamp) -> None:
+        """A row of this version comes, or with value None goes, with a move at version `at`."""
+
+    @property
+    def changes_from(self) -> Timestamp:
+        """What was changed after this version is known."""
+
+    def changes(
+        self, after: Timestamp, first: bytes, end: bytes
+    ) -> tuple[list[tuple[Timestamp, list[tuple[bytes, bytes | None]]]], Timestamp]:
+        """What the first transactions after this version, not before `changes_from`, have changed with first <= key <
+        end (b"": no end), in order: version, and each key with its value, None if it was deleted; and up to which
+        version that is all."""
+
     def cut(self, version: Timestamp) -> None:
         """Once the delivery that is being executed is complete, its rows are kept under `version`, as they are then."""
 

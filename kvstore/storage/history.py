@@ -12,6 +12,11 @@ that no version of the window needs go, and those beyond `bytes_max`. The *floor
 everything can still be read; what a replica answers below it is "compacted". By time it is a function of the log alone;
 by bytes, and after a snapshot, it is each replica's own, and then another one may still know.
 
+The notes of ORDER tell the *changes*, too, which keys were written at which versions, oldest first, those of the layers
+being in their logs: so those who watch are told what came after a version, each key as it stood then
+(`changed_after`). Rows that come or go with a move are no changes. What is known of changes begins at a floor of their
+own, which no move raises.
+
 Keys of PAST sort as (key, until): the key goes in groups of eight bytes, each with how many are left behind it, at most
 9 (the "memcomparable" form of MyRocks and TiDB).
 """
@@ -31,8 +36,8 @@ from kvstore.core.state import Row
 from kvstore.storage.backend import DATA, META, ORDER, PAST, Backend, Tables
 from multicast.types import Timestamp
 
-FLOOR, USED = b"floor", b"past-bytes"
-"""Keys of META: see the module; and how many bytes PAST takes."""
+FLOOR, NOTED, USED = b"floor", b"noted", b"past-bytes"
+"""Keys of META: see the module; after which version all changes are noted; and how many bytes PAST takes."""
 
 HISTORY_US = 600_000_000
 HISTORY_BYTES_MAX = 256 * 1024 * 1024
@@ -40,23 +45,37 @@ HISTORY_BYTES_MAX = 256 * 1024 * 1024
 LOOKED_MAX = 256
 """Keys of each source that one `Past.look` looks at."""
 _NOTED_MAX = 1000
-"""Rows that one note of ORDER tells of."""
+"""Rows that one note of ORDER tells of, and changes."""
+PORTION_CHANGES, PORTION_BYTES = 1000, 256 * 1024
+"""One `changed_after` looks at so many changes, and ends when it has found so much; with a whole transaction."""
 _GROUP = 8
 _VERSION_BYTES = 16
 _AFTER_ALL = b"\xff" * (_VERSION_BYTES + 1)
 
+
+class _Note(msgspec.Struct, array_like=True, gc=False):
+    """Of ORDER. size: of all of it. past: names of rows. changes: version and key of each."""
+
+    size: int
+    past: list[bytes]
+    changes: list[bytes] = []
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[int, list[bytes]]).decode
+_decode = msgspec.msgpack.Decoder(_Note).decode
 _until = itemgetter(0)
 
 Writes = list[tuple[bytes, bytes]]
 """What was written to one key and overwritten, one after the other: until which version it stood, and the row; empty
 for a deletion."""
 
+Transactions = list[tuple[Timestamp, list[tuple[bytes, bytes | None]]]]
+"""What transactions have changed, in their order: version, and each key with its value, None if it was deleted."""
+
 
 def anew(floor: Timestamp) -> dict[bytes, bytes]:
     """The rows of META where nothing is known that was overwritten before `floor`, and PAST is empty."""
-    return {FLOOR: floor.encode(), USED: bytes(8)}
+    return {FLOOR: floor.encode(), NOTED: floor.encode(), USED: bytes(8)}
 
 
 def past_prefix(key: bytes) -> bytes:
@@ -80,14 +99,16 @@ def key_of_past(name: bytes) -> bytes:
 
 
 class Kept(NamedTuple):
-    """What a commit adds. since, past, data: of the layer, see `Written`. upto: the last version that it covers. floor:
-    at least; before: what no version from there on needs may go. bytes_max: so may what exceeds that."""
+    """What a commit adds. since, past, data, log: of the layer, see `Written`. upto: the last version that it covers.
+    floor, noted: at least; before: what no version from there on needs may go. bytes_max: so may what exceeds that."""
 
     since: Mapping[bytes, bytes]
     past: Mapping[bytes, Writes]
     data: Mapping[bytes, bytes]
+    log: Sequence[tuple[bytes, bytes]]
     upto: bytes
     floor: bytes
+    noted: bytes
     before: bytes
     bytes_max: int
 
@@ -96,24 +117,27 @@ def keep(kept: Kept, tables: Tables) -> None:
     """Before a commit writes into DATA: keep what it overwrites, and let go of what is old."""
     used = int.from_bytes(tables.get(META, USED) or b"", "big")
     added = _add(kept, tables)
-    for number, begin in enumerate(range(0, len(added), _NOTED_MAX)):
+    for number, begin in enumerate(range(0, max(len(added), len(kept.log)), _NOTED_MAX)):
         some = added[begin : begin + _NOTED_MAX]
-        size = sum([size for _, size in some])
-        tables.put(ORDER, kept.upto + number.to_bytes(4, "big"), _encode((size, [name for name, _ in some])))
+        changes = [at + key for at, key in kept.log[begin : begin + _NOTED_MAX]]
+        size = sum([size for _, size in some]) + sum([len(change) for change in changes])
+        note = _Note(size, [name for name, _ in some], changes)
+        tables.put(ORDER, kept.upto + number.to_bytes(4, "big"), _encode(note))
         used += size
     floor, budget = max(tables.get(META, FLOOR) or b"", kept.floor), 2 * len(added) + _NOTED_MAX
+    noted = max(tables.get(META, NOTED) or b"", kept.noted)
     while budget > 0 and (oldest := tables.first(ORDER)) is not None:
-        name, note = oldest
+        name, note = oldest[0], _decode(oldest[1])
         if name[:_VERSION_BYTES] > kept.before and used <= kept.bytes_max:
             break
-        size, dropped = _decode(note)
-        for past in dropped:
+        for past in note.past:
             tables.delete(PAST, past)
         tables.delete(ORDER, name)
-        used -= size
-        budget -= len(dropped)
-        floor = max(floor, name[:_VERSION_BYTES])
+        used -= note.size
+        budget -= len(note.past) + 1
+        floor, noted = max(floor, name[:_VERSION_BYTES]), max(noted, name[:_VERSION_BYTES])
     tables.put(META, FLOOR, floor)
+    tables.put(META, NOTED, noted)
     tables.put(META, USED, used.to_bytes(8, "big"))
 
 
@@ -141,11 +165,12 @@ class Keys(Protocol):
 
 class Written(Protocol):
     """A layer. since: key -> the version of its first write there. past: key -> (until, row) of what was written there
-    and overwritten there. data: key -> its last row."""
+    and overwritten there. data: key -> its last row. log: (version, key) of every change there, in order."""
 
     since: dict[bytes, bytes]
     past: dict[bytes, Writes]
     data: dict[bytes, bytes]
+    log: list[tuple[bytes, bytes]]
 
     @property
     def keys(self) -> Keys: ...
@@ -229,3 +254,59 @@ class Past:
             key = key_of_past(name)
             yield key
             place = past_prefix(key) + (b"" if reverse else _AFTER_ALL)
+
+
+def changed_after(
+    backend: Backend, layers: Sequence[Written], after: Timestamp, first: bytes, end: bytes, portion: int
+) -> tuple[Transactions, Timestamp | None]:
+    """What transactions after this version have changed with first <= key < end (b"": no end), oldest first; and up to
+    which version that is all, None: up to the last one. layers: the newest first. portion: see PORTION_CHANGES."""
+    changes, whole = _some_changes(backend, layers, after.encode(), portion)
+    found: Transactions = []
+    size, upto = 0, after.encode()
+    for at, key in changes:
+        if at != upto:
+            if size >= PORTION_BYTES:
+                return found, Timestamp.decode(upto)
+            upto = at
+        if between(key, first, end):
+            version = Timestamp.decode(at)
+            row = Past(backend, layers, version, LOOKED_MAX).get(key)
+            value = row[0] if row is not None and row[1] == version else None
+            if not found or found[-1][0] != version:
+                found.append((version, []))
+            found[-1][1].append((key, value))
+            size += len(key) + len(value or b"")
+    return found, None if whole else Timestamp.decode(upto)
+
+
+def _some_changes(
+    backend: Backend, layers: Sequence[Written], after: bytes, portion: int
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """(version, key) of the first changes, of whole transactions; whether there are no more."""
+    found: list[tuple[bytes, bytes]] = []
+    notes = backend.scan(ORDER, after)
+    for _, note in notes:
+        changes = [(change[:_VERSION_BYTES], change[_VERSION_BYTES:]) for change in _decode(note).changes]
+        found += changes[bisect_right(changes, after, key=_until) :]
+        if _end(found, portion):
+            break
+    notes.close()
+    for layer in reversed(layers):
+        if not _end(found, portion):
+            log = layer.log
+            begin = bisect_right(log, found[-1][0] if found else after, key=_until)
+            stop = begin + portion + 1
+            while stop < len(log) and log[stop][0] == log[stop - 1][0]:
+                stop += 1
+            found += log[begin : stop + 1]
+    end = _end(found, portion)
+    return (found[:end], False) if end else (found, True)
+
+
+def _end(changes: list[tuple[bytes, bytes]], portion: int) -> int:
+    """How many of these are a portion; 0: it may have more."""
+    for index in range(portion, len(changes)):
+        if changes[index][0] != changes[index - 1][0]:
+            return index
+    return 0

@@ -12,7 +12,6 @@ belong to it. What follows is in the journal.
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
@@ -31,16 +30,28 @@ from kvstore.storage.backend import (
     Backend,
     Changes,
     StorageError,
-    places,
 )
 from kvstore.storage.cut import Cut, Cuts
-from kvstore.storage.history import FLOOR, HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX, Kept, Past, Writes, keep
+from kvstore.storage.history import (
+    FLOOR,
+    HISTORY_BYTES_MAX,
+    HISTORY_US,
+    LOOKED_MAX,
+    NOTED,
+    PORTION_CHANGES,
+    Kept,
+    Past,
+    Transactions,
+    changed_after,
+    keep,
+)
+from kvstore.storage.layers import Layer
 from multicast.types import ZERO, MessageId, Timestamp
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """1 held the protocol's state, too, and the journal offset that it was of; both are left unread. Rows of 1 and 2 had no
 checksums. 1 to 3 had no timestamp, and no second set of tables; 1 to 4 no history and no
-notes of moves."""
+notes of moves; the history of 5 tells no changes."""
 
 OWNER, POSITION, TIMESTAMP, DIGEST, FORGOTTEN = b"owner", b"position", b"timestamp", b"digest", b"forgotten"
 """Keys of `META`: whose it is, how many deliveries the state is of, when the last of them was, `Store.state_digest`,
@@ -48,63 +59,12 @@ and the first id that is not forgotten."""
 _DELETED = b""
 _VERSION_BYTES = 16
 _ENTRY_BYTES = 120
-_INSORT_MAX = 32
 _DIGEST_MASK = (1 << 128) - 1
 _NO_FLOOR = b"\xff" * _VERSION_BYTES
 """Nothing that was overwritten is known."""
 ROW_DIGESTS_MAX = 32_768
 """The digests of the rows of so many keys are remembered: a write takes away that of the row before it, which otherwise
 has to be read for nothing else."""
-
-
-class SortedKeys:
-    """Distinct keys in order, sorted when somebody looks."""
-
-    __slots__ = ("_keys", "_new")
-
-    def __init__(self) -> None:
-        self._keys: list[bytes] = []
-        self._new: list[bytes] = []
-
-    def add(self, key: bytes) -> None:
-        """`key` was not there before."""
-        self._new.append(key)
-
-    def begin(self, start: bytes, reverse: bool = False) -> Iterator[bytes]:
-        """As `Backend.scan`."""
-        keys, new = self._keys, self._new
-        if new:
-            if len(new) <= _INSORT_MAX:
-                for key in new:
-                    insort(keys, key)
-            else:
-                keys += new
-                keys.sort()
-            new.clear()
-        for i in places(keys, start, reverse):
-            yield keys[i]
-
-
-class Layer:
-    """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key. since: key -> the
-    version of its first change here. past: key -> (until, row) of what was written here and overwritten here."""
-
-    __slots__ = ("bytes", "data", "ids", "keys", "notes", "parts", "past", "since")
-
-    def __init__(self) -> None:
-        self.data: dict[bytes, bytes] = {}
-        self.since: dict[bytes, bytes] = {}
-        self.past: dict[bytes, Writes] = {}
-        self.keys = SortedKeys()
-        self.ids: dict[MessageId, bytes] = {}
-        self.parts: dict[MessageId, bytes | None] = {}
-        self.notes: dict[bytes, bytes | None] = {}
-        self.bytes = 0
-
-    def rows(self, start: bytes, rank: int, reverse: bool) -> Iterator[tuple[bytes, int, bytes]]:
-        data = self.data
-        for key in self.keys.begin(start, reverse):
-            yield key, rank, data[key]
 
 
 def row_digest(key: bytes, row: bytes) -> int:
@@ -132,9 +92,11 @@ def meta_of(
 
 
 class Store:
-    """See the module. Open it with `Store.open`. looked_max: see LOOKED_MAX; the simulation draws it."""
+    """See the module. Open it with `Store.open`. looked_max, portion: see LOOKED_MAX and PORTION_CHANGES; drawn in
+    simulations."""
 
     looked_max = LOOKED_MAX
+    portion = PORTION_CHANGES
 
     def __init__(self, backend: Backend, owner: bytes, history_us: int, history_bytes_max: int):
         self._backend = backend
@@ -148,6 +110,7 @@ class Store:
         self._first_floor = backend.get(META, FLOOR) or ZERO.encode()
         if backend.get(META, FLOOR) is None and backend.get(META, FORMAT) is not None:  # nobody kept anything
             self._first_floor = self.complete_to.encode() if self._timestamp else _NO_FLOOR
+        self._first_noted = backend.get(META, NOTED) or self.complete_to.encode()
         self._digest = int.from_bytes(backend.get(META, DIGEST) or b"", "big")
         self._row_digests: dict[bytes, int] = {}
         """Of keys written lately, 0 for a deleted one."""
@@ -234,10 +197,11 @@ class Store:
 
     def _kept(self, layer: Layer, upto: Timestamp) -> Kept:
         if not self._history_us:
-            return Kept({}, {}, {}, upto.encode(), upto.encode(), upto.encode(), 0)
+            return Kept({}, {}, {}, [], upto.encode(), upto.encode(), upto.encode(), upto.encode(), 0)
         before = Timestamp(max(0, upto.time - self._history_us), 0).encode()
         floor = min(self._first_floor, upto.encode())
-        return Kept(layer.since, layer.past, layer.data, upto.encode(), floor, before, self._history_bytes_max)
+        written = layer.since, layer.past, layer.data, layer.log
+        return Kept(*written, upto.encode(), floor, self._first_noted, before, self._history_bytes_max)
 
     def thawed(self) -> None:
         """On the loop, after `commit` returned: the backend has it, the frozen layer goes."""
@@ -319,8 +283,31 @@ class Store:
         layers = [layer for layer in (self._active, self._frozen) if layer is not None]
         return Past(self._backend, layers, version, self.looked_max)
 
+    @property
+    def changes_from(self) -> Timestamp:
+        """What was changed after this version is known."""
+        if not self._history_us:
+            return self.complete_to
+        return Timestamp.decode(max(self._backend.get(META, NOTED) or b"", self._first_noted))
+
+    def changes(self, after: Timestamp, first: bytes, end: bytes) -> tuple[Transactions, Timestamp]:
+        """See `changed_after`; and up to which version that is all. Not before `changes_from`."""
+        layers = [layer for layer in (self._active, self._frozen) if layer is not None]
+        found, upto = changed_after(self._backend, layers, after, first, end, self.portion)
+        return found, max(self.complete_to, after) if upto is None else upto
+
     def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
         """value None: delete; an absent key may be deleted."""
+        at = version.encode()
+        if self._put(key, value, at, at) and self._history_us:
+            self._active.log.append((at, key))
+
+    def place(self, key: bytes, value: bytes | None, version: Timestamp, at: Timestamp) -> None:
+        """A row comes or goes with a move at version `at`: that is no change of the key."""
+        self._put(key, value, version.encode(), at.encode())
+
+    def _put(self, key: bytes, value: bytes | None, version: bytes, at: bytes) -> bool:
+        """Whether there was anything before or is now. at: from when on."""
         layer, digests = self._active, self._row_digests
         before = digests.get(key)
         if before is None:
@@ -328,9 +315,9 @@ class Store:
             before = 0 if replaced is None else row_digest(key, replaced)
             if len(digests) >= ROW_DIGESTS_MAX:
                 digests.clear()
-        row, digest, at = _DELETED, 0, version.encode()
+        row, digest = _DELETED, 0
         if value is not None:
-            row = at + value
+            row = version + value
             digest = row_digest(key, row)
         digests[key] = digest
         self._digest = (self._digest + digest - before) & _DIGEST_MASK
@@ -341,6 +328,7 @@ class Store:
             layer.past.setdefault(key, []).append((at, layer.data[key]))
         layer.data[key] = row
         layer.bytes += _ENTRY_BYTES + len(key) + len(row)
+        return bool(before or row)
 
     def cut(self, version: Timestamp) -> None:
         """Keep the rows as they are when the delivery that is being executed is complete."""

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.storage.backend import IDS, META, TABLES, Changes, MemoryBackend, StorageError
+from kvstore.storage.layers import SortedKeys
 from kvstore.storage.lmdb_backend import LmdbBackend
-from kvstore.storage.store import SortedKeys, Store, row_digest
+from kvstore.storage.store import FORMAT_VERSION, Store, row_digest
 from multicast.types import Timestamp
 
 KEYS = [b"a", b"a1", b"a2", b"ab", b"b", b"b\xff", b"c"]
@@ -217,8 +218,8 @@ def test_a_directory_of_another_replica_or_cluster_is_refused(reopen):
 def test_a_newer_format_is_refused_in_one_sentence(reopen):
     store = reopen()
     commit(store)
-    store._backend.apply(Changes({META: {b"format": (6).to_bytes(2, "big")}}, b""))
-    with pytest.raises(StorageError, match="data format 6 is newer than this program's 5; use a newer release"):
+    store._backend.apply(Changes({META: {b"format": (FORMAT_VERSION + 1).to_bytes(2, "big")}}, b""))
+    with pytest.raises(StorageError, match=f"{FORMAT_VERSION + 1} is newer than this program's {FORMAT_VERSION}; use"):
         reopen()
 
 

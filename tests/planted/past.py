@@ -30,12 +30,12 @@ class ReadBeforeComplete(Versions):
     """A shard is read at a version before it has completed everything up to that."""
 
 
-@rewrite("_kept", "Kept(layer.since,", "Kept({k: at for k, at in layer.since.items() if layer.data[k]},")
+@rewrite("_kept", "written = layer.since,", "written = {k: at for k, at in layer.since.items() if layer.data[k]},")
 class DeletedNotKept(Store):
     """What is overwritten by a deletion is not kept."""
 
 
-@rewrite("write", "elif self._history_us:", "elif False:")
+@rewrite("_put", "elif self._history_us:", "elif False:")
 class OnlyTheFirstOverwriteKept(Store):
     """What is overwritten twice between two commits is kept once."""
 

@@ -1,0 +1,64 @@
+"""The layers of a store's write buffer: what was written and is not yet in the backend."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+
+from kvstore.storage.backend import places
+from kvstore.storage.history import Writes
+from multicast.types import MessageId
+
+_INSORT_MAX = 32
+
+
+class SortedKeys:
+    """Distinct keys in order, sorted when somebody looks."""
+
+    __slots__ = ("_keys", "_new")
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._new: list[bytes] = []
+
+    def add(self, key: bytes) -> None:
+        """`key` was not there before."""
+        self._new.append(key)
+
+    def begin(self, start: bytes, reverse: bool = False) -> Iterator[bytes]:
+        """As `Backend.scan`."""
+        keys, new = self._keys, self._new
+        if new:
+            if len(new) <= _INSORT_MAX:
+                for key in new:
+                    insort(keys, key)
+            else:
+                keys += new
+                keys.sort()
+            new.clear()
+        for i in places(keys, start, reverse):
+            yield keys[i]
+
+
+class Layer:
+    """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key. since: key -> the
+    version of its first change here. past: key -> (until, row) of what was written here and overwritten here. log:
+    (version, key) of the changes that those who watch are told."""
+
+    __slots__ = ("bytes", "data", "ids", "keys", "log", "notes", "parts", "past", "since")
+
+    def __init__(self) -> None:
+        self.data: dict[bytes, bytes] = {}
+        self.since: dict[bytes, bytes] = {}
+        self.past: dict[bytes, Writes] = {}
+        self.log: list[tuple[bytes, bytes]] = []
+        self.keys = SortedKeys()
+        self.ids: dict[MessageId, bytes] = {}
+        self.parts: dict[MessageId, bytes | None] = {}
+        self.notes: dict[bytes, bytes | None] = {}
+        self.bytes = 0
+
+    def rows(self, start: bytes, rank: int, reverse: bool) -> Iterator[tuple[bytes, int, bytes]]:
+        data = self.data
+        for key in self.keys.begin(start, reverse):
+            yield key, rank, data[key]
