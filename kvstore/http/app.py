@@ -53,6 +53,8 @@ from multicast.types import ZERO, MessageId, Timestamp
 KV = "/v1/kv/"
 TXN = "/v1/txn/"
 BACKUPS = "/v1/backups/"
+DATA = (KV, "/v1/kv", "/v1/txn")
+"""Of what is asked for there no more is taken than can be done in time."""
 
 _CORS_HEADERS = (
     b"Access-Control-Allow-Headers: Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Timeout-Ms\r\n"
@@ -138,7 +140,8 @@ class HttpApi:
             allow = _allowed(methods)
             detail = f"{method[:20]} is not possible here, only {allow}"
             raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
-        handler(call)
+        if call.route not in DATA or method == "OPTIONS" or not self.calls.refuses(call):
+            handler(call)
 
     def _options(self, call: Call) -> None:
         allow = _allowed(self._routes[call.route]).encode()
@@ -379,15 +382,13 @@ class HttpApi:
 
     def _execute(self, call: Call, transaction: Transaction, render: Render, writes: bool = False) -> None:
         self._check_ready()
-        if len(self.calls) > self.limits.in_flight_requests_max:
-            detail = f"more than in_flight_requests_max = {self.limits.in_flight_requests_max} requests are open"
-            raise errors.unavailable("overloaded", detail)
         overload = self.node.overload()
         if overload:
             raise errors.unavailable("overloaded", overload)
         full = self.node.full()
         if full and writes and adds(transaction):
             raise errors.full(full)
+        call.under_way()
         call.transaction = transaction
         call.ordered = writes
         answer = partial(call.step, self._executed, render)

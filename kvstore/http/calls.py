@@ -4,6 +4,9 @@ A body may arrive up to `OWN_BYTES` at its connection's own expense. Of a larger
 those that arrive: whoever announces much and sends nothing holds nothing, and who stops sending is refused, because
 what he has sent is held. Once a body is whole it waits for room among those that are ordered, which no unfinished one
 can take.
+
+How many may be under way, from their whole body to their answer, says `kvstore.http.admission`; it is asked before
+anything is done for a request.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import gzip
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -23,6 +27,7 @@ from kvstore.api.model import Compare, Transaction
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.core.bundles import NO_ID
 from kvstore.http import errors
+from kvstore.http.admission import Admission
 from kvstore.http.answers import Response
 from kvstore.http.budget import Arrivals, ByteBudget
 from kvstore.http.errors import Problem
@@ -35,6 +40,11 @@ OWN_BYTES = 64 * 1024
 LEAST_BYTES, LEAST_SECONDS = 32 * 1024, 1.0
 """Of a body that holds room at least so much has to come in so many seconds."""
 DEADLINE_GRAIN_SECONDS = 0.002
+REFUSAL_SECONDS, REFUSALS_AT_ONCE = 0.02, 200
+"""Refusals leave this often, and so many together: clients that ask again at once, whatever `Retry-After` says, shall
+not have most of our time. 200 take about 4 ms."""
+REFUSED = (503, 507)
+"""Statuses of what was not served though nothing is wrong with it."""
 GZIP_BYTES = 16 * 1024
 """Answers of so many bytes are compressed for those who accept it."""
 CORS = (
@@ -82,6 +92,7 @@ class Call:
     text_id = ""
     then: Callable[[Call, bytes], None] | None = None
     deadline = math.inf
+    _under_way_since = 0.0
     _ordering = 0
     _turn: asyncio.Task[int] | None = None
     _come = _come_before = 0
@@ -122,6 +133,8 @@ class Call:
             problem.id = self.text_id
             problem.headers.setdefault("Idempotency-Key", self.text_id)
         self.closes = problem.status in (408, 413)
+        if problem.status in REFUSED:
+            self.calls.metrics.refused(problem.code)
         self.answer(problem.response())
 
     def answer_large(self, headers: bytes, body: bytes) -> None:
@@ -154,9 +167,19 @@ class Call:
         else:
             self.fail(errors.timed_out(self.timeout_ms, outcome))
 
+    def under_way(self) -> None:
+        """Everything is here: from now on it is the replica that its client waits for. Idempotent."""
+        if not self._under_way_since:
+            self._under_way_since = time.monotonic()
+            self.calls.admission.begin(self._under_way_since)
+
     def leave(self) -> None:
         """Give back what it has taken; it is answered, or its client has gone before all of it was read."""
         self.calls.close(self)
+        if self._under_way_since:
+            served = self.response is not None and self.response.status not in REFUSED
+            self.calls.admission.end(self._under_way_since, time.monotonic(), served)
+            self._under_way_since = 0.0
         if self._ordering:
             self.calls.ordering.give(self._ordering)
             self._ordering = 0
@@ -218,6 +241,7 @@ class Call:
 
     def body_read(self, body: bytes) -> None:
         """All of it is here."""
+        self.under_way()
         if self.calls.ordering.take_now(len(body)):
             self._ordering = len(body)
             self._go_on(body)
@@ -263,6 +287,12 @@ class Calls:
         self.metrics = metrics
         self.forget = forget
         self.stopping = False
+        self.admission = metrics.admission = Admission(limits.in_flight_requests_max)
+        many = f"in_flight_requests_max = {limits.in_flight_requests_max} requests are open"
+        self._too_many = errors.unavailable("overloaded", many).response()
+        late = "more requests wait here than have lately been answered in time"
+        self._too_late = errors.unavailable("overloaded", late).response()
+        self._refused: deque[tuple[Call, Response]] = deque()
         self.arriving = Arrivals(limits.in_flight_bytes_max)
         self.ordering = ByteBudget(limits.in_flight_bytes_max)
         self._open: dict[Call, None] = {}
@@ -277,6 +307,28 @@ class Calls:
         """The origin of a page that may see the answer; empty if none may."""
         origin = call.head.fields.values.get("origin", "")
         return origin if origin in self.cors_origins else ""
+
+    def refuses(self, call: Call) -> bool:
+        """Whether there are too many already; then it is soon answered so."""
+        if len(self._open) >= self.admission.under_way_max:
+            reason, response = "open", self._too_many
+        elif self.admission.takes(call.began):
+            return False
+        else:
+            reason, response = "late", self._too_late
+        self.metrics.refused(reason)
+        self._refused.append((call, response))
+        if len(self._refused) == 1:
+            asyncio.get_running_loop().call_later(REFUSAL_SECONDS, self._refuse)
+        return True
+
+    def _refuse(self) -> None:
+        """Answer those that have been refused, or so many of them."""
+        for _ in range(min(len(self._refused), REFUSALS_AT_ONCE)):
+            call, response = self._refused.popleft()
+            call.answer(response)
+        if self._refused:
+            asyncio.get_running_loop().call_later(REFUSAL_SECONDS, self._refuse)
 
     def open(self, call: Call, timeout_ms: int) -> None:
         """From now on it has so much time."""

@@ -4,6 +4,7 @@ when somebody asks. What there is stands in `DECLARED`, one by one, and for peop
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
+
+from kvstore.http.admission import Admission
 
 _BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ROUTES = {"/v1/kv/": "kv", "/v1/kv": "range", "/v1/txn": "txn"}
@@ -68,16 +71,21 @@ DECLARED = (
 )  # fmt: skip
 LEADER, INFO = "kvstore_leader", "kvstore_replica_info"
 REQUESTS, REQUEST_SECONDS = "kvstore_http_requests_total", "kvstore_http_request_seconds"
+ADMITTED, REFUSED = "kvstore_http_admitted_total", "kvstore_http_refused_total"
+UNDER_WAY, UNDER_WAY_MAX = "kvstore_http_under_way", "kvstore_http_under_way_max"
 
 
 def exported_names() -> set[str]:
     """Of all samples, those of the process aside."""
     histogram = {f"{REQUEST_SECONDS}_{end}" for end in ("bucket", "count", "sum")}
-    return {declared.name for declared in DECLARED} | histogram | {LEADER, INFO, REQUESTS}
+    admission = {ADMITTED, REFUSED, UNDER_WAY, UNDER_WAY_MAX}
+    return {declared.name for declared in DECLARED} | histogram | admission | {LEADER, INFO, REQUESTS}
 
 
 class Metrics:
-    """status: the replica's, see `kvstore.host`."""
+    """status: the replica's, see `kvstore.host`. admission: of its server, once there is one."""
+
+    admission: Admission | None = None
 
     def __init__(self, status: Callable[[], dict[str, Any]]):
         self._registry = CollectorRegistry()
@@ -85,7 +93,14 @@ class Metrics:
         self._requests = _RequestCollector()
         self._registry.register(self._requests)
         self._registry.register(_StatusCollector(status))
+        self._registry.register(_AdmissionCollector(self))
         self.observe = self._requests.observe
+        self.refusals: Counter[str] = Counter()
+        """By reason."""
+
+    def refused(self, reason: str) -> None:
+        """Count one request that was not served though nothing is wrong with it."""
+        self.refusals[reason] += 1
 
     def render(self) -> tuple[bytes, str]:
         """(text, content type)."""
@@ -140,6 +155,30 @@ class _RequestCollector(Collector):
                 labels, list(zip(bounds, accumulate(total.counts), strict=True)), sum_value=total.seconds
             )
         yield seconds
+
+
+class _AdmissionCollector(Collector):
+    """What was taken and what was not."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> list[Any]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Requests that were not served, though nothing is wrong"
+        refused = CounterMetricFamily(REFUSED, text, labels=["reason"])
+        for reason, count in sorted(self._metrics.refusals.items()):
+            refused.add_metric([reason], count)
+        yield refused
+        admission = self._metrics.admission
+        if admission is not None:
+            yield CounterMetricFamily(ADMITTED, "Requests that were taken", value=admission.admitted)
+            text = "Requests that were taken and are not answered"
+            yield GaugeMetricFamily(UNDER_WAY, text, value=admission.under_way)
+            text = "No more than these are taken, by what was answered lately"
+            yield GaugeMetricFamily(UNDER_WAY_MAX, text, value=admission.limit)
 
 
 class _StatusCollector(Collector):

@@ -23,6 +23,7 @@ from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.cut import Cut, decode_cut_rows
 from kvstore.storage.store import Store
 from multicast.types import MessageId, Timestamp, new_message_id
+from tests.multicast.live import eventually
 
 VERSION = Timestamp(0x1234, 7)
 Execute = Callable[[MessageId, Transaction], Awaitable[Answered | Refused]]
@@ -153,6 +154,26 @@ async def test_a_full_buffer_makes_requests_wait() -> None:
         status, head, body = await client("PUT", "/v1/kv/a", b"x")
         assert status == 503 and "Retry-After: 1" in head
         assert is_problem(json.loads(body), code="overloaded", retryable=True, outcome="not_applied")
+
+
+async def test_what_is_too_much_is_refused_before_its_body_is_read_and_taken_again_afterwards() -> None:
+    go = asyncio.Event()
+
+    async def later(message_id: MessageId, transaction: Transaction) -> Answered:
+        await go.wait()
+        return answered(OperationResult())
+
+    async with serving(FakeNode(later), in_flight_requests_max=3) as client:
+        taken = [asyncio.create_task(client("PUT", f"/v1/kv/{i}", b"x")) for i in range(3)]
+        await eventually(lambda: client.api.calls.admission.under_way == 3)
+        status, head, body = await client("PUT", "/v1/kv/more", Content_Length="100")
+        assert status == 503 and "Retry-After: 1" in head
+        assert is_problem(json.loads(body), code="overloaded", retryable=True, outcome="not_applied")
+        assert client.api.calls.metrics.refusals == {"open": 1}
+        assert (await client("GET", "/livez"))[0] == 200  # who watches is always answered
+        go.set()
+        assert [(await one)[0] for one in taken] == [200] * 3
+        assert (await client("PUT", "/v1/kv/more", b"x"))[0] == 200
 
 
 async def test_on_a_full_disk_what_adds_is_refused_and_the_rest_goes_on() -> None:

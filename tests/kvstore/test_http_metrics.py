@@ -8,6 +8,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvstore.http.admission import Admission
 from kvstore.http.metrics import DECLARED, Metrics, exported_names
 from tests.house import ROOT
 
@@ -31,6 +32,9 @@ def samples(status: dict[str, object]) -> dict[tuple[str, str], float]:
     """(name, its label if it has one) -> number."""
     metrics = Metrics(lambda: status)
     metrics.observe("GET", "/v1/kv/", 200, 0.002)
+    metrics.refused("late")
+    metrics.admission = Admission(10)
+    metrics.admission.begin(1.0)
     found = {}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):
         for sample in family.samples:
@@ -50,6 +54,8 @@ def test_numbers_are_in_the_units_of_their_names_and_labels_tell_them_apart() ->
     assert found["kvstore_clock_ahead_seconds", ""] == -0.0005
     assert found["kvstore_peer_queued_frames", "2"] == 9 and found["kvstore_peer_connected", "2"] == 0
     assert found["kvstore_transactions_total", "failed"] == 1
+    assert found["kvstore_http_refused_total", "late"] == 1 and found["kvstore_http_under_way_max", ""] == 10
+    assert found["kvstore_http_admitted_total", ""] == found["kvstore_http_under_way", ""] == 1
     assert found["kvstore_leader", ""] == 1 and found["kvstore_replica_info", "fsync"] == 1
 
 

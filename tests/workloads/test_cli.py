@@ -268,7 +268,7 @@ def test_nobody_there_is_status_1(alone: Shell) -> None:
         (("bench", "--protocols", "whitebox"), "did you mean 'white_box'?"),
         (("bench", "--protocols", ","), "all, or names with commas between them"),
         (("bench", "--protocols", "skeen", "--clients", "1,many"), "--clients: whole numbers"),
-        (("bench", "--protocols", "skeen", "--clients", "0"), "clients: each from 1 to 1024"),
+        (("bench", "--protocols", "skeen", "--clients", "0"), "clients: each from 1 to 8192"),
         (("bench", "--protocols", "skeen", "--kinds", "push"), "(ycsb: all of those), not 'push'"),
         (("bench", "--protocols", "skeen", "--seconds", "0"), "seconds: from 0.1 to 600"),
     ],

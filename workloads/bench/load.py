@@ -22,6 +22,8 @@ from workloads.bench.connection import LOST, Connection
 
 DRAIN_SECONDS = 6.0
 PAUSE_AFTER_ERROR_NS = 20_000_000
+REFUSED = (429, 503, 507)
+"""Statuses that say that the server has too much to do; its connection is as good as before."""
 _POLL_SECONDS = 0.1
 _DESCRIPTORS_OF_OTHERS = 128
 
@@ -40,12 +42,14 @@ class Operation(NamedTuple):
 
 class Tally:
     """What came of it. Within the measured time: latencies by name of the operation, nanoseconds, of successes only;
-    errors: status -> count ("lost": the connection broke; "unanswered": at the end). succeeded: successes from the
-    begin to the end, for costs; cpu_ns: what the generator took for all of it, processor time."""
+    errors: status -> count ("lost": the connection broke; "unanswered": at the end); refused: latencies of what was
+    refused, which counts as an error as well. succeeded: successes from the begin to the end, for costs; cpu_ns: what
+    the generator took for all of it, processor time."""
 
     def __init__(self) -> None:
         self.latencies: dict[str, list[int]] = {}
         self.errors: Counter[str] = Counter()
+        self.refused: list[int] = []
         self.succeeded = 0
         self.cpu_ns = 0
         self.ran_ns = 0
@@ -90,7 +94,7 @@ class Load:
         self._clients: list[_Client] = []
         self._by_socket: dict[int, tuple[_Client, Connection]] = {}
         self._idle: deque[_Client] = deque()
-        self._paused: deque[tuple[int, _Client]] = deque()
+        self._paused: deque[tuple[int, _Client, bool]] = deque()
         self._due: deque[int] = deque()
         self._next_due = 0.0
         self._from = self._until = 0
@@ -215,7 +219,13 @@ class Load:
         else:
             if counts:
                 tally.errors["lost" if status == LOST else str(status)] += 1
-            self._pause(client, now)
+            refused = status in REFUSED
+            if refused and counts:
+                tally.refused.append(now - client.began)
+            if refused and self._gap_ns:
+                self._rest(client, now)
+            else:
+                self._pause(client, now, lost=not refused)
 
     def _rest(self, client: _Client, now: int) -> None:
         """This client is free."""
@@ -224,15 +234,16 @@ class Load:
         else:
             self._begin(client, now)
 
-    def _pause(self, client: _Client, now: int) -> None:
-        """This client has failed: it connects anew in a moment."""
-        self._paused.append((now + PAUSE_AFTER_ERROR_NS, client))
+    def _pause(self, client: _Client, now: int, lost: bool = True) -> None:
+        """This client has failed: it goes on in a moment, with new connections if these are lost."""
+        self._paused.append((now + PAUSE_AFTER_ERROR_NS, client, lost))
 
     def _resume(self, now: int) -> None:
         while self._paused and self._paused[0][0] <= now:
-            _, client = self._paused.popleft()
+            _, client, lost = self._paused.popleft()
             try:
-                self._connect(client)
+                if lost:
+                    self._connect(client)
             except OSError:
                 if self._from <= now < self._until:
                     self.tally.errors["lost"] += 1

@@ -31,6 +31,8 @@ from workloads.bench.store import KvStore, Store
 from workloads.bench.wrk import WrkLoad, find_wrk
 
 CLIENTS = (1, 16, 100, 256)
+CLIENTS_MAX = 8192
+"""Past capacity, in open loop, as many are needed as may be under way."""
 SECONDS = 4.0
 WARMUP_SECONDS = 1.0
 SHARES = (0.25, 0.5, 0.75)
@@ -68,8 +70,8 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
     def check(self) -> None:
         """ValueError that names the option and its limits."""
         check_kinds(self.kinds, self.value_bytes, self.records, self.distribution)
-        if not self.clients or min(self.clients) < 1 or max(self.clients) > 1024:
-            raise ValueError("clients: each from 1 to 1024")
+        if not self.clients or min(self.clients) < 1 or max(self.clients) > CLIENTS_MAX:
+            raise ValueError(f"clients: each from 1 to {CLIENTS_MAX}")
         if not 0.1 <= self.seconds <= 600 or not 0 <= self.warmup <= 60:
             raise ValueError("seconds: from 0.1 to 600; warmup: from 0 to 60")
         if self.load not in LOADS:
@@ -177,6 +179,7 @@ async def _line(store: Store, plan: Plan, kind: str, make: Workload, clients: in
         costs=between(before, after, store.servers, tally.succeeded, tally.cpu_ns),
         still_ms=watch.still_ms,
         errors=dict(tally.errors),
+        refused=_latency(tally.refused) if tally.refused else None,
         operations=_operations(tally),
     )
 

@@ -34,7 +34,8 @@ class Line(Latency, kw_only=True):
     rate: what was asked for per second, in open loop; None in closed loop. share: of saturation. fdatasync_ms: the
     median of the replicas' own medians, asked for right afterwards. generator_cpu: the share of one core that the load
     took. still_ms: so long the whole machine stood still meanwhile, and the line tells nothing. errors: status -> count
-    ("lost": the connection broke; "unanswered": at the end). operations: the latency of each, where a kind has several.
+    ("lost": the connection broke; "unanswered": at the end). refused: the latency of refusals, if there were any.
+    operations: the latency of each, where a kind has several.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Line(Latency, kw_only=True):
     costs: Costs = msgspec.field(default_factory=Costs)
     still_ms: int = 0
     errors: dict[str, int]
+    refused: Latency | None = None
     operations: dict[str, Latency] = {}
 
 
@@ -177,7 +179,8 @@ def cells(lines: Sequence[Line]) -> list[list[str]]:
             ]
         )
         blanks = [""] * (len(COST_HEADINGS) + 2)
-        for name, one in line.operations.items():
+        refusals = {"refused": line.refused} if line.refused else {}
+        for name, one in (line.operations | refusals).items():
             rows.append([f"  {name}", "", "", *_latency_cells(one), *blanks])
     return rows
 
