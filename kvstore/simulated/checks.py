@@ -25,7 +25,7 @@ from kvstore.core.audit import (
     decode_outcomes,
 )
 from kvstore.core.messages import Answered
-from kvstore.simulated import backups, past
+from kvstore.simulated import backups, past, remembered
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
@@ -56,6 +56,7 @@ def check(cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] 
         STRICTNESS: strict_serializability(logs, history),
         "conservation": conservation(history),
         "cuts": backups.check(logs, cluster.kept, moved),
+        "memory": remembered.check(cluster, logs, moved),
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 
@@ -253,14 +254,11 @@ def final_states(cluster: SimulatedCluster, logs: Logs) -> list[str]:
                 values[write.key] = executed.version
     violations = []
     held: dict[GroupId, dict[bytes, Timestamp]] = {}
-    for shard, members in cluster.topology.groups.items():
-        last = logs[shard][-1].position if logs[shard] else 0
-        up = [pid for pid in members if cluster.world.node(pid).up]
-        complete = [pid for pid in up if cluster.replicas[pid].log.completed == last]
-        for pid in complete[:1]:
+    for shard in logs:
+        for store in list(remembered.complete(cluster, logs, shard).values())[:1]:
             rows, after = [], b""
             while True:
-                some, more = cluster.stores[pid].scan(after + b"\0", b"", 1000)
+                some, more = store.scan(after + b"\0", b"", 1000)
                 rows += some
                 if not more:
                     break

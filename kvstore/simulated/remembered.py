@@ -1,0 +1,92 @@
+"""What the replicas of a finished run keep besides rows: what they remember of ids, their notes, what they gave.
+
+Of a shard, all that have completed everything keep the same: else a later step of a move, or the answer to a
+repetition, depends on who is asked. Whoever owns a key in the end knows the ids of all that has touched it, wherever it
+was served: else a repetition would be served again. And what a shard gave another one it can tell again: no other does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvstore.api.model import move_of
+from kvstore.core.audit import APPLIED, FAILED, MoveOutcome
+from kvstore.core.bundles import version_of
+from kvstore.core.messages import decode_remembered, decode_retained
+from kvstore.core.requests import forgotten_before
+from kvstore.core.state import State
+from kvstore.simulated.cluster import Executed, Moved, SimulatedCluster
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
+
+Logs = Mapping[GroupId, list[Executed]]
+Ids = dict[MessageId, bytes]
+
+_ALL = 1 << 30
+
+
+def complete(cluster: SimulatedCluster, logs: Logs, shard: GroupId) -> dict[ProcessId, State]:
+    """What those replicas of this shard hold that have completed its log."""
+    last = logs[shard][-1].position if logs[shard] else 0
+    members = [pid for pid in cluster.world.topology.groups[shard] if pid in cluster.replicas]
+    replicas = {pid: cluster.replicas[pid] for pid in members}
+    return {pid: replica.store for pid, replica in replicas.items() if replica.log.completed == last}
+
+
+def check(cluster: SimulatedCluster, logs: Logs, moved: Mapping[Timestamp, Moved]) -> list[str]:
+    """Sentences, one per difference."""
+    window_us = cluster.options.dedup_window_us
+    upto = max([executed.version for log in logs.values() for executed in log], default=ZERO)
+    oldest = forgotten_before(upto, window_us) if window_us else bytes(16)
+    violations: list[str] = []
+    known: dict[GroupId, Ids] = {}
+    for shard, log in logs.items():
+        stores = complete(cluster, logs, shard)
+        given = {e.version for e in log if e.version.time >= created_us(oldest) and _gives(e, shard)}
+        first: tuple[Ids, Ids] | None = None
+        for pid, store in stores.items():
+            found = _ids(store, oldest), dict(store.notes(b""))
+            first = first or found
+            violations += [f"replica {pid} of shard {shard} {text}" for text in _differ(first, found)]
+            parts = {version_of(decode_retained(part).timestamp, 0) for _, part in store.parts()}
+            violations += [f"replica {pid} cannot tell any more what it gave at {at}" for at in sorted(given - parts)]
+        if first is not None:
+            known[shard] = first[0]
+    return violations + list(_unknown(cluster, logs, moved, known, oldest))
+
+
+def _ids(store: State, oldest: MessageId) -> Ids:
+    return {message_id: record for message_id, record in store.remembered_after(b"", _ALL) if message_id >= oldest}
+
+
+def _differ(first: tuple[Ids, Ids], other: tuple[Ids, Ids]) -> Iterator[str]:
+    for what, mine, its in zip(("remembers", "has noted"), first, other, strict=True):
+        differing = [key for key in sorted(mine.keys() | its.keys()) if mine.get(key) != its.get(key)]
+        for key in differing[:1]:
+            yield f"{what} of {key.hex()} {its.get(key)!r}, and another one {mine.get(key)!r}"
+
+
+def _gives(executed: Executed, shard: GroupId) -> bool:
+    outcome = executed.outcome
+    return isinstance(outcome, MoveOutcome) and outcome.given is not None and outcome.source == shard
+
+
+def _unknown(
+    cluster: SimulatedCluster, logs: Logs, moved: Mapping[Timestamp, Moved], known: Mapping[GroupId, Ids],
+    oldest: MessageId,
+) -> Iterator[str]:  # fmt: skip
+    """Of what took effect, what the owner of one of its keys does not know."""
+    owner = dict(enumerate(cluster.shard_map.slots))
+    for _, move in sorted(moved.items()):
+        owner |= dict.fromkeys(move.slots, move.target)
+    homes_of = cluster.shard_map.homes_of
+    for executed in [executed for log in logs.values() for executed in log if executed.version != ZERO]:
+        outcome, message_id = executed.outcome, executed.id
+        if outcome is None or not outcome.id or outcome.status not in (APPLIED, FAILED) or message_id < oldest:
+            continue
+        slots = b"" if move_of(executed.transaction) is not None else homes_of(executed.transaction)[0] or b""
+        owners = {owner[int.from_bytes(slots[at : at + 2], "big")] for at in range(0, len(slots), 2)}
+        for shard in owners & known.keys():
+            record = known[shard].get(message_id)
+            said = decode_remembered(record) if record is not None else None
+            if said is None or (said.status, said.timestamp) != (outcome.status, executed.version):
+                yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} remembers {said}"
