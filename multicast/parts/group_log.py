@@ -266,7 +266,6 @@ class GroupLog:
         installed = self.entries.get(command.local)
         if installed is not None:
             self._mark_logged(installed, out)
-            self._queue.remove(command.local.encode())
             return None
         entry = self._add(proposed or Entry(command.message, command.local, True))
         if entry.local != command.local:

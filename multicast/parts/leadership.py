@@ -336,7 +336,7 @@ class Leadership(Election[V], Generic[V, S]):
                     self._held = state
                 out.catch_up(sender)
                 self._return_if_caught_up(now, out)
-        elif self.state is PROMISED and ballot == self.promised != self.joined and self.assemble(sender, state):
+        elif self.state is PROMISED and ballot == self.promised and self.assemble(sender, state):
             self._join(state, now, out)
 
     def _join(self, state: S, now: int, out: Outbox) -> None:
