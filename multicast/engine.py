@@ -78,7 +78,7 @@ class Engine:
         self._last_journaled = 0
         self._flushed = 0
         self._flush_positions: deque[tuple[int, int]] = deque()
-        self._stable = self._stable_told = 0
+        self._durable = self._durable_told = 0
         self._journaled_completed = 0
         self._catch_up = CatchUp(self.self_id, lambda: protocol.topology.groups[protocol.group])
         self.snapshots = Snapshots(protocol, self._catch_up.away, lambda: self.completed, self.tell)
@@ -109,7 +109,7 @@ class Engine:
             elif kind is records.Completed:
                 outcomes[record.position] = record.record
             self.recorder.offset = max(self.recorder.offset, offset)
-        self.position = self.completed = self._stable = held
+        self.position = self.completed = self._durable = held
         self._journaled_completed = max(outcomes, default=held)
         for d in deliveries:
             if d.position != self.position + 1:
@@ -201,7 +201,7 @@ class Engine:
         `take_sends`. Returns whether to `run` for what this process has told itself."""
         self._flushed = number
         while self._flush_positions and self._flush_positions[0][0] <= number:
-            self._stable = self._flush_positions.popleft()[1]
+            self._durable = self._flush_positions.popleft()[1]
         own, hurried = self._held_to_self, False
         while own and own[0][0] <= number:
             _, channel, message = own.popleft()
@@ -229,9 +229,9 @@ class Engine:
         out, app_out, inputs = self._out, self._app_out, self._inputs
         protocol, application = self.protocol, self.application
         self._read_clock(now, self._ahead_us if wall is None else wall - now)
-        if self._stable > self._stable_told:
-            self._stable_told = self._stable
-            protocol.on_stable(self._stable, now, out)
+        if self._durable > self._durable_told:
+            self._durable_told = self._durable
+            protocol.on_durable(self._durable, now, out)
             self._drain(now)
         rounds = 0
         while True:

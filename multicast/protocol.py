@@ -321,7 +321,7 @@ class MulticastProtocol:
         """The host delivered this from a peer's journal as final delivery number `position`; do not deliver it.
         `note` is what the peer's protocol gave with its delivery."""
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
         """The host durably holds the outcomes of the first `position` final deliveries."""
 
     def real_clock(self, now: int) -> int:

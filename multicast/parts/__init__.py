@@ -58,7 +58,7 @@ Barriers
 Views and causal order
     views           who takes part, and what is agreed when that changes         (toto)
     coordinator     who asks a view for its end, and proposes the next one       (toto)
-    causal_view     causal multicast in a view, and what is stable in it         (toto)
+    causal_view     causal multicast in a view, and what is safe in it           (toto)
     causal          ToTo's rules: one order from a causal DAG                    (toto)
 
 all but sequencer: skeens, quasi_genuine, toto. skeens: skeen, white_box, primcast, groups. groups: ft_skeen, fastcast.

@@ -1,9 +1,9 @@
-"""Causal multicast among the members of one view: what is held, by whom, and what is stable.
+"""Causal multicast among the members of one view: what is held, by whom, and what is safe.
 
 Theory of operation. A cast names its past: how many casts of each member its author held. A member accepts a cast once
 it holds its past, and numbers make copies and gaps visible. Every cast, and every receipt, tells what its sender
-durably holds; a cast is *stable* once a majority of all processes hold it. What is stable is closed under causality,
-and survives every change of views; so only stable casts may decide about an order that is told to applications.
+durably holds; a cast is *safe* once a majority of all processes hold it. What is safe is closed under causality,
+and survives every change of views; so only safe casts may decide about an order that is told to applications.
 
 No IO; members are known here by their index.
 """
@@ -23,8 +23,8 @@ AHEAD_MAX = 10_000
 class CausalView:
     """One member's side.
 
-    me: its own index; None if it is no member. quorum: how many holders make a cast stable.
-    held: accepted casts of each member. known[k]: what member k durably holds, as far as known. stable: see above.
+    me: its own index; None if it is no member. quorum: how many holders make a cast safe.
+    held: accepted casts of each member. known[k]: what member k durably holds, as far as known. safe: see above.
     wanted: casts that are known to exist. last_app: number of the last accepted cast with messages. covered: past of
     the own last cast. base: casts up to here are dropped.
     """
@@ -40,7 +40,7 @@ class CausalView:
         self.n = n
         self.held = [0] * n
         self.known = [[0] * n for _ in range(n)]
-        self.stable = [0] * n
+        self.safe = [0] * n
         self.wanted = [0] * n
         self.last_app = [0] * n
         self.covered = [0] * n
@@ -128,17 +128,17 @@ class CausalView:
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def learn(self, k: int, held: Sequence[int]) -> bool:
-        """Member k durably holds this. Whether something became stable."""
+        """Member k durably holds this. Whether something became safe."""
         row, news = self.known[k], False
         for j, number in enumerate(held):
             if number > row[j]:
                 row[j] = number
                 if number > self.wanted[j]:
                     self.wanted[j] = number
-                if number > self.stable[j]:
+                if number > self.safe[j]:
                     column = sorted([known[j] for known in self.known], reverse=True)
-                    if column[self.quorum - 1] > self.stable[j]:
-                        self.stable[j] = column[self.quorum - 1]
+                    if column[self.quorum - 1] > self.safe[j]:
+                        self.safe[j] = column[self.quorum - 1]
                         news = True
         return news
 

@@ -1,12 +1,12 @@
 """What a process has delivered, kept exactly as long as somebody may need it: integrity and garbage collection.
 
 Theory of operation. Each process tells the others of a message's destination groups its *watermark*: the final
-timestamp up to which it durably holds all outcomes (`Stable`). A group's watermark is the highest that a quorum of it
-has reached (and in one's own group oneself). A message is *settled* when the watermark of every destination group has
-passed it: then every future leader of any of them either has delivered it or catches up past it before leading, so
-nobody will ask for it, and its payload and timestamps may go. Its id is still *known*, so that a late copy is
-recognised and ignored, until the watermark has passed the message's own timestamp (and its creation) by twice the
-deduplication window. Without a window ids are known for ever.
+timestamp up to which it durably holds all outcomes. A group's watermark is the highest that a quorum of it has reached
+(and in one's own group oneself). A message is *settled* when the watermark of every destination group has passed it:
+then every future leader of any of them either has delivered it or catches up past it before leading, so nobody will ask
+for it, and its payload and timestamps may go. Its id is still *known*, so that a late copy is recognised and ignored,
+until the watermark has passed the message's own timestamp (and its creation) by twice the deduplication window. Without
+a window ids are known for ever.
 
 A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so if the message
 is delivered once more, it is delivered *expired*, without effect. Groups forget at slightly different times: one that
@@ -58,7 +58,7 @@ class Known(msgspec.Struct, array_like=True, tag=101, gc=False):
     final: Timestamp
 
 
-class Stable(msgspec.Struct, array_like=True, tag=100, gc=False):
+class Watermark(msgspec.Struct, array_like=True, tag=100, gc=False):
     """I durably hold the outcome of every message up to `watermark` that is addressed to my group.
     ask: I wait for your watermark; send it again."""
 
@@ -100,7 +100,7 @@ class DeliveredLog:
         self._known: dict[MessageId, tuple[Timestamp, int]] = {}
         self._unsettled: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
         self._unsettled_count = 0
-        self._not_stable: deque[tuple[int, Timestamp]] = deque()
+        self._not_durable: deque[tuple[int, Timestamp]] = deque()
         self._marks: dict[ProcessId, Timestamp] = {self_id: ZERO}
         self._group_marks: dict[GroupId, Timestamp] = dict.fromkeys(topology.groups, ZERO)
         self._shared: dict[GroupId, Timestamp] = {}
@@ -137,14 +137,14 @@ class DeliveredLog:
             else:
                 self._track(message_id, groups, timestamp)
             if at:
-                self._not_stable.append((at, timestamp))
+                self._not_durable.append((at, timestamp))
         if LAST_KEY in values:
             self.timestamp, at = _decode(values[LAST_KEY])
             self._forgotten = (self.timestamp.time - 2 * self._window_us) // _BUCKET_US
             if at != position:
                 raise AssertionError(f"the last delivery is {at}, but the journal ends at {position}")
             if not found or found[-1][0] < at:
-                self._not_stable.append((at, self.timestamp))
+                self._not_durable.append((at, self.timestamp))
 
     def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
         """For a snapshot: what was put up to this delivery, at `timestamp`, and is not forgotten."""
@@ -180,7 +180,7 @@ class DeliveredLog:
         self._last_dirty = True
         self._remember(message_id, timestamp, self.position)
         self._track(message_id, groups, timestamp)
-        self._not_stable.append((self.position, timestamp))
+        self._not_durable.append((self.position, timestamp))
         out.put(KNOWN_PREFIX + message_id, _encode(timestamp, self.position))
         return self.position
 
@@ -227,11 +227,11 @@ class DeliveredLog:
         """The highest watermark that this process has told since this one started."""
         return self._marks.get(process, ZERO)
 
-    def stable(self, position: int, out: Outbox) -> list[MessageId]:
+    def durable(self, position: int, out: Outbox) -> list[MessageId]:
         """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for
         those of which a later copy has been delivered."""
         mark = ZERO
-        queue = self._not_stable
+        queue = self._not_durable
         while queue and queue[0][0] <= position:
             mark = queue.popleft()[1]
         settled = self.report(self._self_id, mark, out)
@@ -296,10 +296,10 @@ class DeliveredLog:
         """The peer lost its disk: what it told of its own watermark counts no more."""
         self._marks[peer] = ZERO
 
-    def on_stable_message(self, sender: ProcessId, message: Stable, out: Outbox) -> list[MessageId]:
+    def on_watermark(self, sender: ProcessId, message: Watermark, out: Outbox) -> list[MessageId]:
         """Returns newly settled messages."""
         if message.ask:
-            out.send((sender,), Stable(self._told_to(self._topology.group_of[sender])))
+            out.send((sender,), Watermark(self._told_to(self._topology.group_of[sender])))
         return self.report(sender, message.watermark, out)
 
     def tick(self, now: int, out: Outbox) -> int | None:
@@ -313,7 +313,7 @@ class DeliveredLog:
                 own = self._told_to(group)
                 if own > told:
                     self._told[group] = own
-                    self._send(group, Stable(own), out)
+                    self._send(group, Watermark(own), out)
                 behind = behind or own < shared
         if self._window_us:
             self._forget_old(self.watermark.time - 2 * self._window_us, out)
@@ -322,7 +322,7 @@ class DeliveredLog:
         elif self._unsettled and now >= self._ask_at:
             self._ask_at = 0
             for group in sorted({g for groups in self._unsettled for g in groups}):
-                self._send(group, Stable(self._told_to(group), True), out)
+                self._send(group, Watermark(self._told_to(group), True), out)
         if not self._unsettled and not behind:
             self._next_report = 0
             return None
@@ -334,7 +334,7 @@ class DeliveredLog:
         own_group = self._topology.group_of[self._self_id]
         return self._group_marks[own_group] if self._by_quorum and group != own_group else self.watermark
 
-    def _send(self, group: GroupId, message: Stable, out: Outbox) -> None:
+    def _send(self, group: GroupId, message: Watermark, out: Outbox) -> None:
         peers = [p for p in self._topology.groups[group] if p != self._self_id]
         if peers:
             out.send(peers, message)

@@ -10,7 +10,7 @@ stamp is told to, and what follows from the stamps of other groups, is the owner
     PositionAsk, Position                                       (parts.reign)
     Applied        member -> members                            (parts.truncation)
     StateAsk, State  between members                            -  (parts.transfer)
-    Stable         process -> destination groups                -  (parts.delivered)
+    Watermark      process -> destination groups                -  (parts.delivered)
     Forgot         process without memory -> everybody          -  (parts.reminders)
     Reminder       process -> who has forgotten                 -  (parts.reminders)
 
@@ -38,7 +38,7 @@ from multicast.parts import group_log, paxos, reminders
 from multicast.parts.ballots import FIRST_NUMBER
 from multicast.parts.behind import Behind
 from multicast.parts.deadlines import Deadlines, earliest
-from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.delivered import DeliveredLog, Watermark
 from multicast.parts.group_log import (
     Advance,
     Assign,
@@ -60,7 +60,7 @@ from multicast.parts.truncation import Applied, Truncation
 from multicast.protocol import Handler, Outbox, Saved
 from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology
 
-HOUSEKEEPING = (Applied, PositionAsk, Position, StateAsk, State, Stable, *reminders.MESSAGES)
+HOUSEKEEPING = (Applied, PositionAsk, Position, StateAsk, State, Watermark, *reminders.MESSAGES)
 VOUCHING = (Applied, Position)
 
 
@@ -153,7 +153,8 @@ class GroupMember:
             PositionAsk: Handler(self._on_position_ask, own_group=True),
             Position: Handler(self._on_position, own_group=True),
             **self._transfer.handlers,
-            Stable: Handler(self._on_stable), Forgot: Handler(self._on_forgot), Reminder: Handler(self._on_reminder),
+            Forgot: Handler(self._on_forgot), Reminder: Handler(self._on_reminder),
+            Watermark: Handler(self._on_watermark),
         }  # fmt: skip
 
     def start(self, saved: Saved, now: int, out: Outbox) -> None:
@@ -426,13 +427,13 @@ class GroupMember:
 
     # -- garbage ------------------------------------------------------------------------------------------------------
 
-    def on_stable(self, position: int, out: Outbox) -> None:
-        """See `MulticastProtocol.on_stable`."""
-        self.log.drop(self.deliveries.stable(position, out), out)
+    def on_durable(self, position: int, out: Outbox) -> None:
+        """See `MulticastProtocol.on_durable`."""
+        self.log.drop(self.deliveries.durable(position, out), out)
 
-    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
-        self.log.drop(self.deliveries.on_stable_message(sender, stable, out), out)
-        self._notice_ahead(sender, stable.watermark, now)
+    def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
+        self.log.drop(self.deliveries.on_watermark(sender, told, out), out)
+        self._notice_ahead(sender, told.watermark, now)
 
     def _say_applied(self) -> Applied | None:
         return None if self.paxos.amnesiac else Applied(self.log.instance, self.deliveries.timestamp)

@@ -349,8 +349,8 @@ class ReplicatedSkeen(MulticastProtocol):
     ) -> None:
         self.member.install(position, message, timestamp, note, now, out)
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self.member.on_stable(position, out)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        self.member.on_durable(position, out)
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.member.on_peer_reset(peer, now)

@@ -20,7 +20,7 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Beat         primary -> own group                            the clock
     Fetch, Refill  follower <-> primary                          the clock  (parts.sequence: T was lost on the way)
     Known        primary -> sender; process -> who asks          -  (m was delivered, at this timestamp)
-    Stable       process -> destination groups                   -  (parts.delivered)
+    Watermark    process -> destination groups                   -  (parts.delivered)
     NewLeader (NEW-EPOCH), Promise, NewState, LeaderIs and the rest: parts.leadership
 
 Acks carry the clock, so a Bump leaves only if no Ack of the same batch tells its group. All that one batch acknowledges
@@ -76,7 +76,7 @@ from multicast.parts import leadership, submissions
 from multicast.parts.ballots import FOLLOWER, LEADER, REMOVED, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
-from multicast.parts.delivered import DeliveredLog, Known, Stable
+from multicast.parts.delivered import DeliveredLog, Known, Watermark
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
@@ -156,10 +156,10 @@ class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 _HOUSEKEEPING = (
-    Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Stable, *leadership.MESSAGES,
+    Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Watermark, *leadership.MESSAGES,
     *submissions.MESSAGES,
 )  # fmt: skip
-_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Stable, Beat, NewState, Returned, Highest, ViewIs, ViewAsk)
+_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Watermark, Beat, NewState, Returned, Highest, ViewIs, ViewAsk)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 
@@ -224,7 +224,7 @@ class PrimCast(MulticastProtocol):
             Start: Handler(self._on_start_message), Ack: Handler(self._on_ack), Bump: Handler(self._on_bump, True),
             Accept: Handler(self._on_accept, True), Fetch: Handler(self._on_fetch, True),
             Refill: Handler(self._on_refill, True), Known: Handler(self._on_known),
-            Stable: Handler(self._on_stable_message), Returned: Handler(self._on_returned, True),
+            Watermark: Handler(self._on_watermark), Returned: Handler(self._on_returned, True),
         }  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -694,12 +694,12 @@ class PrimCast(MulticastProtocol):
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self._drop(self.log.stable(position, out), out)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        self._drop(self.log.durable(position, out), out)
 
-    def _on_stable_message(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
-        stable.ask = stable.ask and self.is_member()
-        self._drop(self.log.on_stable_message(sender, stable, out), out)
+    def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
+        told.ask = told.ask and self.is_member()
+        self._drop(self.log.on_watermark(sender, told, out), out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         """Deviation 8."""

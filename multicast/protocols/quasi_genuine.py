@@ -100,7 +100,7 @@ from multicast.parts.casts import Casts, Ready, saved_epoch
 from multicast.parts.channels import Channels
 from multicast.parts.copies import CopiesLog
 from multicast.parts.deadlines import Deadlines, earliest
-from multicast.parts.delivered import Stable
+from multicast.parts.delivered import Watermark
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.learner import RemoteLearner
@@ -214,10 +214,10 @@ class QuasiGenuine(MulticastProtocol):
         paper="A Quasi-Genuine FIFO Total Order Multicast Primitive, 2011 (draft)",
         options=QuasiGenuineOptions,
         messages=(
-            Cast, Early, Ordered, Proposed, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Stable,
+            Cast, Early, Ordered, Proposed, Barrier, Want, Ask, Repair, Ack, StateAsk, State, Ready, Watermark,
             *reminders.MESSAGES, *paxos.MESSAGES,
         ),
-        housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Stable, *reminders.MESSAGES, *paxos.HOUSEKEEPING),
+        housekeeping=(Ask, Repair, Ack, StateAsk, State, Ready, Watermark, *reminders.MESSAGES, *paxos.HOUSEKEEPING),
         vouching=(Ack, Ready, *paxos.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
@@ -274,8 +274,8 @@ class QuasiGenuine(MulticastProtocol):
             Accepted: Handler(self._on_accepted), Proposed: Handler(self._on_proposed),
             Want: Handler(self._on_want), Ask: Handler(self._on_ask), Ack: Handler(self._on_ack),
             Cast: Handler(self._on_cast, own_group=True), **self._casts.handlers, Early: Handler(self._on_early),
-            Forgot: Handler(self._on_forgot), Reminder: Handler(self._on_reminder), Stable: Handler(self._on_stable),
-            **self._transfer.handlers,
+            Forgot: Handler(self._on_forgot), Reminder: Handler(self._on_reminder), **self._transfer.handlers,
+            Watermark: Handler(self._on_watermark),
         }  # fmt: skip
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -630,10 +630,10 @@ class QuasiGenuine(MulticastProtocol):
             elif self.paxos.promised.leader != self.self_id:
                 out.send((self.paxos.promised.leader,), Want([(group, ask.stamp)]))
 
-    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
-        self.log.on_stable_message(sender, stable, out)
+    def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
+        self.log.on_watermark(sender, told, out)
         if self.topology.group_of[sender] == self.group:
-            self._behind.notice(sender, stable.watermark, self.log.timestamp, now)
+            self._behind.notice(sender, told.watermark, self.log.timestamp, now)
             if self._behind.wake_at:
                 self._deadlines.by("behind", self._behind.wake_at)
 
@@ -697,8 +697,8 @@ class QuasiGenuine(MulticastProtocol):
 
     # -- garbage ------------------------------------------------------------------------------------------------------
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self.log.stable(position, out)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        self.log.durable(position, out)
 
     def _ack_later(self, now: int) -> None:
         self._deadlines.by("receipts", now + self.options.stability_us)

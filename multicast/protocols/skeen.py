@@ -10,7 +10,7 @@ computed a final timestamp, a process never stamps below it again.
     Propose     destination -> destinations     it has stamped m
     Final       coordinator -> destinations     with the option `coordinator`: it has all stamps of m
     Reached     process -> itself               its clock is on disk, so far
-    Stable      destination -> destinations     periodically, for garbage collection (parts.delivered)
+    Watermark   destination -> destinations     periodically, for garbage collection (parts.delivered)
     Known       destination -> destination      it is told a new stamp of a message that it delivered long ago
                 first destination -> sender     it has delivered m, and the sender is no destination
     Asked, Lacked, Copies                       between a sender that is no destination and the destinations
@@ -47,7 +47,7 @@ import msgspec
 from multicast.parts import submissions
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
-from multicast.parts.delivered import DeliveredLog, Known, Stable
+from multicast.parts.delivered import DeliveredLog, Known, Watermark
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.retries import Retries
@@ -119,8 +119,8 @@ class Skeen(MulticastProtocol):
         summary="Skeen's protocol: singleton groups, two message delays, no fault tolerance",
         paper="Gotsman, Lefort, Chockler, White-Box Atomic Multicast, DSN 2019, Section III",
         options=SkeenOptions,
-        messages=(Multicast, Propose, Final, Reached, Stable, Known, *submissions.MESSAGES),
-        housekeeping=(Reached, Stable, Known, *submissions.MESSAGES),
+        messages=(Multicast, Propose, Final, Reached, Watermark, Known, *submissions.MESSAGES),
+        housekeeping=(Reached, Watermark, Known, *submissions.MESSAGES),
         vouching=(Propose, Reached),
         fault_tolerant=False,
         genuine=True,
@@ -148,7 +148,7 @@ class Skeen(MulticastProtocol):
         self._deadlines = Deadlines({"stamps": self._ask_for_stamps, "submissions": self._submissions.tick})
         self.handlers = {
             Multicast: Handler(self._on_multicast), Propose: Handler(self._on_propose), Final: Handler(self._on_final),
-            Reached: Handler(self._on_reached), Stable: Handler(self._on_stable), Known: Handler(self._on_known),
+            Reached: Handler(self._on_reached), Watermark: Handler(self._on_watermark), Known: Handler(self._on_known),
             **self._submissions.handlers,
         }  # fmt: skip
 
@@ -350,11 +350,11 @@ class Skeen(MulticastProtocol):
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self._drop(self._log.stable(position, out), out)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        self._drop(self._log.durable(position, out), out)
 
-    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
-        self._drop(self._log.on_stable_message(sender, stable, out), out)
+    def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
+        self._drop(self._log.on_watermark(sender, told, out), out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         for message_id in settled:

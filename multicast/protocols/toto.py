@@ -4,7 +4,7 @@ Theory of operation. All processes of all groups form one broadcast group. In a 
 causally (parts.causal_view): a cast carries messages and names its past. Nobody leads: once enough casts are there, a
 delivery rule (parts.causal) orders them, everywhere alike. So that it may, every member follows each cast that carries
 messages with a cast of its own, an empty one if it has nothing to say; when nothing is pending, nothing is sent but
-heartbeats. A process orders a cast only when it is *stable*, held on the disks of a majority of all processes, and
+heartbeats. A process orders a cast only when it is *safe*, held on the disks of a majority of all processes, and
 tells what it holds by its casts and by receipts. Each group delivers its projection of the order: the messages that are
 addressed to it.
 
@@ -23,7 +23,7 @@ flush before each new view makes all members finish the old one with the same ca
     StateAsk   process -> member of its group       -
     State      member -> who asked                  -  (what it says is agreed, or in its journal before it is read)
     Paxos*     among all processes                  see parts.paxos
-    Stable     process -> destination groups        -  (parts.delivered)
+    Watermark  process -> destination groups        -  (parts.delivered)
 
 Collision-free: the cast, the casts that follow it, their receipts: 3δ at every process, for any Φ, and 2N² messages for
 N processes in all, whatever the destinations.
@@ -32,7 +32,7 @@ Timestamps. The order gives each message the time max(previous + 1, stamp of its
 whether it is delivered or dropped as a repetition. A view begins with the time at which the one before ended. So the
 time is the same everywhere, rises, and follows the senders' clocks (stamps are 0 with the logical clock).
 
-Why the order is safe. Stable casts are in every cut (parts.views), and closed under causality. Of any part of the DAG,
+Why the order is sound. Safe casts are in every cut (parts.views), and closed under causality. Of any part of the DAG,
 the delivery rule orders a prefix of what it orders of the whole. So what any process delivered in a view, even one that
 left it then, is a prefix of what all who finish the view deliver. The rest of the cut, in which some members may be
 silent for ever, is ordered by what all know: the cut itself.
@@ -46,9 +46,9 @@ the view by itself. So in every group somebody can always help.
 Deviations from the paper, with reasons:
 1. Readings of the delivery rules: see parts.causal.
 2. The paper leaves membership and virtual synchrony to others. Here a view holds a quorum of every group; the consensus
-   and stability need a majority of all processes, which a minority of each group cannot prevent.
+   and safe casts need a majority of all processes, which a minority of each group cannot prevent.
 3. The paper counts a message as received when it is received. Here processes crash and come back: only what is durable
-   counts, and only stable casts are ordered, which costs one message delay.
+   counts, and only safe casts are ordered, which costs one message delay.
 4. The threshold is bounded to what is safe for the number of members of a view.
 5. A message may be multicast again through another process. All copies are ordered; the first one in the order is
    delivered, others are dropped. With a deduplication window an id is remembered for two windows after its delivery; a
@@ -77,7 +77,7 @@ from multicast.parts.causal_view import CausalView
 from multicast.parts.coordinator import Alive, Coordinator, Flush
 from multicast.parts.copies import CopiesLog
 from multicast.parts.deadlines import Deadlines, earliest
-from multicast.parts.delivered import Stable
+from multicast.parts.delivered import Watermark
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Paxos
@@ -89,7 +89,7 @@ from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, T
 
 _VIEW_KEY, _ORDER_KEY = b"v", b"o"
 _CAST_PREFIX = b"c"
-_UNSTABLE_MAX = 64
+_UNSAFE_MAX = 64
 _CAST_BYTES = 256 * 1024
 _SPAN_MAX = 1_000
 
@@ -180,15 +180,15 @@ def _bytes_of(cast: Cast) -> int:
 
 
 class Toto(MulticastProtocol):
-    """One process. `record` is the present view, `view` its casts, `order` the delivery rule on the stable ones."""
+    """One process. `record` is the present view, `view` its casts, `order` the delivery rule on the safe ones."""
 
     specification = Specification(
         name="toto",
         summary="The ToTo family: symmetric atomic broadcast with early delivery; not genuine, strictly serializable",
         paper="Johnson and Maugis, New Rules for Early Delivery in an Atomic Multicast System, 1994",
         options=TotoOptions,
-        messages=(Cast, Receipt, Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Stable, *paxos.MESSAGES),
-        housekeeping=(Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Stable, *paxos.MESSAGES),
+        messages=(Cast, Receipt, Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Watermark, *paxos.MESSAGES),
+        housekeeping=(Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Watermark, *paxos.MESSAGES),
         vouching=(Cast, Receipt, Flushed, Copies, *paxos.VOUCHING),
         fault_tolerant=True,
         genuine=False,
@@ -229,7 +229,7 @@ class Toto(MulticastProtocol):
         self.handlers = {
             **dict.fromkeys(self._of_view, Handler(self._on_view_message)),
             **dict.fromkeys(paxos.MESSAGES, Handler(self._on_paxos)),
-            Alive: Handler(self._on_alive), Flushed: Handler(self._on_flushed), Stable: Handler(self._on_stable),
+            Alive: Handler(self._on_alive), Flushed: Handler(self._on_flushed), Watermark: Handler(self._on_watermark),
             StateAsk: Handler(self._on_state_ask, own_group=True), State: Handler(self._on_state, own_group=True),
         }  # fmt: skip
 
@@ -324,8 +324,8 @@ class Toto(MulticastProtocol):
     def _on_flushed(self, sender: ProcessId, flushed: Flushed, now: int, out: Outbox) -> None:
         self.coordinator.answer(sender, flushed, now, out)
 
-    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
-        self.log.on_stable_message(sender, stable, out)
+    def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
+        self.log.on_watermark(sender, told, out)
 
     # -- multicast ----------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Toto(MulticastProtocol):
         if view.me is None or self.record.stopped:
             return
         me = view.me
-        while self._queue and view.held[me] - view.stable[me] < _UNSTABLE_MAX:
+        while self._queue and view.held[me] - view.safe[me] < _UNSAFE_MAX:
             self._cast(self._next_messages(), now, out)
         if view.silent_about():
             self._cast([], now, out)
@@ -397,12 +397,12 @@ class Toto(MulticastProtocol):
     # -- the order ----------------------------------------------------------------------------------------------------
 
     def _order(self, out: Outbox) -> None:
-        """Order what is stable."""
+        """Order what is safe."""
         if not self._dirty:
             return
         self._dirty = False
         if self.record.complete and self.view.me is not None:
-            self._reveal([min(a, b) for a, b in zip(self.view.stable, self.view.held, strict=True)])
+            self._reveal([min(a, b) for a, b in zip(self.view.safe, self.view.held, strict=True)])
             self._take_order(out)
 
     def _reveal(self, upto: list[int]) -> None:
@@ -516,8 +516,8 @@ class Toto(MulticastProtocol):
                 saved = OrderRecord(view.number, self.order.ordered, self.order.marked, self.time, view.base)
                 out.put(_ORDER_KEY, _encode(saved))
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self.log.stable(position, out)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        self.log.durable(position, out)
 
     # -- the end of a view --------------------------------------------------------------------------------------------
 
@@ -564,7 +564,7 @@ class Toto(MulticastProtocol):
             view.arrive(cast)
         if any(held < last for held, last in zip(view.held, new.cut, strict=True)):
             return False
-        assert all(map(int.__le__, self._revealed, new.cut)), "what is stable is in the cut"
+        assert all(map(int.__le__, self._revealed, new.cut)), "what is safe is in the cut"
         self._reveal(new.cut)
         self._take_order(out)
         self._deliver_casts(self.order.order_rest(), out)
@@ -716,8 +716,8 @@ class Toto(MulticastProtocol):
         }
 
     def inspect(self) -> dict[str, Any]:
-        """Phases: submitted, held (its cast is here), stable. Nothing is committed before it is delivered, and then it
-        is listed no more; a stable message waits for casts of silent members, or for more votes of the others. votes:
+        """Phases: submitted, held (its cast is here), safe. Nothing is committed before it is delivered, and then it
+        is listed no more; a safe message waits for casts of silent members, or for more votes of the others. votes:
         candidate -> how many vote for it."""
         members, ordered = self.record.members, self.order.ordered
         silent = [{"process": p} for k, p in enumerate(members) if self._revealed[k] <= ordered[k]]
@@ -725,10 +725,10 @@ class Toto(MulticastProtocol):
         for cast in self.view.everything():
             k = self.view.index[cast.author]
             if cast.number > ordered[k]:
-                stable = cast.number <= self.view.stable[k]
+                safe = cast.number <= self.view.safe[k]
                 place = [cast.author, cast.number]
                 for message in cast.messages:
-                    phase, why = ("stable", silent) if stable else ("held", [])
+                    phase, why = ("safe", silent) if safe else ("held", [])
                     messages[message.id.hex()] = seen(phase, None, None, why, cast=place)
         votes = {str(members[k]): mask.bit_count() for k, mask in sorted(self.order.votes.votes.items())}
         told = {str(p): number for p, number in zip(members, self.view.held, strict=True)}

@@ -20,7 +20,7 @@ latest ballot.
     Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
     LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead; and parts.leadership)
     Known          process -> who repeats m                     -  (m was delivered, at this timestamp)
-    Stable         process -> destination groups                -  (parts.delivered)
+    Watermark      process -> destination groups                -  (parts.delivered)
     NewLeader, NewLeaderAck, NewState, Joined (NEWSTATE_ACK), Heartbeat and the rest: parts.leadership
     Confirm, Confirmed: parts.reads
 
@@ -77,7 +77,7 @@ from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry,
 from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
-from multicast.parts.delivered import DeliveredLog, Known, Stable
+from multicast.parts.delivered import DeliveredLog, Known, Watermark
 from multicast.parts.history import History
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
@@ -160,7 +160,7 @@ class WhiteBoxOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 _HOUSEKEEPING = (
-    LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known, Stable, *leadership.MESSAGES, *submissions.MESSAGES,
+    LeaderIs, NewLeaderAck, NewState, Joined, Heartbeat, Known, Watermark, *leadership.MESSAGES, *submissions.MESSAGES,
     *reads.MESSAGES,
 )  # fmt: skip
 
@@ -214,7 +214,7 @@ class WhiteBox(MulticastProtocol):
             Multicast: Handler(self._on_multicast), Accept: Handler(self._on_accept),
             AcceptAck: Handler(self._on_accept_ack, can_wait=self._changes_nothing),
             Deliver: Handler(self._on_deliver, True, self._has_time_here, self._has_time_elsewhere),
-            Stamps: Handler(self._on_stamps), Known: Handler(self._on_known), Stable: Handler(self._on_stable),
+            Stamps: Handler(self._on_stamps), Known: Handler(self._on_known), Watermark: Handler(self._on_watermark),
             Returned: Handler(self._on_returned, own_group=True),
         }  # fmt: skip
         self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
@@ -733,12 +733,12 @@ class WhiteBox(MulticastProtocol):
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self._drop(self.log.stable(position, out), out)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        self._drop(self.log.durable(position, out), out)
 
-    def _on_stable(self, sender: ProcessId, stable: Stable, now: int, out: Outbox) -> None:
-        stable.ask = stable.ask and self.is_member()
-        self._drop(self.log.on_stable_message(sender, stable, out), out)
+    def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
+        told.ask = told.ask and self.is_member()
+        self._drop(self.log.on_watermark(sender, told, out), out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         for message_id in settled:

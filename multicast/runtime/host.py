@@ -2,7 +2,7 @@
 
 Theory of operation. Whatever arrives (frames, requests, timers, flushes) becomes an input of the engine and schedules
 one run at the loop's next turn; all inputs that are there by then make one batch. What has time (a message that can
-wait, see `multicast.protocol.Handler`; the news of what is stable) waits for such a run, SOON_US at most. After the
+wait, see `multicast.protocol.Handler`; the news of what is durable) waits for such a run, SOON_US at most. After the
 run: journal bytes go to the writer, and messages that may leave go to their links, which write once each. If one of the
 messages waits for the disk, the writer flushes at the loop's next turn, itself or by its thread; then that message
 leaves, and frames of peers are acknowledged up to there. While its thread flushes, the loop computes further batches.
@@ -416,7 +416,7 @@ class Host:
         if hurried:
             self._schedule()
         else:
-            self._run_soon()  # the protocol has to hear what is stable
+            self._run_soon()  # the protocol has to hear what is durable
 
     def _tell_clock(self) -> None:
         """In the log: the wall clock is off, or no longer."""

@@ -57,7 +57,7 @@ class Dropping:
             return
         rng, pid = self._rng, node.pid
         if rng.random() < self._takes:
-            told = node.engine._stable_told  # to a process that comes back, what its application holds is stable
+            told = node.engine._durable_told  # to a process that comes back, what its application holds is durable
             self._taken[pid] = max(self._taken.get(pid, 0), min(node.flushed_position, told))
         with suppress(OSError):  # it dies of the disk soon
             if rng.random() < self._covers:

@@ -16,7 +16,7 @@ from multicast.types import FINAL, AppMessage, ProcessId
 
 _HANDLERS = (
     "on_start", "on_submit", "on_read", "on_message", "on_tick", "end_batch", "on_peer_reset", "on_install",
-    "on_stable",
+    "on_durable",
 )  # fmt: skip
 
 

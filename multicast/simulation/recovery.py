@@ -93,12 +93,12 @@ class RecoveryCheck:
 
     def _spare_of(self, node: Node, disk: SimulatedDisk, acts: bool = True) -> Engine:
         """Another one of this process, as it comes back from this disk. acts: on its timers, and on
-        what is stable by now: alone in its group it drops what is settled by that."""
+        what is durable by now: alone in its group it drops what is settled by that."""
         journal = node.open_journal(disk)
         protocol, application = self._spare(node.pid, random.Random(self._rng.random()))
         if not acts:
             setattr(protocol, "on_tick", lambda now, out: None)  # noqa: B010
-            setattr(protocol, "on_stable", lambda position, now, out: None)  # noqa: B010
+            setattr(protocol, "on_durable", lambda position, now, out: None)  # noqa: B010
         engine = Engine(protocol, application, node.life + 1)
         written = Checkpoints(journal).latest().recovery(journal, application.position)
         engine.recover(written, node.wall(), node.lost)

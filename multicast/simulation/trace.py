@@ -31,9 +31,9 @@ VERSION = 1
 
 EVENTS = {
     "on_start": "start", "on_submit": "submit", "on_message": "arrival", "on_tick": "timer", "end_batch": "batch end",
-    "on_peer_reset": "reset", "on_install": "install", "on_stable": "stable",
+    "on_peer_reset": "reset", "on_install": "install", "on_durable": "stable",
 }  # fmt: skip
-_QUIET = frozenset(("on_tick", "end_batch", "on_stable"))
+_QUIET = frozenset(("on_tick", "end_batch", "on_durable"))
 """Not written if they did nothing."""
 
 
@@ -237,7 +237,7 @@ class Trace(FrameTrace):
             return {"peer": first}
         if name == "on_install":
             return {"position": first, "message": self._name(args[1].id), "at": list(args[2])}
-        return {"position": first} if name == "on_stable" else {}
+        return {"position": first} if name == "on_durable" else {}
 
     def _effects(self, out: Outbox, mark: _Mark) -> dict[str, Any]:
         """What a handler added to its batch."""

@@ -70,7 +70,7 @@ class Scripted(MulticastProtocol):
         self.script: Callable[[Outbox], None] = lambda out: None
         self.heard: list[tuple[ProcessId, str]] = []
         self.installed: list[int] = []
-        self.stable: list[int] = []
+        self.durable: list[int] = []
         self.resets: list[ProcessId] = []
         self.saved: Saved | None = None
         self.wake_at: int | None = None
@@ -120,8 +120,8 @@ class Scripted(MulticastProtocol):
         self.number = position
         self.installed.append(position)
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        self.stable.append(position)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        self.durable.append(position)
 
 
 class Keeper(Application):

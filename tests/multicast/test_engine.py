@@ -405,10 +405,10 @@ def test_stable_is_what_was_completed_when_the_flushed_batch_was_written(bench: 
     second = bench.submit(message(2))
     bench.flush(first)
     bench.run()
-    assert bench.protocol.stable == []
+    assert bench.protocol.durable == []
     bench.flush(second)
     bench.run()
-    assert bench.protocol.stable == [1]
+    assert bench.protocol.durable == [1]
 
 
 def test_outcomes_come_in_order_without_gaps(bench: Bench) -> None:

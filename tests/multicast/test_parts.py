@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from multicast import registry
 from multicast.parts.accepts import Entry, Quorums
 from multicast.parts.clock import Clock
-from multicast.parts.delivered import DeliveredLog, Stable
+from multicast.parts.delivered import DeliveredLog, Watermark
 from multicast.parts.pending import PendingQueue
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Options, Outbox
@@ -124,7 +124,7 @@ def test_a_watermark_is_the_last_delivery_that_is_on_disk(deliveries: int, flush
     for n in range(1, deliveries + 1):
         log.add(n.to_bytes(16, "big"), (0,), Timestamp(10 * n, 0), out)
     for position in sorted(min(p, deliveries) for p in flushes):
-        log.stable(position, out)
+        log.durable(position, out)
         assert log.watermark == Timestamp(10 * position, 0)
 
 
@@ -132,7 +132,7 @@ def test_a_message_is_settled_once_its_latest_copy_is() -> None:
     log, out = DeliveredLog(0, Topology.grid(1, 3), 100, 1_000_000), Outbox()
     for n in (1, 10_000_000):
         log.add(b"m" * 16, (0,), Timestamp(n, 0), out)
-    log.stable(2, out)
+    log.durable(2, out)
     assert log.report(1, Timestamp(1, 0), out) == []
     assert log.unsettled == 1
     assert log.report(1, Timestamp(10_000_000, 0), out) == [b"m" * 16]
@@ -157,7 +157,7 @@ def test_another_group_hears_of_what_a_quorum_has_delivered() -> None:
     topology = Topology.grid(2, 3)
     log, out = DeliveredLog(0, topology, 1_000, 0, by_quorum=True), Outbox()
     log.add(b"m" * 16, (0, 1), Timestamp(1, 0), out)
-    log.stable(1, out)
+    log.durable(1, out)
     log.tick(1_000, out)
     assert [(to, m.watermark) for to, m, _ in out.sends] == [((1, 2), Timestamp(1, 0))]
     log.report(2, Timestamp(1, 0), out)
@@ -169,13 +169,13 @@ def test_the_id_of_a_late_copy_is_known_until_that_one_is_settled_too() -> None:
     second, identity = 1_000_000, b"m" * 16
     log, out = DeliveredLog(0, Topology.grid(1, 3), 100, second), Outbox()
     log.add(identity, (0,), Timestamp(second, 0), out)
-    log.stable(1, out)
+    log.durable(1, out)
     assert log.report(1, Timestamp(second, 0), out) == [identity]
     late = Timestamp(max(created_us(identity), 9 * second), 0)
     log.add(identity, (0,), late, out)
     log._forget_old(late.time + 9 * second, out)
     assert log.known(identity) == (late, 2)
-    log.stable(2, out)
+    log.durable(2, out)
     log.report(1, late, out)
     assert log.known(identity) is None
 
@@ -184,7 +184,7 @@ def test_watermarks_are_told_once_and_again_to_a_peer_that_lost_them() -> None:
     topology = Topology.grid(2, 1)
     log, out = DeliveredLog(0, topology, 1_000, 0), Outbox()
     log.add(b"m" * 16, (0, 1), Timestamp(1, 0), out)
-    log.stable(1, out)
+    log.durable(1, out)
     log.tick(1_000, out)
     assert [(to, m.watermark) for to, m, _ in out.sends] == [((1,), Timestamp(1, 0))]
     out.sends.clear()
@@ -193,7 +193,7 @@ def test_watermarks_are_told_once_and_again_to_a_peer_that_lost_them() -> None:
     log.forget_reports(1)
     log.tick(4_000, out)
     assert len(out.sends) == 1
-    assert log.on_stable_message(1, Stable(Timestamp(1, 0)), out) == [b"m" * 16]
+    assert log.on_watermark(1, Watermark(Timestamp(1, 0)), out) == [b"m" * 16]
     assert log.tick(9_000, out) is None
 
 
@@ -253,13 +253,13 @@ def test_other_groups_hear_a_watermark_once_a_quorum_has_reached_it() -> None:
     topology = Topology.grid(2, 3)
     log, out = DeliveredLog(0, topology, 100, 0, by_quorum=True), Outbox()
     log.add(b"m" * 16, (0, 1), Timestamp(5, 0), out)
-    log.stable(1, out)
+    log.durable(1, out)
     log.tick(1_000, out)
     assert {to for to, _, _ in out.sends} == {(1, 2)}
     out.sends.clear()
     log.report(1, Timestamp(5, 0), out)
     log.tick(2_000, out)
-    assert ((3, 4, 5), Stable(Timestamp(5, 0))) in [(to, message) for to, message, _ in out.sends]
+    assert ((3, 4, 5), Watermark(Timestamp(5, 0))) in [(to, message) for to, message, _ in out.sends]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 2)), max_size=20), st.integers(1, 2))

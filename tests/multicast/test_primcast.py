@@ -11,7 +11,7 @@ import pytest
 
 from multicast.engine import Engine
 from multicast.parts.ballots import Agreed, Doubt, NewLeader
-from multicast.parts.delivered import Known, Stable
+from multicast.parts.delivered import Known, Watermark
 from multicast.parts.payloads import Want
 from multicast.parts.rejoin import Returned
 from multicast.parts.submissions import Copies
@@ -593,7 +593,7 @@ def test_what_a_member_told_before_it_lost_its_disk_counts_no_more() -> None:
     process, out = world.protocol(0), Outbox()
     epoch = process.leadership.joined
     process.on_message(2, Bump(epoch, 9, 0), world.now, out)
-    process.on_message(2, Stable(Timestamp(9, 0)), world.now, out)
+    process.on_message(2, Watermark(Timestamp(9, 0)), world.now, out)
     process.on_message(2, Returned(5, None), world.now, out)
     process.on_message(1, Bump(epoch, 9, 0), world.now, out)
     assert process.clocks.quorum_clock == 0, "nobody else is at 9"

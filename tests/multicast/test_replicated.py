@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multicast.parts.delivered import Stable
+from multicast.parts.delivered import Watermark
 from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, SavedEntry, State, encode_command
 from multicast.parts.paxos import Fetch
 from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
@@ -354,7 +354,7 @@ def test_who_leads_already_goes_on_after_taking_over_a_state(
         world.lose_link(2, peer)
     world.cut = {(0, 2), (1, 2)}
     lagging = world.protocol(2).member
-    close_ears(world.protocol(2), Applied, Stable)
+    close_ears(world.protocol(2), Applied, Watermark)
     world.reading = False
     step_until(world, 0, 2, lambda: lagging._transfer._waiting is not None)
     world.reading = True

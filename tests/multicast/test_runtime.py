@@ -219,7 +219,7 @@ async def test_the_protocol_hears_what_is_stable_although_nothing_else_happens(c
     cluster = clusters(ONE)
     await cluster.start()
     await cluster.multicast(0, b"m")
-    await eventually(lambda: 1 in cluster.scripted(0).stable)
+    await eventually(lambda: 1 in cluster.scripted(0).durable)
     await cluster.stop()
 
 

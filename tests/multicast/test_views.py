@@ -1,4 +1,4 @@
-"""Views and what is held in one: cuts, stability, gaps."""
+"""Views and what is held in one: cuts, safe casts, gaps."""
 
 from __future__ import annotations
 
@@ -106,25 +106,25 @@ def test_a_cast_is_accepted_after_its_past() -> None:
     assert not view.silent_about()
 
 
-def test_stable_is_what_a_majority_of_all_processes_holds() -> None:
+def test_safe_is_what_a_majority_of_all_processes_holds() -> None:
     view = CausalView(1, (0, 1, 3, 4), 0, 4)
     for k in range(3):
         assert not view.learn(k, [2, 1, 0, 0])
     assert view.learn(3, [1, 1, 1, 0])
-    assert view.stable == [1, 1, 0, 0]
+    assert view.safe == [1, 1, 0, 0]
     assert view.held_by_all() == [1, 1, 0, 0]
     assert view.wanted == [2, 1, 1, 0]
 
 
-def test_nothing_is_stable_where_members_are_too_few() -> None:
+def test_nothing_is_safe_where_members_are_too_few() -> None:
     view = CausalView(1, (0, 1), 0, 2)
     view.learn(0, [1, 0])
-    assert view.stable == [0, 0]
+    assert view.safe == [0, 0]
 
 
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 5))
-def test_what_is_stable_is_closed_under_causality(seed: int, n: int) -> None:
-    """Members cast and hear of each other at random; receipts come late; all see stable parts of one history."""
+def test_what_is_safe_is_closed_under_causality(seed: int, n: int) -> None:
+    """Members cast and hear of each other at random; receipts come late; all see safe parts of one history."""
     rng = random.Random(seed)
     views = [CausalView(1, range(n), p, n // 2 + 1) for p in range(n)]
     links: dict[tuple[int, int], list[Cast]] = {(a, b): [] for a in range(n) for b in range(n) if a != b}
@@ -145,9 +145,9 @@ def test_what_is_stable_is_closed_under_causality(seed: int, n: int) -> None:
         else:
             views[q].learn(p, views[p].held)
     for view in views:
-        for k, number in enumerate(view.stable):
+        for k, number in enumerate(view.safe):
             if number:
-                assert all(map(int.__le__, casts[k, number].past, view.stable))
+                assert all(map(int.__le__, casts[k, number].past, view.safe))
         for author, first, last in view.gaps():
             assert view.held[author] < first <= last <= view.wanted[author]
         assert sum(view.held) == len(view.everything())

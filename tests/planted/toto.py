@@ -1,4 +1,4 @@
-"""Bugs planted in ToTo: in stability, the flush, the coming back, and the delivery rules."""
+"""Bugs planted in ToTo: in what is safe, the flush, the coming back, and the delivery rules."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.planted import Planted
 from tests.planted.rewriting import rewrite
 
 
-@rewrite("_order", "zip(self.view.stable, self.view.held,", "zip(self.view.held, self.view.held,")
-class OrdersUnstable(Toto):
-    """Whatever is held decides about the order, stable or not."""
+@rewrite("_order", "zip(self.view.safe, self.view.held,", "zip(self.view.held, self.view.held,")
+class OrdersUnsafe(Toto):
+    """Whatever is held decides about the order, safe or not."""
 
 
 @rewrite("_begin_view", "len(self.topology.processes) // 2 + 1", "max(1, len(self.topology.processes) // 2)")
 class MinorityIsStable(Toto):
-    """A cast is stable when one process less than a majority holds it."""
+    """A cast is safe when one process less than a majority holds it."""
 
 
 @rewrite("_on_flush", 'record.move("stop") self._save_view(out)', "pass")
@@ -79,7 +79,7 @@ def _faults(groups: int = 2, **options: str) -> Settings:
 
 
 PLANTED = (
-    Planted(OrdersUnstable, _faults()),
+    Planted(OrdersUnsafe, _faults()),
     Planted(MinorityIsStable, _faults(groups=1)),
     Planted(GoesOnAfterFlush, _faults()),
     Planted(CastsNotSaved, _faults()),

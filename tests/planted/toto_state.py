@@ -93,13 +93,13 @@ class HeldByAllButOne(Toto):
 
 @rewrite(
     "learn",
-    "column[self.quorum - 1] > self.stable[j]",
-    "column[self.quorum - 2] > self.stable[j]",
+    "column[self.quorum - 1] > self.safe[j]",
+    "column[self.quorum - 2] > self.safe[j]",
     part="view",
     after="_begin_view",
 )
 class StableOneHolderEarly(Toto):
-    """That a cast is stable is noticed one holder too early. (The value is still that of a majority.)"""
+    """That a cast is safe is noticed one holder too early. (The value is still that of a majority.)"""
 
 
 @rewrite("silent_about", "if last > covered and", "if last > covered + 1 and", part="view", after="_begin_view")
@@ -123,7 +123,7 @@ class CutNotTaken(Toto):
 
 @rewrite("_finish", "self._reveal(new.cut)", "pass")
 class CutNotRevealed(Toto):
-    """The rest of a view is ordered without what became stable last."""
+    """The rest of a view is ordered without what became safe last."""
 
 
 @rewrite("_enter", "self._queue = deque(self._mine.values())", "pass")

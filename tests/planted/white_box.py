@@ -247,8 +247,8 @@ class ClientRetryOnly(WhiteBox):
 class FreedAtDelivery(WhiteBox):
     """Garbage collection as soon as the own group has delivered."""
 
-    def on_stable(self, position: int, now: int, out: Outbox) -> None:
-        super().on_stable(position, now, out)
+    def on_durable(self, position: int, now: int, out: Outbox) -> None:
+        super().on_durable(position, now, out)
         self._drop([e.id for e in self.entries.values() if 0 < e.position <= position], out)
 
 

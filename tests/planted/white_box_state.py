@@ -395,12 +395,12 @@ class SettledInOneGroup(WhiteBox):
     """A message is settled when it is in the group that has just told its mark."""
 
 
-@rewrite("stable", "queue[0][0] <= position", "queue[0][0] <= position + 1", part="log")
+@rewrite("durable", "queue[0][0] <= position", "queue[0][0] <= position + 1", part="log")
 class MarkOneAhead(WhiteBox):
     """The watermark is one delivery ahead of what is on disk."""
 
 
-@rewrite("stable", "queue[0][0] <= position", "True", part="log")
+@rewrite("durable", "queue[0][0] <= position", "True", part="log")
 class MarkBeforeSync(WhiteBox):
     """The watermark is the last delivery, on disk or not."""
 

@@ -28,7 +28,7 @@ _SUBMIT, _MESSAGE, _TIMER = range(3)
 
 class _Seat:
     """One process. offset_us: its clock against the stage's. position: final deliveries so far; told: of them, those
-    that it was told are stable. wake_at: when, by the stage's time, it wants to run."""
+    that it was told are durable. wake_at: when, by the stage's time, it wants to run."""
 
     __slots__ = ("inbox", "last_clock", "offset_us", "out", "pid", "position", "protocol", "ready", "told", "wake_at")
 
@@ -148,7 +148,7 @@ class Stage:
         now = self._clock(seat)
         if seat.position > seat.told:
             seat.told = seat.position
-            protocol.on_stable(seat.position, now, out)
+            protocol.on_durable(seat.position, now, out)
         while True:
             while inbox:
                 kind, sender, message = inbox.popleft()
