@@ -10,10 +10,8 @@ DATA, IDS, PARTS, META, NOTES = TABLES = ("data", "ids", "parts", "meta", "notes
 """data: key -> version (16 bytes) and value. ids: message id -> result. parts: message id -> this shard's part.
 meta: format, owner, position, timestamp, state digest, forgotten ids. notes: of moves, by `kvstore.core.moves`.
 """
-PAST, ORDER = "past", "past-order"
-"""Beside the sets of tables: what was overwritten, see `kvstore.storage.history`. past: key and until -> what was there
-until then, empty for nothing. past-order: the last version of a commit and a number -> the bytes of some rows of `past`
-that it added, and their keys."""
+PAST, CHANGES = BESIDE = ("overwritten", "changes")
+"""Beside the sets of tables: see `kvstore.storage.history`."""
 PROTOCOL = "protocol"
 """Only staged: what a snapshot holds of the protocol's state."""
 SEALED = b"sealed"
@@ -50,25 +48,28 @@ class Tables(Protocol):
 
     def delete(self, table: str, key: bytes) -> None: ...
 
+    def replace(self, table: str, key: bytes, value: bytes) -> bytes:
+        """Put it, and return what was there; empty: nothing is to be there, or was."""
+
     def first(self, table: str) -> tuple[bytes, bytes] | None:
         """The row with the least key."""
 
 
 class Changes:
     """What one commit writes. tables: table -> key -> value, None to delete. forget: ids less than this are deleted.
-    before: called first, with everything as it was."""
+    write: called first, with the backend's tables."""
 
-    __slots__ = ("before", "forget", "tables")
+    __slots__ = ("forget", "tables", "write")
 
     def __init__(
         self,
         tables: dict[str, dict[bytes, bytes | None]],
         forget: bytes,
-        before: Callable[[Tables], None] | None = None,
+        write: Callable[[Tables], None] | None = None,
     ):
         self.tables = tables
         self.forget = forget
-        self.before = before
+        self.write = write
 
 
 class View(Protocol):
@@ -123,11 +124,12 @@ class Backend(Protocol):
         """Put this under SEALED in `META`, as `apply` does: what is staged is whole."""
 
     def swap(self, meta: dict[bytes, bytes]) -> None:
-        """All at once, as `apply` does: the staged DATA, IDS, PARTS and NOTES replace those here, PAST and ORDER are
+        """All at once, as `apply` does: the staged DATA, IDS, PARTS and NOTES replace those here, PAST and CHANGES are
         emptied, these rows of `META` are put, and nothing is staged or sealed any more. While nobody reads."""
 
     def upgrade(self) -> None:
-        """Before anything is applied to data of an older format: bring its rows into the present one, all at once."""
+        """Before anything is applied to data of an older format: bring its rows into the present one, all at once. What
+        was overwritten is not kept."""
 
     def close(self) -> None: ...
 
@@ -139,7 +141,7 @@ def places(keys: list[bytes], start: bytes, reverse: bool) -> range:
     return range(bisect_left(keys, start), len(keys))
 
 
-_SORTED = (DATA, IDS, PAST, ORDER)
+_SORTED = (DATA, IDS, *BESIDE)
 """Tables that are scanned, in memory."""
 
 
@@ -149,7 +151,7 @@ class MemoryBackend:
     name = "memory"
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[bytes, bytes]] = {table: {} for table in (*TABLES, PAST, ORDER)}
+        self._rows: dict[str, dict[bytes, bytes]] = {table: {} for table in (*TABLES, *BESIDE)}
         self._keys: dict[str, list[bytes]] = {table: [] for table in _SORTED}
         self._staged: dict[str, dict[bytes, bytes]] = {}
 
@@ -166,8 +168,8 @@ class MemoryBackend:
         return max(self._rows[table], default=None)
 
     def apply(self, changes: Changes) -> None:
-        if changes.before is not None:
-            changes.before(self)
+        if changes.write is not None:
+            changes.write(self)
         for table, items in changes.tables.items():
             for key, value in items.items():
                 self._set(table, key, value)
@@ -191,6 +193,11 @@ class MemoryBackend:
 
     def delete(self, table: str, key: bytes) -> None:
         self._set(table, key, None)
+
+    def replace(self, table: str, key: bytes, value: bytes) -> bytes:
+        before = self._rows[table].get(key, b"")
+        self._set(table, key, value or None)
+        return before
 
     def first(self, table: str) -> tuple[bytes, bytes] | None:
         keys = self._keys[table]
@@ -225,7 +232,7 @@ class MemoryBackend:
     def swap(self, meta: dict[bytes, bytes]) -> None:
         for table in (DATA, IDS, PARTS, NOTES):
             self._rows[table] = self._staged.get(table, {})
-        for table in (PAST, ORDER):
+        for table in BESIDE:
             self._rows[table] = {}
         self._keys = {table: sorted(self._rows[table]) for table in _SORTED}
         self._rows[META].update(meta)

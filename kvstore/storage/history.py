@@ -1,24 +1,23 @@
 """Overwritten rows, kept for a while beside the data: the state as it was at any version of the last minutes.
 
-Theory of operation. PAST has a row (key, until) for each row that was overwritten or deleted at version `until`: what
-was there before. So what stood at version v under a key is its first row of PAST with until > v, or else that of DATA;
-and if that is of a version greater than v itself, nothing stood there yet. Whoever creates a key therefore leaves
-nothing in PAST, and an overwrite costs one row. In the store's layers (`kvstore.storage.store`), which are newer than
-both, each write has its version.
+Theory of operation. What a commit overwrites in DATA goes into *blocks* of PAST: for each row that was overwritten or
+deleted at version `until`, its key, `until`, and the row that was there before, in the order of keys and versions. So
+what stood at version v under a key is in the oldest commit that has a row of it with until > v: the first such row; or
+else it is in DATA; and if that is of a version greater than v itself, nothing stood there yet. Whoever creates a key
+therefore leaves nothing in PAST. In the store's layers (`kvstore.storage.store`), which are newer than both, each write
+has its version.
 
-Rows of PAST go in the order in which they came, without looking for them: a commit notes in ORDER which it has added,
-under the last version that it covers, and the oldest notes are taken away with their rows, so many per commit. Those
-that no version of the window needs go, and those beyond `bytes_max`. The *floor* tells the first version at which
-everything can still be read; what a replica answers below it is "compacted". By time it is a function of the log alone;
-by bytes, and after a snapshot, it is each replica's own, and then another one may still know.
+A block is called by the last version that its commit covers, and the last key in it; all rows of a key and a commit
+are in one. So a commit writes where PAST ends, page after page, whatever the keys are, which is what keeps an overwrite
+cheap; who reads pays for that, with a look at each commit since the version. The oldest blocks are taken away, so many
+per commit: those that no version of the window needs, and what exceeds `bytes_max`. The *floor* tells the first version
+at which everything can still be read; what a replica answers below it is "compacted". By time it is a function of the
+log alone; by bytes, and after a snapshot, it is each replica's own, and then another one may still know.
 
-The notes of ORDER tell the *changes*, too, which keys were written at which versions, oldest first, those of the layers
-being in their logs: so those who watch are told what came after a version, each key as it stood then
-(`changed_after`). Rows that come or go with a move are no changes. What is known of changes begins at a floor of their
-own, which no move raises.
-
-Keys of PAST sort as (key, until): the key goes in groups of eight bytes, each with how many are left behind it, at most
-9 (the "memcomparable" form of MyRocks and TiDB).
+The notes of CHANGES, called by the last version that their commit covers and a number, tell which keys were written at
+which versions, oldest first; those of the layers are in their logs. So those who watch are told what came after a
+version, each key as it stood then (`changed_after`). Rows that come or go with a move are no changes. What is known of
+changes begins at a floor of their own, which no move raises.
 """
 
 from __future__ import annotations
@@ -31,39 +30,35 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from kvstore.api.model import between
+from kvstore.api.model import KEY_BYTES_MAX, between
 from kvstore.core.state import Row
-from kvstore.storage.backend import DATA, META, ORDER, PAST, Backend, Tables
+from kvstore.storage.backend import CHANGES, DATA, META, PAST, Backend, Tables
 from multicast.types import Timestamp
 
 FLOOR, NOTED, USED = b"floor", b"noted", b"past-bytes"
-"""Keys of META: see the module; after which version all changes are noted; and how many bytes PAST takes."""
+"""Keys of META: see the module; after which version all changes are noted; and how many bytes PAST and CHANGES take."""
 
 HISTORY_US = 600_000_000
 HISTORY_BYTES_MAX = 256 * 1024 * 1024
 
 LOOKED_MAX = 256
-"""Keys of each source that one `Past.look` looks at."""
+"""Keys of each source that one `Past.look` looks at, and rows of each commit, but for the rest of a block."""
+BLOCK_BYTES = 3_600
+"""A block is complete when its keys and rows have so many: then it fits a page of LMDB."""
 _NOTED_MAX = 1000
-"""Rows that one note of ORDER tells of, and changes."""
+"""Changes that one note of CHANGES tells of."""
+_DROPPED_MIN = 64
+"""A commit drops so many blocks and notes, if they are old, and twice as many as it adds."""
 PORTION_CHANGES, PORTION_BYTES = 1000, 256 * 1024
 """One `changed_after` looks at so many changes, and ends when it has found so much; with a whole transaction."""
-_GROUP = 8
 _VERSION_BYTES = 16
-_AFTER_ALL = b"\xff" * (_VERSION_BYTES + 1)
-
-
-class _Note(msgspec.Struct, array_like=True, gc=False):
-    """Of ORDER. size: of all of it. past: names of rows. changes: version and key of each."""
-
-    size: int
-    past: list[bytes]
-    changes: list[bytes] = []
-
+_AFTER_ALL = b"\xff" * (KEY_BYTES_MAX + 1)
+"""Greater than any key."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Note).decode
+_decode = msgspec.msgpack.Decoder(list[bytes]).decode
 _until = itemgetter(0)
+_NONE = b"", b"", ""
 
 Writes = list[tuple[bytes, bytes]]
 """What was written to one key and overwritten, one after the other: until which version it stood, and the row; empty
@@ -78,33 +73,14 @@ def anew(floor: Timestamp) -> dict[bytes, bytes]:
     return {FLOOR: floor.encode(), NOTED: floor.encode(), USED: bytes(8)}
 
 
-def past_prefix(key: bytes) -> bytes:
-    """That of all rows of PAST of this key."""
-    size = len(key)
-    if size <= _GROUP:
-        return key.ljust(_GROUP, b"\0") + bytes((size,))
-    groups = []
-    for at in range(0, size, _GROUP):
-        left = size - at
-        groups.append(key[at : at + _GROUP].ljust(_GROUP, b"\0") + bytes((min(left, _GROUP + 1),)))
-    return b"".join(groups)
-
-
-def key_of_past(name: bytes) -> bytes:
-    """The key whose row of PAST this is."""
-    groups = name[:-_VERSION_BYTES]
-    ends = range(_GROUP, len(groups), _GROUP + 1)
-    padded = b"".join([groups[end - _GROUP : end] for end in ends])
-    return padded[: len(padded) - _GROUP + groups[-1]]
-
-
 class Kept(NamedTuple):
-    """What a commit adds. since, past, data, log: of the layer, see `Written`. upto: the last version that it covers.
-    floor, noted: at least; before: what no version from there on needs may go. bytes_max: so may what exceeds that."""
+    """What a commit writes into DATA, and adds to PAST and CHANGES. data, since, past, log: of the layer, see
+    `Written`; without `since` nothing is kept. upto: the last version that it covers. floor, noted: at least; before: what no
+    version from there on needs may go. bytes_max: so may what exceeds that."""
 
+    data: Mapping[bytes, bytes]
     since: Mapping[bytes, bytes]
     past: Mapping[bytes, Writes]
-    data: Mapping[bytes, bytes]
     log: Sequence[tuple[bytes, bytes]]
     upto: bytes
     floor: bytes
@@ -113,47 +89,61 @@ class Kept(NamedTuple):
     bytes_max: int
 
 
-def keep(kept: Kept, tables: Tables) -> None:
-    """Before a commit writes into DATA: keep what it overwrites, and let go of what is old."""
-    used = int.from_bytes(tables.get(META, USED) or b"", "big")
-    added = _add(kept, tables)
-    for number, begin in enumerate(range(0, max(len(added), len(kept.log)), _NOTED_MAX)):
-        some = added[begin : begin + _NOTED_MAX]
+def write(kept: Kept, tables: Tables) -> None:
+    """What a commit does to DATA: keep what it overwrites, and let go of what is old."""
+    blocks, size = _write(kept, tables)
+    notes = range(0, len(kept.log), _NOTED_MAX)
+    for number, begin in enumerate(notes):
         changes = [at + key for at, key in kept.log[begin : begin + _NOTED_MAX]]
-        size = sum([size for _, size in some]) + sum([len(change) for change in changes])
-        note = _Note(size, [name for name, _ in some], changes)
-        tables.put(ORDER, kept.upto + number.to_bytes(4, "big"), _encode(note))
-        used += size
-    floor, budget = max(tables.get(META, FLOOR) or b"", kept.floor), 2 * len(added) + _NOTED_MAX
-    noted = max(tables.get(META, NOTED) or b"", kept.noted)
-    while budget > 0 and (oldest := tables.first(ORDER)) is not None:
-        name, note = oldest[0], _decode(oldest[1])
-        if name[:_VERSION_BYTES] > kept.before and used <= kept.bytes_max:
+        size += _put(CHANGES, kept.upto + number.to_bytes(4, "big"), changes, tables)
+    used = int.from_bytes(tables.get(META, USED) or b"", "big") + size
+    floor, noted = max(tables.get(META, FLOOR) or b"", kept.floor), max(tables.get(META, NOTED) or b"", kept.noted)
+    for _ in range(2 * (blocks + len(notes)) + _DROPPED_MIN):
+        name, value, table = min([(*oldest, t) for t in (PAST, CHANGES) if (oldest := tables.first(t))], default=_NONE)
+        if not name or (name[:_VERSION_BYTES] > kept.before and used <= kept.bytes_max):
             break
-        for past in note.past:
-            tables.delete(PAST, past)
-        tables.delete(ORDER, name)
-        used -= note.size
-        budget -= len(note.past) + 1
+        tables.delete(table, name)
+        used -= len(name) + len(value)
         floor, noted = max(floor, name[:_VERSION_BYTES]), max(noted, name[:_VERSION_BYTES])
     tables.put(META, FLOOR, floor)
     tables.put(META, NOTED, noted)
     tables.put(META, USED, used.to_bytes(8, "big"))
 
 
-def _add(kept: Kept, tables: Tables) -> list[tuple[bytes, int]]:
-    """Keep what every write overwrites. Returns the names of the rows of PAST, and their bytes."""
-    added: list[tuple[bytes, int]] = []
-    since, data, get, put = kept.since, kept.data, tables.get, tables.put
-    for key in sorted(since):
-        before, at, prefix = get(DATA, key) or b"", since[key], b""
-        for row, until in [*((row, until) for until, row in kept.past.get(key, ())), (data[key], b"")]:
-            if before or (row and row[:_VERSION_BYTES] != at):
-                prefix = prefix or past_prefix(key)
-                put(PAST, prefix + at, before)
-                added.append((prefix + at, len(prefix) + _VERSION_BYTES + len(before)))
-            before, at = row, until
-    return added
+def _write(kept: Kept, tables: Tables) -> tuple[int, int]:
+    """Put the rows, and keep what each of them overwrites. Returns how many blocks that took, and their bytes."""
+    data, since, past, replace = kept.data, kept.since, kept.past, tables.replace
+    block: list[bytes] = []
+    blocks = size = in_all = 0
+    for key in sorted(data):
+        row = data[key]
+        before = replace(DATA, key, row)
+        if not since:
+            continue
+        at = since[key]
+        for until, next_row in past.get(key, ()):
+            if before or next_row[:_VERSION_BYTES] not in (b"", at):
+                block += (key, at, before)
+                size += len(key) + len(before) + _VERSION_BYTES
+            before, at = next_row, until
+        if before or row[:_VERSION_BYTES] not in (b"", at):
+            block += (key, at, before)
+            size += len(key) + len(before) + _VERSION_BYTES
+        if size >= BLOCK_BYTES:
+            in_all += _put(PAST, kept.upto + key, block, tables)
+            blocks += 1
+            block, size = [], 0
+    if block:
+        in_all += _put(PAST, kept.upto + block[-3], block, tables)
+        blocks += 1
+    return blocks, in_all
+
+
+def _put(table: str, name: bytes, some: list[bytes], tables: Tables) -> int:
+    """Returns its bytes."""
+    value = _encode(some)
+    tables.put(table, name, value)
+    return len(name) + len(value)
 
 
 class Keys(Protocol):
@@ -189,7 +179,7 @@ class Past:
 
     def get(self, key: bytes) -> Row | None:
         """As `State.get`."""
-        row = self._row(key)
+        row = self._row(key, None)
         return (row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES])) if row else None
 
     def look(
@@ -198,17 +188,18 @@ class Past:
         """(key, value, version) with first <= key < end (b"": no end), rising, or falling, as far as one look goes; and
         the bounds of the rest, None if there is nothing."""
         found: list[tuple[bytes, bytes, Timestamp]] = []
-        keys, last = self._keys(first, end, reverse)
+        kept, last_kept = self._kept(first, end, reverse)
+        keys, last = self._keys(first, end, reverse, kept, last_kept)
         for key in keys:
-            row = self._row(key)
+            row = self._row(key, kept)
             if row:
                 found.append((key, row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES])))
         if last is None:
             return found, None
         return found, (first, last) if reverse else (last + b"\0", end)
 
-    def _row(self, key: bytes) -> bytes:
-        """Empty if there was none."""
+    def _row(self, key: bytes, kept: Mapping[bytes, bytes] | None) -> bytes:
+        """Empty if there was none. kept: what PAST has of keys around this one; None: nobody has looked."""
         version = self._version
         for layer in self._layers:
             since = layer.since.get(key)
@@ -216,21 +207,17 @@ class Past:
                 overwritten = layer.past.get(key, ())
                 at = bisect_right(overwritten, version, key=_until)
                 return overwritten[at][1] if at < len(overwritten) else layer.data[key]
-        prefix = past_prefix(key)
-        name, row = self._one(prefix + version + b"\0", reverse=False)
-        if not name.startswith(prefix):
-            row = self._backend.get(DATA, key) or b""
+        row = self._backend.get(DATA, key) or b""
+        if not row or row[:_VERSION_BYTES] > version:  # else that is what stood there
+            if kept is None:
+                kept = self._kept(key, key + b"\0", reverse=False)[0]
+            row = kept.get(key, b"")
         return row if row[:_VERSION_BYTES] <= version else b""
 
-    def _one(self, start: bytes, reverse: bool) -> tuple[bytes, bytes]:
-        """The first row of PAST, as `Backend.scan` has them."""
-        rows = self._backend.scan(PAST, start, reverse)
-        found = next(rows, (b"", b""))
-        rows.close()
-        return found
-
-    def _keys(self, first: bytes, end: bytes, reverse: bool) -> tuple[list[bytes], bytes | None]:
-        """Keys under which anything stands or stood, in this order, and the last one if there are more."""
+    def _keys(
+        self, first: bytes, end: bytes, reverse: bool, kept: Mapping[bytes, bytes], last_kept: bytes | None
+    ) -> tuple[list[bytes], bytes | None]:
+        """Keys under which anything stands or stood, in this order, and up to which key, if there are more."""
         start = end if reverse else first
 
         def some(keys: Iterator[bytes]) -> list[bytes]:
@@ -239,21 +226,71 @@ class Past:
         rows = self._backend.scan(DATA, start, reverse)
         sources = [some(key for key, _ in rows)]
         rows.close()
-        sources.append(some(self._past_keys(start, reverse)))
         sources += [some(layer.keys.begin(start, reverse)) for layer in self._layers]
         lasts = [keys[-1] for keys in sources if len(keys) == self._looked_max]
-        keys = sorted({key for keys in sources for key in keys}, reverse=reverse)
+        if last_kept is not None:
+            lasts.append(last_kept)
+        keys = sorted({*kept, *(key for keys in sources for key in keys)}, reverse=reverse)
         if not lasts:
             return keys, None
         last = max(lasts) if reverse else min(lasts)
-        return keys[: keys.index(last) + 1], last
+        return [key for key in keys if (key >= last if reverse else key <= last)], last
 
-    def _past_keys(self, start: bytes, reverse: bool) -> Iterator[bytes]:
-        place = past_prefix(start) if start else b""
-        while name := self._one(place, reverse)[0]:
-            key = key_of_past(name)
-            yield key
-            place = past_prefix(key) + (b"" if reverse else _AFTER_ALL)
+    def _kept(self, first: bytes, end: bytes, reverse: bool) -> tuple[dict[bytes, bytes], bytes | None]:
+        """Of the keys that were overwritten since, what stood there, as far as PAST knows; empty for nothing. And up to
+        which key that was looked at, None if it was all."""
+        found: dict[bytes, bytes] = {}
+        last, alone = None, end == first + b"\0"
+        for commit in self._commits():
+            rows, edge = self._rows_of(commit, first, end, reverse)
+            for at in range(0, len(rows), 3):
+                key, until, row = rows[at : at + 3]
+                if until > self._version and between(key, first, end):
+                    found.setdefault(key, row)
+            if edge is not None and between(edge, first, end):  # later commits need not look further
+                last = edge
+                first, end = (edge, end) if reverse else (first, edge + b"\0")
+            if alone and found:
+                break
+        return {key: row for key, row in found.items() if between(key, first, end)}, last
+
+    def _commits(self) -> Iterator[bytes]:
+        """The last versions of those that overwrote anything since, rising."""
+        place = self._version
+        while name := self._block(place + _AFTER_ALL)[0]:
+            place = name[:_VERSION_BYTES]
+            yield place
+
+    def _rows_of(self, commit: bytes, first: bytes, end: bytes, reverse: bool) -> tuple[list[bytes], bytes | None]:
+        """What the blocks of a commit have between these keys, as in a block; rows of other keys, too. And up to which
+        key, if it was not all."""
+        rows: list[bytes] = []
+        place = commit + ((end or _AFTER_ALL) if reverse else first)
+        if reverse and end:  # the block that ends there or beyond
+            name, value = self._block(place)
+            if name.startswith(commit):
+                rows = _decode(value)
+        edge = None
+        blocks = self._backend.scan(PAST, place, reverse)
+        for name, value in blocks:
+            if not name.startswith(commit) or (reverse and name[_VERSION_BYTES:] < first):
+                break
+            block = _decode(value)
+            rows += block
+            if not reverse and end and name[_VERSION_BYTES:] >= end:
+                break
+            if len(rows) >= 3 * self._looked_max:
+                edge = block[0] if reverse else block[-3]
+                break
+        blocks.close()
+        return rows, edge
+
+    def _block(self, start: bytes) -> tuple[bytes, bytes]:
+        """The first one from there on; empty if there is none."""
+        blocks = self._backend.scan(PAST, start)
+        found = next(blocks, (b"", b""))
+        blocks.close()
+        return found
 
 
 def changed_after(
@@ -285,9 +322,9 @@ def _some_changes(
 ) -> tuple[list[tuple[bytes, bytes]], bool]:
     """(version, key) of the first changes, of whole transactions; whether there are no more."""
     found: list[tuple[bytes, bytes]] = []
-    notes = backend.scan(ORDER, after)
+    notes = backend.scan(CHANGES, after)
     for _, note in notes:
-        changes = [(change[:_VERSION_BYTES], change[_VERSION_BYTES:]) for change in _decode(note).changes]
+        changes = [(change[:_VERSION_BYTES], change[_VERSION_BYTES:]) for change in _decode(note)]
         found += changes[bisect_right(changes, after, key=_until) :]
         if _end(found, portion):
             break

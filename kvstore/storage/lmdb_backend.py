@@ -28,15 +28,14 @@ from typing import Any
 import lmdb
 
 from kvstore.storage.backend import (
+    BESIDE,
     DATA,
     FORGET_MAX,
     FORMAT,
     IDS,
     META,
     NOTES,
-    ORDER,
     PARTS,
-    PAST,
     PROTOCOL,
     SEALED,
     UNCHECKED_FORMAT_MAX,
@@ -46,6 +45,7 @@ from kvstore.storage.backend import (
     View,
     ViewGone,
 )
+from kvstore.storage.history import FLOOR, NOTED, USED
 
 MAP_BYTES = 1 << 30
 MAP_BYTES_MAX = 1 << 44
@@ -60,7 +60,9 @@ _SETS = (
     {DATA: b"data-1", IDS: b"ids-1", PARTS: b"parts-1", NOTES: b"notes-1"},
 )
 _STAGED_ONLY = {META: b"staged-meta", PROTOCOL: b"staged-protocol"}
-_DATABASES_MAX = 13
+_RETIRED = (b"past", b"past-order")
+"""Where formats 5 and 6 kept what was overwritten."""
+_DATABASES_MAX = 15
 _READERS_MAX = 32
 
 
@@ -109,7 +111,7 @@ class LmdbBackend:
         with self._env.begin(meta) as transaction:
             second = transaction.get(_SET) is not None
         sets = [{table: self._env.open_db(name) for table, name in names.items()} for names in _SETS]
-        beside = {table: self._env.open_db(table.encode()) for table in (PAST, ORDER)}
+        beside = {table: self._env.open_db(table.encode()) for table in BESIDE}
         self._tables = {**sets[second], META: meta, **beside}
         only = {table: self._env.open_db(name) for table, name in _STAGED_ONLY.items()}
         self._staged = {**sets[not second], **only}
@@ -210,8 +212,8 @@ class LmdbBackend:
 
     def _apply(self, changes: Changes) -> None:
         with self._env.begin(write=True) as transaction:
-            if changes.before is not None:
-                changes.before(_Commit(self, transaction, self._tables))
+            if changes.write is not None:
+                changes.write(_Commit(self, transaction, self._tables))
             for table, items in changes.tables.items():
                 database = self._tables[table]
                 for key in sorted(items):
@@ -283,7 +285,7 @@ class LmdbBackend:
                 transaction.delete(_SET)
             else:
                 transaction.put(_SET, b"1" + _sum(_SET, b"1"))
-            for table in (*_SETS[0], PAST, ORDER):
+            for table in (*_SETS[0], *BESIDE):
                 transaction.drop(self._tables[table], delete=False)
             for table in _STAGED_ONLY:
                 transaction.drop(self._staged[table], delete=False)
@@ -294,7 +296,8 @@ class LmdbBackend:
         if self._unchecked:
             self._commit(self._add_checksums)
             self._unchecked = False
-            self.refresh()
+        self._commit(self._drop_retired)
+        self.refresh()
 
     def _add_checksums(self) -> None:
         with self._env.begin(write=True) as transaction:
@@ -304,6 +307,16 @@ class LmdbBackend:
                         cursor.put(key, value + _sum(key, value))
             format_ = (UNCHECKED_FORMAT_MAX + 1).to_bytes(_FORMAT_BYTES, "big")
             transaction.put(FORMAT, format_ + _sum(FORMAT, format_), db=self._tables[META])
+
+    def _drop_retired(self) -> None:
+        with self._env.begin() as transaction:
+            names = [name for name in _RETIRED if transaction.get(name) is not None]
+        retired = [self._env.open_db(name) for name in names]
+        with self._env.begin(write=True) as transaction:
+            for database in retired:
+                transaction.drop(database)
+            for key in (FLOOR, NOTED, USED):
+                transaction.delete(key, db=self._tables[META])
 
     def _forget(self, transaction: lmdb.Transaction, before: bytes) -> None:
         with transaction.cursor(self._tables[IDS]) as cursor:
@@ -385,6 +398,14 @@ class _Commit:
 
     def delete(self, table: str, key: bytes) -> None:
         self._transaction.delete(key, db=self._databases[table])
+
+    def replace(self, table: str, key: bytes, value: bytes) -> bytes:
+        database = self._databases[table]
+        if value:
+            stored = self._transaction.replace(key, value + _sum(key, value), db=database)
+        else:
+            stored = self._transaction.pop(key, db=database)
+        return b"" if stored is None else self._backend.checked(table, key, stored)
 
     def first(self, table: str) -> tuple[bytes, bytes] | None:
         rows = self._backend.scan_by(self._transaction, table, b"\0")

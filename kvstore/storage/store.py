@@ -26,7 +26,6 @@ from kvstore.storage.backend import (
     META,
     NOTES,
     PARTS,
-    UNCHECKED_FORMAT_MAX,
     Backend,
     Changes,
     StorageError,
@@ -43,15 +42,15 @@ from kvstore.storage.history import (
     Past,
     Transactions,
     changed_after,
-    keep,
+    write,
 )
 from kvstore.storage.layers import Layer
 from multicast.types import ZERO, MessageId, Timestamp
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """1 held the protocol's state, too, and the journal offset that it was of; both are left unread. Rows of 1 and 2 had no
-checksums. 1 to 3 had no timestamp, and no second set of tables; 1 to 4 no history and no
-notes of moves; the history of 5 tells no changes."""
+checksums. 1 to 3 had no timestamp, and no second set of tables; 1 to 4 no history and no notes of moves; that of 5 and
+6 had rows by key, and is forgotten when it is opened."""
 
 OWNER, POSITION, TIMESTAMP, DIGEST, FORGOTTEN = b"owner", b"position", b"timestamp", b"digest", b"forgotten"
 """Keys of `META`: whose it is, how many deliveries the state is of, when the last of them was, `Store.state_digest`,
@@ -146,7 +145,7 @@ class Store:
                 f"{other[:16].hex()}, not to replica {replica} of cluster {cluster.hex()}; use the directory of this"
                 " replica"
             )
-        if found is not None and int.from_bytes(found, "big") <= UNCHECKED_FORMAT_MAX:
+        if found is not None and int.from_bytes(found, "big") < FORMAT_VERSION:
             backend.upgrade()
         return cls(backend, owner, history_us, history_bytes_max)
 
@@ -186,21 +185,20 @@ class Store:
         forgotten = meta[FORGOTTEN]
         self._newest_frozen = max(layer.ids, default=b"")
         tables: dict[str, dict[bytes, bytes | None]] = {
-            DATA: {key: row or None for key, row in layer.data.items()},
             IDS: {id_: record for id_, record in layer.ids.items() if id_ >= forgotten},
             PARTS: layer.parts,
             NOTES: layer.notes,
             META: {**meta},
         }
         kept = self._kept(layer, self._upto(meta[TIMESTAMP]))
-        self._backend.apply(Changes(tables, forgotten, partial(keep, kept)))
+        self._backend.apply(Changes(tables, forgotten, partial(write, kept)))
 
     def _kept(self, layer: Layer, upto: Timestamp) -> Kept:
         if not self._history_us:
-            return Kept({}, {}, {}, [], upto.encode(), upto.encode(), upto.encode(), upto.encode(), 0)
+            return Kept(layer.data, {}, {}, [], upto.encode(), upto.encode(), upto.encode(), upto.encode(), 0)
         before = Timestamp(max(0, upto.time - self._history_us), 0).encode()
         floor = min(self._first_floor, upto.encode())
-        written = layer.since, layer.past, layer.data, layer.log
+        written = layer.data, layer.since, layer.past, layer.log
         return Kept(*written, upto.encode(), floor, self._first_noted, before, self._history_bytes_max)
 
     def thawed(self) -> None:

@@ -6,21 +6,21 @@ from bisect import bisect_right
 from itertools import pairwise
 from unittest.mock import patch
 
+import lmdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.api.model import KEY_BYTES_MAX, between
 from kvstore.core.bundles import last_version, version_of
-from kvstore.storage.backend import DATA, META, ORDER, PAST, MemoryBackend
-from kvstore.storage.history import FLOOR, USED, Past, key_of_past, past_prefix
+from kvstore.storage.backend import CHANGES, DATA, FORMAT, META, PAST, Changes, MemoryBackend
+from kvstore.storage.history import FLOOR, USED, Past
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.snapshot import Sealed, Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast.types import ZERO, Timestamp
 
 KEYS = [b"a", b"a\0", b"a" + 7 * b"\0", b"a" + 8 * b"\0", b"ab", b"b" * 8, b"b" * 9, b"b" * 8 + b"\xff", 18 * b"\0"]
-UNTIL = [bytes(16), bytes(15) + b"\x01", b"\xff" * 16]
 BOUNDS = [(b"", b""), (b"a", b"ab"), (b"a\0", b"b"), (b"b" * 8, b"")]
 
 Rows = dict[bytes, tuple[bytes, Timestamp]]
@@ -32,15 +32,13 @@ moves = st.sampled_from(["", "all", "all", "freeze", "commit", "thaw", "crash"])
 steps = st.lists(st.tuples(deliveries, moves), max_size=12)
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=30) | st.sampled_from(KEYS), st.sampled_from(UNTIL))))
-def test_names_in_the_past_sort_as_their_keys_and_versions_do(pairs):
-    names = [past_prefix(key) + until for key, until in sorted(pairs)]
-    assert names == sorted(names) and [key_of_past(name) for name in names] == [key for key, _ in sorted(pairs)]
-
-
-def test_the_longest_key_has_a_name_in_the_past_that_lmdb_takes():
-    assert len(past_prefix(bytes(KEY_BYTES_MAX)) + bytes(16) + b"\0") <= 511
-    assert key_of_past(past_prefix(bytes(KEY_BYTES_MAX)) + bytes(16)) == bytes(KEY_BYTES_MAX)
+def test_the_longest_key_has_a_block_that_lmdb_takes(tmp_path):
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    for time in (1, 2):
+        committed(store, time, {b"\xff" * KEY_BYTES_MAX: b"%d" % time})
+    first = version_of(Timestamp(1, 1), 0)
+    assert store.at(first).get(b"\xff" * KEY_BYTES_MAX) == (b"1", first)
+    store.close()
 
 
 def everything(past: Past, first: bytes, end: bytes, reverse: bool) -> tuple[Rows, list[bytes]]:
@@ -149,10 +147,10 @@ def play(plan, make_backend, **options) -> Recorded:
 @settings(max_examples=50, deadline=None)
 @patch("kvstore.storage.store.Store.looked_max", 2)
 @patch("kvstore.storage.store.Store.portion", 2)
-@given(steps, st.sampled_from([1_000_000, 35, 10]), st.sampled_from([1 << 30, 200]))
-def test_every_version_of_the_window_is_the_state_that_was(plan, history_us, history_bytes_max):
+@given(steps, st.sampled_from([1_000_000, 35, 10]), st.sampled_from([1 << 30, 200]), st.sampled_from([1, 60, 3600]))
+def test_every_version_of_the_window_is_the_state_that_was(plan, history_us, history_bytes_max, block_bytes):
     backend = MemoryBackend()
-    with patch("kvstore.storage.history._NOTED_MAX", 2):
+    with patch.multiple("kvstore.storage.history", _NOTED_MAX=2, BLOCK_BYTES=block_bytes):
         play(plan, lambda: backend, history_us=history_us, history_bytes_max=history_bytes_max)
 
 
@@ -183,7 +181,7 @@ def test_what_the_window_has_passed_is_dropped_in_order_and_takes_no_room():
     assert backend.count(PAST) == 48 and store.floor == ZERO
     for time in range(500, 503):
         committed(store, time, {b"other": b"%d" % time})
-    assert (backend.count(PAST), backend.count(ORDER)) == (2, 3)
+    assert (backend.count(PAST), backend.count(CHANGES)) == (2, 3)
     assert store.floor == Timestamp(402, 0) and int.from_bytes(backend.get(META, USED), "big") < 300
 
 
@@ -202,7 +200,7 @@ def test_without_a_window_nothing_is_kept_and_the_present_can_be_read():
     store = Store.open(backend, history_us=0)
     for time in range(1, 5):
         committed(store, time, {b"k": b"%d" % time, b"d": None if time % 2 else b"x"})
-    assert backend.count(PAST) == backend.count(ORDER) == 0
+    assert backend.count(PAST) == backend.count(CHANGES) == 0
     assert store.floor == store.complete_to
     assert store.at(store.floor).get(b"k") == (b"4", version_of(Timestamp(4, 1), 0))
     again = Store.open(backend)
@@ -222,6 +220,28 @@ def test_data_of_an_older_format_has_a_history_from_then_on(kept):
     store = Store.open(backend)
     assert store.floor == last_version(Timestamp(3, 1))
     assert store.at(store.floor).get(b"k") == (b"old", version_of(Timestamp(3, 1), 0))
+
+
+def test_what_format_6_kept_is_dropped_and_a_history_begins(tmp_path):
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    for time in (1, 3):
+        committed(store, time, {b"k": b"%d" % time})
+    store._backend.apply(Changes({META: {FORMAT: (6).to_bytes(2, "big"), FLOOR: bytes(16)}}, b""))
+    store.close()
+    with lmdb.open(str(tmp_path), max_dbs=20) as environment:
+        for name in (b"past", b"past-order"):
+            with environment.begin(environment.open_db(name), write=True) as transaction:
+                transaction.put(b"name", b"kept")
+    for _ in range(2):
+        store = Store.open(LmdbBackend(tmp_path, durability="os"))
+        assert store.floor == store.changes_from == last_version(Timestamp(3, 1))
+        store.close()
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    committed(store, 5, {b"k": b"5"})
+    assert store.at(store.floor).get(b"k") == (b"3", version_of(Timestamp(3, 1), 0))
+    store.close()
+    with lmdb.open(str(tmp_path), max_dbs=20) as environment, environment.begin() as transaction:
+        assert transaction.get(b"past") is transaction.get(b"past-order") is None
 
 
 def test_who_was_given_a_snapshot_knows_nothing_older_than_that():

@@ -30,7 +30,7 @@ class ReadBeforeComplete(Versions):
     """A shard is read at a version before it has completed everything up to that."""
 
 
-@rewrite("_kept", "written = layer.since,", "written = {k: at for k, at in layer.since.items() if layer.data[k]},")
+@rewrite("_kept", "layer.since,", "{k: at if layer.data[k] else bytes(16) for k, at in layer.since.items()},")
 class DeletedNotKept(Store):
     """What is overwritten by a deletion is not kept."""
 
@@ -50,9 +50,14 @@ class WriteSeenLate(Past):
     """In the write buffer a write is not seen at its own version."""
 
 
-@rewrite("_row", 'prefix + version + b"\\0"', "prefix + version")
+@rewrite("_kept", "until > self._version", "until >= self._version")
 class OverwriteSeenLate(Past):
     """On disk what an overwrite has replaced is still seen at the version of that."""
+
+
+@rewrite("_kept", "found.setdefault(key, row)", "found[key] = row")
+class NewestOverwriteSeen(Past):
+    """Of what several commits have overwritten under a key the newest is seen, whatever the version."""
 
 
 @rewrite("_row", 'return row if row[:_VERSION_BYTES] <= version else b""', "return row")
@@ -75,6 +80,7 @@ def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_planted(
         FloorNotMoved, DroppedEarly, ReadBeforeComplete, DeletedNotKept, OnlyTheFirstOverwriteKept,
-        OldFloorAfterSnapshot, WriteSeenLate, OverwriteSeenLate, LaterSeen, FirstLookOnly,
+        OldFloorAfterSnapshot, WriteSeenLate, OverwriteSeenLate, NewestOverwriteSeen, LaterSeen,
+        FirstLookOnly,
     ),
 )  # fmt: skip
