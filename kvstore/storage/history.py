@@ -75,8 +75,8 @@ def anew(floor: Timestamp) -> dict[bytes, bytes]:
 
 class Kept(NamedTuple):
     """What a commit writes into DATA, and adds to PAST and CHANGES. data, since, past, log: of the layer, see
-    `Written`; without `since` nothing is kept. upto: the last version that it covers. floor, noted: at least; before: what no
-    version from there on needs may go. bytes_max: so may what exceeds that."""
+    `Written`; without `since` nothing is kept. upto: the last version that it covers. floor, noted: at least; before:
+    what no version from there on needs may go. bytes_max: so may what exceeds that."""
 
     data: Mapping[bytes, bytes]
     since: Mapping[bytes, bytes]

@@ -318,7 +318,7 @@ class PositionOneBehind(Store):
     """The committed position is one behind the data."""
 
 
-@rewrite("write", "(self._digest + digest - before)", "(self._digest + digest)")
+@rewrite("_put", "(self._digest + digest - before)", "(self._digest + digest)")
 class DigestGrows(Store):
     """The digest counts what was overwritten, too."""
 
