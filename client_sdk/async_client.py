@@ -15,7 +15,7 @@ from client_sdk import requests
 from client_sdk.attempts import Attempts
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
-from client_sdk.routing import Router, find_urls
+from client_sdk.routing import Router, find_authority, find_urls
 from kvstore.api.answers import Page
 from kvstore.api.model import KeyValue
 from multicast.types import Timestamp
@@ -48,7 +48,9 @@ class AsyncClient:
         server is told in `X-Timeout-Ms`.
     refresh: seconds after which the view of the cluster (shard map, leaders) is renewed in the background; failures
         renew it at once.
-    ValueError if `target` is no URL and no cluster.
+    ca: the file (PEM) with the certificate authority that replicas' certificates must be of; by default that of the
+        cluster in the directory, else what the environment has in KVSTORE_CA, else what the system trusts.
+    ValueError if `target` is no URL and no cluster, or `ca` cannot be read.
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class AsyncClient:
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
         refresh: float = REFRESH_SECONDS,
         rng: random.Random | None = None,
+        ca: str | Path | None = None,
     ):
         router = Router(find_urls(target), rng or random.Random())
-        self.attempts = Attempts(router, timeout, attempt_timeout, refresh)
+        authority = find_authority(target) if ca is None else Path(ca)
+        self.attempts = Attempts(router, timeout, attempt_timeout, refresh, authority)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from client_sdk import requests
-from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received
+from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received, Untrusted
 from client_sdk.errors import (
     ClosedClient,
     Compacted,
@@ -73,9 +74,9 @@ def _wait(state: RetryCallState) -> float:
 
 class _Call:
     """One request and what its attempts have shown so far. deadline: of the loop's clock. url: who is asked, or has
-    answered."""
+    answered. untrusted: how often somebody had no certificate that is trusted."""
 
-    __slots__ = ("deadline", "maybe_sent", "request", "tried", "url")
+    __slots__ = ("deadline", "maybe_sent", "request", "tried", "untrusted", "url")
 
     def __init__(self, request: Request[Any], deadline: float):
         self.request = request
@@ -83,6 +84,7 @@ class _Call:
         self.maybe_sent = request.sent_before
         self.tried: set[str] = set()
         self.url = ""
+        self.untrusted = 0
 
     def give_up(self, detail: str, code: str = "", status: int = 0, unsent: type[KvError] = Unavailable) -> KvError:
         """The exception for a call that ends without an answer that settles it. unsent: what it is without effect."""
@@ -93,14 +95,16 @@ class _Call:
 class Attempts:
     """Makes requests, for one event loop. See `AsyncClient` for the arguments."""
 
-    def __init__(self, router: Router, timeout: float, attempt_timeout: float, refresh: float):
+    def __init__(
+        self, router: Router, timeout: float, attempt_timeout: float, refresh: float, authority: Path | None = None
+    ):
         self.timeout = positive_seconds("timeout", timeout)
         self._router = router
         self._attempt_timeout = positive_seconds("attempt_timeout", attempt_timeout)
         self._refresh_every = positive_seconds("refresh", refresh)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._connections = Connections()
+        self._connections = Connections(authority)
         self.hedges = Hedges()
         self._refreshing: asyncio.Task[bool] | None = None
         self._refreshed_at = float("-inf")
@@ -166,6 +170,9 @@ class Attempts:
                 self._router.trust(url)
                 return request.parse(Answer(status, fields.get("etag"), body, fields.get("kv-read-at", "")))
         except NotConnected as error:
+            call.untrusted += isinstance(error, Untrusted)
+            if call.untrusted >= len(self._router.candidates((), 0.0)):
+                raise call.give_up(f"{url}: {error}; see `ca`") from error
             raise self._failed(url, f"no connection to {url}: {error}") from error
         except (OSError, TimeoutError, MalformedAnswer) as error:
             call.maybe_sent = True

@@ -265,7 +265,10 @@ def _client(target: str, timeout: float) -> Iterator[Client]:
     except ValueError as error:
         raise UserError(str(error)) from None
     _wait_for_anyone(urls, min(timeout, REFUSED_SECONDS))
-    client = Client(urls, timeout=timeout)
+    try:
+        client = Client(target, timeout=timeout)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     try:
         with client:
             yield client

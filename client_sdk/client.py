@@ -26,7 +26,7 @@ from client_sdk.async_client import ATTEMPT_TIMEOUT_SECONDS, REFRESH_SECONDS, TI
 from client_sdk.errors import ClosedClient
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
-from client_sdk.routing import find_urls
+from client_sdk.routing import find_authority, find_urls
 from kvstore.api.answers import Page
 from kvstore.api.model import KeyValue
 from multicast.types import Timestamp
@@ -88,10 +88,11 @@ class Client:
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
         refresh: float = REFRESH_SECONDS,
         rng: random.Random | None = None,
+        ca: str | Path | None = None,
     ):
-        urls = find_urls(target)
+        urls, authority = find_urls(target), find_authority(target) if ca is None else ca
         self._make = partial(
-            AsyncClient, urls, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng
+            AsyncClient, urls, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=authority
         )
         self._closed = False
         self._begin()

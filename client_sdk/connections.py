@@ -14,6 +14,7 @@ import math
 import ssl
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -27,6 +28,10 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 class NotConnected(OSError):
     """There is no connection, and the request was not sent."""
+
+
+class Untrusted(NotConnected):
+    """Who listens there has no certificate that is trusted for this name."""
 
 
 class Broken(OSError):
@@ -73,6 +78,8 @@ class _Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 await self._loop.create_connection(lambda: self, replica.host, replica.port, ssl=replica.tls)
+        except ssl.SSLCertVerificationError as error:
+            self.end(Untrusted(f"its certificate is not trusted: {error.verify_message}"))
         except (OSError, TimeoutError, UnicodeError) as error:
             self.end(NotConnected(str(error) or "not connected in time"))
 
@@ -157,12 +164,12 @@ class _Connection(asyncio.Protocol):
 class _Replica:
     """Where a base URL leads. in_use: connections that get requests; retired: those that are about to be closed."""
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, tls: Callable[[], ssl.SSLContext]):
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if secure else 80)
-        self.tls = ssl.create_default_context() if secure else None
+        self.tls = tls() if secure else None
         self.path = parts.path
         self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\nX-Concurrent: 1\r\n"
         self.in_use: list[_Connection] = []
@@ -188,10 +195,19 @@ class _Replica:
         return [*self.in_use, *self.retired]
 
 
-class Connections:
-    """Those of one client, for one event loop."""
+def _trusting(authority: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"ca: {authority}: {error}") from None
 
-    def __init__(self) -> None:
+
+class Connections:
+    """Those of one client, for one event loop. authority: whose certificates are trusted, a PEM file; None: those whom
+    the system trusts. ValueError: the file cannot be used."""
+
+    def __init__(self, authority: Path | None = None) -> None:
+        self._tls = None if authority is None else _trusting(authority)
         self._replicas: dict[str, _Replica] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -206,7 +222,7 @@ class Connections:
         NotConnected, Broken, or TimeoutError after so many seconds. Cancellable; then it may have been received."""
         replica = self._replicas.get(url)
         if replica is None:
-            replica = self._replicas[url] = _Replica(url)
+            replica = self._replicas[url] = _Replica(url, self._context)
         length = "" if body is None else f"Content-Length: {len(body)}\r\n"
         data = f"{method} {replica.path}{path}{replica.line_end}{fields}{length}\r\n".encode() + (body or b"")
         loop = asyncio.get_running_loop()
@@ -222,6 +238,11 @@ class Connections:
         except asyncio.CancelledError:
             connection.retire()
             raise
+
+    def _context(self) -> ssl.SSLContext:
+        """One for all, read when it is needed."""
+        self._tls = self._tls or ssl.create_default_context()
+        return self._tls
 
     def _set_alarm(self, at: float) -> None:
         """One timer for all, armed no later than the first deadline. An earlier one stays: it looks again."""

@@ -6,6 +6,7 @@ shard that it involves; if that fails, to the other replicas of those shards, an
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from kvstore.api.cluster import decode_cluster
 from kvstore.api.shard_map import ShardMap
 from multicast.types import GroupId
 
+CLUSTER_FILE = "cluster.json"
 SUSPECT_SECONDS = 1.0
 """For how long a replica that failed comes last."""
 
@@ -118,17 +120,20 @@ class Router:
 class _Replica(msgspec.Struct):
     host: str
     http_port: int
+    https: bool = False
     advertise: str = ""
     removed: bool = False
 
     @property
     def url(self) -> str:
         address = self.advertise or self.host
-        return f"http://{f'[{address}]' if ':' in address else address}:{self.http_port}"
+        scheme = "https" if self.https else "http"
+        return f"{scheme}://{f'[{address}]' if ':' in address else address}:{self.http_port}"
 
 
 class _ClusterFile(msgspec.Struct):
     replicas: list[_Replica]
+    tls: str = ""
 
 
 _HOST_AND_PORT = re.compile(r" *([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5} *")
@@ -157,11 +162,25 @@ def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
     text = str(target)
     if "://" in text or all(map(_HOST_AND_PORT.fullmatch, text.split(","))):
         return tuple(_url(part.strip()) for part in text.split(",") if part.strip())
-    file = Path(text) / "cluster.json"
+    file = Path(text) / CLUSTER_FILE
     if not file.is_file():
         raise ValueError(f"{text!r} is neither a URL, nor host:port, nor the directory of a cluster (no {file})")
+    return tuple(replica.url for replica in _read(file).replicas if not replica.removed)
+
+
+def find_authority(target: str | Path | Sequence[str]) -> Path | None:
+    """The certificate authority that a client trusts if it is told of no other: that of the cluster in a directory,
+    else the file that the environment names in KVSTORE_CA. None: the system's."""
+    if isinstance(target, str | Path) and (Path(target) / CLUSTER_FILE).is_file():
+        tls = _read(Path(target) / CLUSTER_FILE).tls
+        if tls:
+            return Path(target) / tls / "ca.pem"
+    named = os.environ.get("KVSTORE_CA")
+    return Path(named) if named else None
+
+
+def _read(file: Path) -> _ClusterFile:
     try:
-        replicas = msgspec.json.decode(file.read_bytes(), type=_ClusterFile).replicas
+        return msgspec.json.decode(file.read_bytes(), type=_ClusterFile)
     except msgspec.DecodeError as error:
         raise ValueError(f"{file}: {error}") from error
-    return tuple(replica.url for replica in replicas if not replica.removed)

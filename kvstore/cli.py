@@ -40,7 +40,7 @@ app.add_typer(archive_app, name="archive")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's directory.")]
 InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="Listen beyond this machine, without TLS and authentication.")
+    bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")
 ]
 
 
@@ -105,6 +105,7 @@ def cluster_init(
     ] = "",
     durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
     archive: Annotated[str, typer.Option(help="Where old journals go, which the audit reads; or none.")] = "archive",
+    tls: Annotated[bool, typer.Option("--tls", help="Replicas and clients speak TLS; see `kvstore certs`.")] = False,
     given: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A cluster.json to take instead of these options.")
     ] = None,
@@ -128,9 +129,27 @@ def cluster_init(
         advertise=advertise,
         durability=durability,
         archive=archive,
+        tls=config.CERTIFICATES if tls else "",
     )
     path = config.create(directory, made)
+    if tls:
+        from kvstore import certificates
+
+        certificates.make(directory, made, say)
     say(f"{path}: {shards} shard(s) of {replicas} replica(s), protocol {protocol}, durability {durability}")
+
+
+@app.command("certs")
+def certs_command(
+    directory: Directory,
+    renew: Annotated[bool, typer.Option("--renew", help="Make all certificates of replicas anew.")] = False,
+) -> None:
+    """Make what is missing of a cluster's certificates: for development, an authority, too; and for each replica.
+
+    A running replica reads its certificate again at SIGHUP. In production your own authority signs: see README."""
+    from kvstore import certificates, config
+
+    certificates.make(directory, config.load(directory), say, renew)
 
 
 @cluster_app.command("up")

@@ -12,17 +12,20 @@ import itertools
 import os
 import secrets
 import signal
+import ssl
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kvstore import certificates
 from kvstore.api.cluster import decode_cluster
 from kvstore.api.codec import id_text
 from kvstore.api.shard_map import ShardMap
@@ -53,7 +56,6 @@ CHANGE_POLL_SECONDS = 0.2
 MOVE_STEP_SECONDS = 30.0
 """For so long one step of a move is tried, at one replica after the other."""
 
-_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ClusterError(Exception):
@@ -101,14 +103,38 @@ class ReplicaStatus(msgspec.Struct):
 def fetch(
     url: str, seconds: float = HTTP_SECONDS, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """(status, body) of a GET, or of a POST of `body`, past any proxy. OSError if nobody answers."""
+    """(status, body) of a GET, or of a POST of `body`, past any proxy. OSError if nobody answers. For certificates it
+    trusts whom `open_cluster` has told, else the file that the environment names in KVSTORE_CA, else the system."""
     try:
         asked = urllib.request.Request(url, body, dict(headers or {}))
-        with _no_proxy.open(asked, timeout=seconds) as answer:
+        with _opener(asked.type).open(asked, timeout=seconds) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=os.environ.get("KVSTORE_CA"))
+
+
+@cache
+def _opener(scheme: str) -> urllib.request.OpenerDirector:
+    secure = [urllib.request.HTTPSHandler(context=_trusted())] if scheme == "https" else []
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), *secure)
+
+
+def open_cluster(directory: Path) -> ClusterConfig:
+    """`load`, and `fetch` trusts its certificates from now on."""
+    config = load(directory)
+    if config.tls:
+        authority = directory / config.tls / certificates.AUTHORITY
+        try:
+            _trusted().load_verify_locations(authority)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"{authority}: {error}") from None
+    return config
 
 
 def is_ready(replica: ReplicaConfig) -> bool:
@@ -154,10 +180,10 @@ def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> l
     NotAll, once all others are ready: some cannot be started, or do not become ready. Whatever runs goes on. insecure:
     see `check_exposure`.
     """
-    config = load(directory)
+    config = open_cluster(directory)
     if not insecure:
         for replica in config.present:
-            check_exposure(replica)
+            check_exposure(config, replica)
     started: list[Started] = []
     problems: list[str] = []
     try:
@@ -221,7 +247,7 @@ def add_replica(
     ports: for its peers and for HTTP; None: the next ones. ClusterError, ConfigError: why it cannot be; then nothing
     has changed, or the same command may be given again for another one.
     """
-    config = load(directory)
+    config = open_cluster(directory)
     _check_change(config, shard)
     used = [(replica.peer_port, replica.http_port) for replica in config.replicas]
     first = used[0][1] - used[0][0]
@@ -229,12 +255,14 @@ def add_replica(
     peer_port, http_port = ports or (peer_port, max(peer_port + first, *(port + 1 for _, port in used)))
     replica = ReplicaConfig(
         id=max(replica.id for replica in config.replicas) + 1, shard=shard, host=host, advertise=advertise,
-        peer_port=peer_port, http_port=http_port, added=True,
+        peer_port=peer_port, http_port=http_port, https=config.replicas[0].https, added=True,
     )  # fmt: skip
     if not insecure:
-        check_exposure(replica)
+        check_exposure(config, replica)
     after = msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=(*config.replicas, replica))
     check(after, f"with replica {replica.id}")
+    if config.tls:
+        certificates.make(directory, after, say)
     create(directory, after)
     try:
         started = start(directory, after, replica, insecure=insecure)
@@ -251,7 +279,7 @@ def add_replica(
 
 def remove_replica(directory: Path, replica_id: ProcessId, say: Callable[[str], None]) -> None:
     """Have a replica removed from its shard; it ends by itself. ClusterError, ConfigError: why it cannot be."""
-    config = load(directory)
+    config = open_cluster(directory)
     replica = config.replica(replica_id)
     if not replica.removed:
         _check_change(config, replica.shard)
@@ -302,7 +330,7 @@ def move_slots(
 ) -> None:
     """Move these slots, ranges of first and last, from one shard to the other: step by step, each under an id that it
     keeps, through any replica that answers. ClusterError says why nothing moves; then it may be asked for again."""
-    urls = itertools.cycle([replica.url for replica in load(directory).present])
+    urls = itertools.cycle([replica.url for replica in open_cluster(directory).present])
     body = msgspec.json.encode({"source": source, "target": target, "slots": slots})
     steps, more = 0, True
     while more:
@@ -330,7 +358,7 @@ def move_slots(
 
 def _has(directory: Path, shard: int, slots: Sequence[tuple[int, int]]) -> bool:
     """Whether one of its replicas says that it has all of these slots."""
-    for replica in load(directory).present:
+    for replica in open_cluster(directory).present:
         with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
             if replica.shard == shard:
                 told = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
@@ -341,7 +369,7 @@ def _has(directory: Path, shard: int, slots: Sequence[tuple[int, int]]) -> bool:
 
 def down(directory: Path, say: Callable[[str], None]) -> bool:
     """Stop every running replica: SIGTERM to all, then wait. False if one had to be killed."""
-    config = load(directory)
+    config = open_cluster(directory)
     handles = []
     for replica in config.present:
         handle = Handle.of(replica_directory(directory, replica.id))
@@ -372,7 +400,7 @@ def stop_started(directory: Path, started: list[Started], say: Callable[[str], N
             one.process.terminate()
     for one in started:
         try:
-            one.process.wait(KILL_GRACE_SECONDS + load(directory).limits.stop_deadline_ms / 1000 * 3)
+            one.process.wait(KILL_GRACE_SECONDS + open_cluster(directory).limits.stop_deadline_ms / 1000 * 3)
         except subprocess.TimeoutExpired:
             one.process.kill()
             one.process.wait()
@@ -409,7 +437,7 @@ def terminable() -> Iterator[None]:
 
 def status(directory: Path) -> list[ReplicaStatus]:
     """Every replica of the cluster, whether it runs or not."""
-    config = load(directory)
+    config = open_cluster(directory)
     return [_status(directory, config, replica) for replica in config.present]
 
 

@@ -31,6 +31,8 @@ BASE_PORT = 7400
 DURABILITIES = ("fsync", "os")
 ALL_ADDRESSES = ("0.0.0.0", "::")
 NO_ARCHIVE = "none"
+CERTIFICATES = "certs"
+"""The directory of certificates, where `cluster init --tls` puts them."""
 
 
 class ConfigError(ValueError):
@@ -41,9 +43,10 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     """One replica: its shard, and where it listens for its peers and for HTTP.
 
     host: the address that it listens on; one of 0.0.0.0 and ::, for all. advertise: the address or name by which the
-    others and clients reach it; empty: `host`. since: when it took the place of another machine, microseconds since
-    1970: a journal that began before is that one's. 0: it has not. added: it did not belong to the shard when the
-    cluster began; removed: it does not belong to it any more. Its id is used for no other.
+    others and clients reach it; empty: `host`. https: clients speak TLS to it. since: when it took the
+    place of another machine, microseconds since 1970: a journal that began before is that one's. 0: it has not. added:
+    it did not belong to the shard when the cluster began; removed: it does not belong to it any more. Its id is used
+    for no other.
     """
 
     id: ProcessId
@@ -52,6 +55,7 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     advertise: str = ""
     peer_port: int
     http_port: int
+    https: bool = False
     since: int = 0
     added: bool = False
     removed: bool = False
@@ -68,7 +72,8 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
     @property
     def url(self) -> str:
-        return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{self.http_port}"
+        scheme = "https" if self.https else "http"
+        return f"{scheme}://{f'[{self.address}]' if ':' in self.address else self.address}:{self.http_port}"
 
 
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +82,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     dedup_window_ms: how long after its creation a transaction's id may still take effect.
     archive: where journals go, file by file, when a replica no longer needs them: a directory (relative to that of
     `cluster.json`), which the audit reads; or "none": they are deleted. Empty: they stay where they are, and grow.
+    tls: the directory of certificates (`kvstore.certificates`), relative to that of `cluster.json`; then replicas speak
+    TLS to one another, each proving which it is. Empty: they do not.
     cors_origins: of web pages that may use the HTTP interface, such as "https://example.org"; none by default."""
 
     format: int
@@ -87,6 +94,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     durability: str = "fsync"
     dedup_window_ms: int = 120_000
     archive: str = ""
+    tls: str = ""
     cors_origins: tuple[str, ...] = ()
     shard_map: dict[str, Any]
     replicas: tuple[ReplicaConfig, ...]
@@ -173,6 +181,7 @@ def new_cluster(
     advertise: str = "",
     durability: str = "fsync",
     archive: str = "archive",
+    tls: str = "",
 ) -> ClusterConfig:
     """A cluster of `shards` x `replicas` on one machine. Replica i: peer port base + i, HTTP port base + 100 + i."""
     count = shards * replicas
@@ -186,6 +195,7 @@ def new_cluster(
         protocol=protocol,
         durability=durability,
         archive=archive,
+        tls=tls,
         shard_map=ShardMap.even(tuple(range(shards))).to_json(),
         replicas=tuple(
             ReplicaConfig(
@@ -195,6 +205,7 @@ def new_cluster(
                 advertise=advertise,
                 peer_port=base_port + i,
                 http_port=base_port + HTTP_PORT_OFFSET + i,
+                https=bool(tls),
             )
             for i in range(count)
         ),
@@ -281,6 +292,8 @@ def _check_replicas(config: ClusterConfig, fail: Any) -> None:
         seen_ids.add(replica.id)
         if not 0 <= replica.shard < 2**16:
             fail(f"{place}.shard: from 0 to 65535, not {replica.shard}")
+        if replica.https and not config.tls:
+            fail(f"{place}.https: there are no certificates, for `tls` is not set")
         if not replica.host:
             fail(f"{place}.host: empty")
         if replica.address in ALL_ADDRESSES:
@@ -324,12 +337,13 @@ def _check_protocol(config: ClusterConfig, fail: Any) -> None:
                 )
 
 
-def check_exposure(replica: ReplicaConfig) -> None:
-    """ConfigError if this replica listens for others than this machine."""
-    if not is_loopback(replica.host):
+def check_exposure(config: ClusterConfig, replica: ReplicaConfig) -> None:
+    """ConfigError if this replica listens for others than this machine, and that without TLS."""
+    if not is_loopback(replica.host) and not (config.tls and replica.https):
         raise ConfigError(
-            f"replica {replica.id} is to listen on {replica.host}, and there is no TLS and no authentication yet: "
-            "whoever reaches its ports reads and writes everything; where that is meant, start it with --insecure"
+            f"replica {replica.id} is to listen on {replica.host} without TLS: whoever is on the way reads and writes "
+            "everything; `kvstore cluster init --tls` makes a cluster with it; where it is not needed, start the "
+            "replica with --insecure"
         )
 
 

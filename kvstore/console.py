@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from typing import Annotated, Any
@@ -57,8 +58,12 @@ def together(*groups: typer.Typer) -> typer.Typer:
         version: Annotated[
             bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version.")
         ] = False,
+        ca: Annotated[
+            str, typer.Option("--ca", envvar="KVSTORE_CA", metavar="FILE", help="Trust certificates of this authority.")
+        ] = "",
     ) -> None:
-        pass
+        if ca:
+            os.environ["KVSTORE_CA"] = ca
 
     return app
 

@@ -54,6 +54,7 @@ from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
 from multicast.runtime.failpoints import SENT, FailingDisk, Failpoints
 from multicast.runtime.host import Host, HostStopped
+from multicast.runtime.tls import Tls
 from multicast.types import MessageId, ProcessId, Timestamp, new_message_id
 from multicast.wire import SnapshotChunk
 
@@ -77,7 +78,7 @@ class LiveReplica:
 
     Opening reads and checks everything on disk and changes nothing but an unfinished journal tail. It raises
     ConfigError, JournalError, StorageError or OSError: one line each. It blocks; `start` then runs on the loop.
-    failpoints: what is to go wrong, for tests.
+    failpoints: what is to go wrong, for tests. tls: of the links to peers.
 
     failed: done when our own bug or a disk error has stopped this replica; `failure` says which. removed: done when it
     was removed from its shard, and has nothing more to do. From `start` on.
@@ -92,13 +93,14 @@ class LiveReplica:
         config: ClusterConfig,
         replica_id: ProcessId,
         failpoints: Failpoints | None = None,
+        tls: Tls | None = None,
     ):
         self.config = config
         self.me = config.replica(replica_id)
         self._random = random.Random(random.SystemRandom().getrandbits(256))
         self._directory = directory
         self._home = claim(directory, config, replica_id)
-        self._failpoints = failpoints
+        self._failpoints, self._tls = failpoints, tls
         self._addresses = {r.id: r.peer_address for r in config.replicas}
         self._addresses[replica_id] = (self.me.host, self.me.peer_port)
         self._failure = ""
@@ -198,6 +200,7 @@ class LiveReplica:
             wall=self._failpoints.wall if self._failpoints else wall_us,
             retention=self._retention(),
             since={replica.id: replica.since for replica in self.config.replicas},
+            tls=self._tls,
             incarnation=max(wall_us(), self.me.since) if self.me.since and not self._journal.end else None,
         )
         self._host.release(self._committed)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from kvstore import config
-from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, start, wait_ready
+from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, open_cluster, start, wait_ready
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.process import Handle
 from multicast.types import ProcessId
@@ -41,13 +41,13 @@ def replace_replica(
 
     ClusterError, ConfigError: why it cannot be; the same command may be given again. insecure: see `check_exposure`.
     """
-    before = config.load(directory)
+    before = open_cluster(directory)
     old = before.replica(replica_id)
     if problem := config.cannot_return(before, replica_id):
         raise ConfigError(f"replica {replica_id} cannot be replaced: {problem}")
     new: ReplicaConfig = msgspec.structs.replace(old, **changes, since=time.time_ns() // 1000)
     if not insecure:
-        config.check_exposure(new)
+        config.check_exposure(before, new)
     after = before.with_replica(new)
     config.check(after, f"with another replica {replica_id}")
     _check_others(before, old)

@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import signal
+import ssl
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TextIO, cast
 
 import structlog
 
+from kvstore.certificates import Certificates
 from kvstore.config import ClusterConfig, ConfigError, check_exposure, claim, load
 from kvstore.host import LiveReplica
 from kvstore.http.app import HttpApi
@@ -31,6 +33,8 @@ STANDARD_ERROR = 2
 REMOVED = "replica {} was removed from its shard: it ends, and its directory is needed no more"
 HTTP_CLOSE_SECONDS = 1.0
 """For answers that are on their way out."""
+HANDSHAKE_SECONDS = 5.0
+"""For the handshake of TLS with a client."""
 END_SECONDS = 10.0
 """A replica that has failed is gone by then, whatever still hangs: a thread in a sync, a log that nobody reads."""
 
@@ -87,9 +91,10 @@ def serve(
         print(REMOVED.format(replica_id))
         return
     if not insecure:
-        check_exposure(me)
+        check_exposure(config, me)
     if failpoints and not all(is_loopback(replica.host) for replica in config.replicas):
         raise ConfigError("--failpoints is for tests: every replica of the cluster must be on a loopback address")
+    certificates = Certificates(directory, config, me) if config.tls else None
     lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     try:
         set_up_logging()
@@ -97,23 +102,26 @@ def serve(
         structlog.contextvars.clear_contextvars()
         check_port(me.host, me.peer_port, "peer port")
         check_port(me.host, me.http_port, "HTTP port")
-        asyncio.run(_serve(directory, config, replica_id, Failpoints(failpoints) if failpoints else None))
+        faults = Failpoints(failpoints) if failpoints else None
+        asyncio.run(_serve(directory, config, replica_id, faults, certificates))
     finally:
         lock.release()
 
 
 async def _serve(
-    directory: Path, config: ClusterConfig, replica_id: ProcessId, failpoints: Failpoints | None
-) -> None:
+    directory: Path, config: ClusterConfig, replica_id: ProcessId, failpoints: Failpoints | None,
+    certificates: Certificates | None,
+) -> None:  # fmt: skip
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _renew, certificates)
     _log.info("starting", replica=replica_id, pid=os.getpid(), cluster=config.cluster_id, protocol=config.protocol)
-    replica = LiveReplica(directory, config, replica_id, failpoints)
+    replica = LiveReplica(directory, config, replica_id, failpoints, certificates.peers if certificates else None)
     api = HttpApi(replica, config.limits, Metrics(replica.status), config.cors_origins)
     factory = ApiServer(api)
-    server = await _listen(factory, config, replica_id)
+    server = await _listen(factory, config, replica_id, certificates.clients if certificates else None)
     try:
         await replica.start()
         gc.collect()
@@ -149,10 +157,21 @@ def _end(stop: asyncio.Event) -> None:
     killing.start()
 
 
-async def _listen(factory: ApiServer, config: ClusterConfig, replica_id: ProcessId) -> asyncio.Server:
+def _renew(certificates: Certificates | None) -> None:
+    if certificates is not None:
+        problem = certificates.renew()
+        (_log.error if problem else _log.info)("certificates are read again", problem=problem)
+
+
+async def _listen(
+    factory: ApiServer, config: ClusterConfig, replica_id: ProcessId, tls: ssl.SSLContext | None
+) -> asyncio.Server:
     me = config.replica(replica_id)
+    seconds = HANDSHAKE_SECONDS if tls else None
     try:
-        return await asyncio.get_running_loop().create_server(factory, me.host, me.http_port, backlog=BACKLOG)
+        return await asyncio.get_running_loop().create_server(
+            factory, me.host, me.http_port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=seconds
+        )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             user = port_user(me.host, me.http_port)

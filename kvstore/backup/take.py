@@ -27,8 +27,8 @@ from kvstore.api.cluster import ClusterJson, ShardJson, decode_cluster
 from kvstore.api.codec import id_text
 from kvstore.api.shard_map import Place, PlacedRun, ShardMap, add_places, decode_places
 from kvstore.backup.files import FORMAT, BackupError, Manifest, RowWriter, ShardManifest, verify, write_manifest
-from kvstore.cluster import fetch
-from kvstore.config import CLUSTER_FILE, load
+from kvstore.cluster import fetch, open_cluster
+from kvstore.config import CLUSTER_FILE
 from kvstore.storage.cut import CutRows, decode_cut_rows
 from multicast.types import Timestamp, new_message_id
 
@@ -74,7 +74,7 @@ def take(source: str, target: Path, progress: Callable[[str], None]) -> Manifest
 def _urls(source: str) -> list[str]:
     """Of the replicas that may be asked first."""
     if (Path(source) / CLUSTER_FILE).exists():
-        return [replica.url for replica in load(Path(source)).replicas]
+        return [replica.url for replica in open_cluster(Path(source)).replicas]
     if Path(source).is_dir():
         raise BackupError(f"{source}: there is no {CLUSTER_FILE} in this directory")
     return [(source if "://" in source else f"http://{source}").rstrip("/")]

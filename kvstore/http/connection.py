@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
         if self._lingering or self._reading is not None:  # nobody waits, or a body that never ends
             self._transport.close()
-        return True
+        return self._transport.can_write_eof()  # with TLS there is no half of a connection
 
     def pause_writing(self) -> None:
         self._clogged = True
@@ -221,7 +221,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self._lingering = True
-        self._transport.write_eof()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
         self._transport.resume_reading()
         if self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)

@@ -11,6 +11,7 @@
     incoming    the receiving end of a link, and the port
     fence       what peers have vouched for: an old copy of a disk is refused
     greeting    how a connection opens, and frames
+    tls         mutual TLS: a peer proves by its certificate which process it is
     trouble     what is worth a line in the log about links
 """
 

@@ -29,6 +29,7 @@ from multicast.runtime.aside import Aside
 from multicast.runtime.clock import Clock, wall_us
 from multicast.runtime.fence import Fence
 from multicast.runtime.links import Links
+from multicast.runtime.tls import Tls
 from multicast.runtime.writer import Writer
 from multicast.snapshot import Keeper
 from multicast.types import AppMessage, ProcessId
@@ -60,7 +61,7 @@ class Host:
     lost: the disk that this process had before is gone (`Saved.lost`). keeper: gives and takes snapshots, if anything
     does; on_snapshot(its last chunk): all of one is staged, and is further than this process: seal it and begin a new
     life. wall(): the wall clock, microseconds since 1970. retention: of the journal; None: all of it stays.
-    since: see `Fence`.
+    since: see `Fence`. tls: of the links; None: without.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Host:
         wall: Callable[[], int] = wall_us,
         retention: Retention | None = None,
         since: Mapping[ProcessId, int] | None = None,
+        tls: Tls | None = None,
     ):
         if durability not in ("fsync", "os"):
             raise ValueError(f"durability is 'fsync' or 'os', not {durability!r}")
@@ -116,6 +118,7 @@ class Host:
             reset=self._reset,
             connected=self._connected,
             fail=self._fail,
+            tls=tls,
         )
         self._addresses = addresses
         self._address_of = address_of

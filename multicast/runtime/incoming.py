@@ -20,6 +20,7 @@ from multicast.runtime.greeting import (
     encode_greeting,
     set_options,
 )
+from multicast.runtime.tls import HANDSHAKE_TIMEOUT_S, Tls
 from multicast.runtime.trouble import Troubles, log
 from multicast.session import Receiver
 from multicast.types import ProcessId
@@ -159,6 +160,11 @@ class Connection(asyncio.Protocol):
         refusal = self._listener.identity.refusal(hello)
         if refusal:
             raise PeerError(refusal)
+        tls = self._listener.tls
+        if tls is not None and self._transport is not None:
+            refusal = tls.refusal(self._transport.get_extra_info("peercert"), hello.sender)
+            if refusal:
+                raise PeerError(refusal)
         said = Vouched(hello.incarnation, hello.life, hello.length)
         refusal = self._listener.identity.fence.refusal(hello.sender, said)
         if refusal:
@@ -204,7 +210,7 @@ class Listener:
     """The port of this process, and the connections that come in there. incoming: peer -> its link.
 
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
-    heard(peer): it has dialled this process. fail(error): our own bug.
+    heard(peer): it has dialled this process. fail(error): our own bug. tls: for all connections; None: without.
     paused: nothing is read.
     """
 
@@ -219,8 +225,10 @@ class Listener:
         heard: Callable[[ProcessId], None],
         fail: Callable[[BaseException], None],
         troubles: Troubles,
+        tls: Tls | None = None,
     ):
         self.identity = identity
+        self.tls = tls
         self.incoming = incoming
         self.receive = receive
         self.fail = fail
@@ -237,9 +245,16 @@ class Listener:
         """Take the port, without serving it yet. OSError that names it."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: Connection(self), *self._address, start_serving=False)
+            self._server = await loop.create_server(
+                lambda: Connection(self), *self._address, start_serving=False, **self._secured()
+            )
         except OSError as error:
             raise self._cannot_listen(error) from None
+
+    def _secured(self) -> dict[str, Any]:
+        if self.tls is None:
+            return {}
+        return {"ssl": self.tls.accepting, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
 
     async def start(self) -> None:
         """Serve the port. OSError that names it."""

@@ -21,6 +21,7 @@ from multicast.runtime.fence import Fence
 from multicast.runtime.greeting import Identity
 from multicast.runtime.incoming import Incoming, Listener
 from multicast.runtime.outgoing import Outgoing
+from multicast.runtime.tls import Tls
 from multicast.runtime.trouble import Troubles
 from multicast.types import ProcessId
 from multicast.wire import FRAME_BYTES_MAX
@@ -37,7 +38,7 @@ class Links:
 
     addresses: of this process, where it listens, and of those to which there are links from the beginning.
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
-    connected(peer, up): there is a connection to this peer, or none.
+    connected(peer, up): there is a connection to this peer, or none. tls: of every link; None: without.
     fail(error): our own bug, or a peer knows that this disk is not the one it was.
     """
 
@@ -53,6 +54,7 @@ class Links:
         reset: Callable[[ProcessId], None],
         connected: Callable[[ProcessId, bool], None],
         fail: Callable[[BaseException], None],
+        tls: Tls | None = None,
     ):
         self._self_id = self_id
         self._fence = fence
@@ -63,11 +65,11 @@ class Links:
         identity = Identity(self_id, cluster, incarnation, self.incoming.keys(), fence)
         self._new_outgoing = partial(
             Outgoing, identity=identity, dirty=self._dirty, reset=reset, connected=connected, fail=fail,
-            troubles=self._troubles,
+            troubles=self._troubles, tls=tls,
         )  # fmt: skip
         self.listener = Listener(
             identity, addresses[self_id], self.incoming,
-            receive=receive, reset=reset, heard=self._heard, fail=fail, troubles=self._troubles,
+            receive=receive, reset=reset, heard=self._heard, fail=fail, troubles=self._troubles, tls=tls,
         )  # fmt: skip
         self._dials = False
         self._dialling: list[asyncio.Task[None]] = []

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from multicast.protocol import PeerError
 from multicast.runtime.fence import Vouched
@@ -19,6 +20,7 @@ from multicast.runtime.greeting import (
     encode_greeting,
     set_options,
 )
+from multicast.runtime.tls import Tls
 from multicast.runtime.trouble import Troubles, log
 from multicast.session import Sender
 from multicast.types import ProcessId
@@ -40,7 +42,8 @@ class Outgoing(asyncio.Protocol):
     """The sending end of the link to one peer, over all its connections.
 
     dirty: where it puts itself when it has something for the next `flush`. reset(peer): the link lost its memory.
-    connected(peer, up): there is a connection, or there is none. fail(error): this process must not go on.
+    connected(peer, up): there is a connection, or there is none. fail(error): this process must not go on. tls: of all
+    connections; None: without.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class Outgoing(asyncio.Protocol):
         connected: Callable[[ProcessId, bool], None],
         fail: Callable[[BaseException], None],
         troubles: Troubles,
+        tls: Tls | None = None,
     ):
         self.peer = peer
+        self._tls = tls
         self.sender = Sender()
         self.ready = False
         self.wake = asyncio.Event()
@@ -124,13 +129,15 @@ class Outgoing(asyncio.Protocol):
         jitter = random.Random()
         delay = BACKOFF_MIN_S
         missing_since = loop.time()
+        tls = self._tls
+        secured: dict[str, Any] = {} if tls is None else {"ssl": tls.dialling, "server_hostname": tls.name(self.peer)}
         while True:
             began = loop.time()
             self._lost = loop.create_future()
             host, port = self._address
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await loop.create_connection(lambda: self, host, port)
+                    await loop.create_connection(lambda: self, host, port, **secured)
                 await self._lost
                 missing_since = loop.time()
             except (OSError, TimeoutError) as error:

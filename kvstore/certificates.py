@@ -1,0 +1,122 @@
+"""Certificates of a cluster: where they lie, what replicas do with them, and an authority for development.
+
+`tls` in `cluster.json` is a directory of PEM files, relative to that of `cluster.json`:
+
+    ca.pem                          the authority that signs all certificates of the cluster
+    replica-ID.pem, replica-ID.key  of each replica: `kvstore certs` makes them; in production your authority does
+
+A replica's certificate is for the addresses by which clients reach it and for `multicast.runtime.tls.process_name`, by
+which its peers know it. `ca.key` lies there only if `kvstore certs` made the authority, and no replica reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
+from multicast.runtime.tls import Tls, process_name
+from multicast.types import ProcessId
+
+AUTHORITY = "ca.pem"
+AUTHORITY_KEY = "ca.key"
+VALID_DAYS = 825
+"""Of a replica's certificate: what browsers accept at most."""
+
+
+class Certificates:
+    """Of one replica, for its peers and for its clients. ConfigError names the file that cannot be used.
+
+    clients: for the HTTP port; None: it is served without TLS."""
+
+    def __init__(self, directory: Path, config: ClusterConfig, replica: ReplicaConfig):
+        where = directory / config.tls
+        certificate, key = files_of(where, replica.id)
+        for path in (where / AUTHORITY, certificate, key):
+            if not path.is_file():
+                raise ConfigError(f"{path} does not exist; `kvstore certs {directory}` makes what is missing")
+        self._files = certificate, key
+        self.clients: ssl.SSLContext | None = None
+        try:
+            self.peers = Tls(where / AUTHORITY, certificate, key, config.cluster)
+            if replica.https:
+                self.clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                self.clients.minimum_version = ssl.TLSVersion.TLSv1_2
+                self.clients.set_alpn_protocols(["http/1.1"])
+                self.clients.load_cert_chain(*self._files)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigError(f"{certificate} and {key.name}, or {AUTHORITY}: {error}") from None
+
+    def renew(self) -> str:
+        """Read the certificate again; why it cannot be used, and then the one before stays. Empty: it is in use."""
+        try:
+            for check in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+                ssl.SSLContext(check).load_cert_chain(*self._files)
+            self.peers.renew()
+            if self.clients is not None:
+                self.clients.load_cert_chain(*self._files)
+        except (ssl.SSLError, OSError) as error:
+            return f"{self._files[0]} and {self._files[1].name}: {error}"
+        return ""
+
+
+def files_of(where: Path, replica_id: ProcessId) -> tuple[Path, Path]:
+    """Its certificate and its key, in the directory of certificates."""
+    return where / f"replica-{replica_id}.pem", where / f"replica-{replica_id}.key"
+
+
+def make(directory: Path, config: ClusterConfig, say: Callable[[str], None], renew: bool = False) -> None:
+    """Make the authority, unless there is one, and what certificates are missing; with renew, all of replicas.
+
+    ConfigError: the cluster has no `tls`, or certificates are missing and the authority's key is not here.
+    """
+    import trustme
+
+    if not config.tls:
+        raise ConfigError("tls: this cluster has none; `kvstore cluster init --tls` makes one that has")
+    where = directory / config.tls
+    wanted = [r for r in config.present if renew or not all(path.is_file() for path in files_of(where, r.id))]
+    authority_files = where / AUTHORITY, where / AUTHORITY_KEY
+    if authority_files[0].is_file() and not authority_files[1].is_file() and wanted:
+        certificate, key = files_of(where, wanted[0].id)
+        raise ConfigError(
+            f"{authority_files[1]} is not here, and only the authority can sign for replica {wanted[0].id}: "
+            f"put {certificate.name} and {key.name} into {where}, for {', '.join(names_of(config, wanted[0]))}"
+        )
+    if authority_files[0].is_file() and wanted:
+        authority = trustme.CA.from_pem(*(path.read_bytes() for path in authority_files))
+    elif not authority_files[0].is_file():
+        authority = trustme.CA(organization_name=f"kvstore cluster {config.cluster_id}, for development")
+        where.mkdir(parents=True, exist_ok=True)
+        _write_secret(authority_files[1], authority.private_key_pem.bytes())
+        authority_files[0].write_bytes(authority.cert_pem.bytes())
+        say(f"{authority_files[0]}: a new authority; give this file to clients, and {AUTHORITY_KEY} to nobody")
+    for replica in wanted:
+        until = datetime.now(UTC) + timedelta(days=VALID_DAYS)
+        made = authority.issue_cert(*names_of(config, replica), not_after=until)
+        certificate, key = files_of(where, replica.id)
+        _write_secret(key, made.private_key_pem.bytes())
+        beside = certificate.with_suffix(".new")
+        beside.write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
+        os.replace(beside, certificate)
+        say(f"{certificate}: until {until:%Y-%m-%d}, for {', '.join(names_of(config, replica))}")
+    if not wanted:
+        say(f"{where}: every replica has a certificate")
+
+
+def names_of(config: ClusterConfig, replica: ReplicaConfig) -> list[str]:
+    """For what its certificate is."""
+    return [*dict.fromkeys([replica.address, replica.host]), process_name(replica.id, config.cluster)]
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    """Readable by its owner only, from the first byte on."""
+    beside = path.with_suffix(".new")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+    os.replace(beside, path)

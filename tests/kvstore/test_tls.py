@@ -1,0 +1,158 @@
+"""A cluster with TLS: who cannot show a certificate of its authority is neither peer nor replica."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from client_sdk import Client, Unavailable
+from kvstore import certificates, cluster, config
+from kvstore.process import Handle
+from multicast.runtime.greeting import decode_greeting, encode_greeting
+from multicast.wire import WIRE_VERSION, Hello, Welcome
+from tests.kvstore.live import wait_until
+from tests.ports import free_base_port
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a running cluster of one shard of three."""
+    directory = tmp_path_factory.mktemp("tls")
+    made = config.new_cluster(
+        shards=1, replicas=3, protocol="white_box", cluster_id=os.urandom(16).hex(), base_port=free_base_port(3),
+        tls=config.CERTIFICATES,
+    )  # fmt: skip
+    config.create(directory, made)
+    said: list[str] = []
+    certificates.make(directory, made, said.append)
+    assert len(said) == 4
+    started = cluster.up(directory, said.append)
+    try:
+        yield directory
+    finally:
+        cluster.stop_started(directory, started, said.append)
+
+
+def secure_connection(directory: Path, port: int, of: int | None = None, name: str = "127.0.0.1") -> ssl.SSLSocket:
+    """To this port; of: with the certificate of this replica."""
+    where = directory / config.CERTIFICATES
+    context = ssl.create_default_context(cafile=where / certificates.AUTHORITY)
+    if of is not None:
+        context.load_cert_chain(*certificates.files_of(where, of))
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=10), server_hostname=name)
+
+
+def test_a_client_that_trusts_the_authority_reads_and_writes_through_every_replica(secured: Path) -> None:
+    known = config.load(secured)
+    for replica in known.replicas:
+        assert replica.url.startswith("https://127.0.0.1:")
+        with Client(replica.url, ca=secured / known.tls / certificates.AUTHORITY) as store:
+            store.put(f"k{replica.id}", "v")
+    with Client(secured) as store:
+        assert [found.key for found in store.scan("k")] == [b"k0", b"k1", b"k2"]
+    assert {line.state for line in cluster.status(secured)} == {"ready"}
+
+
+def test_a_client_that_does_not_trust_it_is_told_so_before_its_time_is_over(
+    secured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KVSTORE_CA", raising=False)
+    url = config.load(secured).replicas[0].url
+    with Client(url, timeout=60) as store, pytest.raises(Unavailable, match="certificate is not trusted"):
+        store.get("k")
+    with pytest.raises(ValueError, match=r"ca: .*absent\.pem"):
+        Client(url, ca=tmp_path / "absent.pem").get("k")
+
+
+def test_a_client_without_tls_gets_no_answer(secured: Path) -> None:
+    port = config.load(secured).replicas[0].http_port
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP/" not in plain.recv(1000)
+
+
+def test_who_has_no_certificate_is_no_peer(secured: Path) -> None:
+    known = config.load(secured)
+    name = certificates.process_name(0, known.cluster)
+    # In TLS 1.3 a client learns after its handshake that it had to show a certificate (RFC 8446, Section 4.4.2.4).
+    with secure_connection(secured, known.replicas[0].peer_port, name=name) as stranger, pytest.raises(OSError):
+        stranger.sendall(b"x")
+        if not stranger.recv(1000):
+            raise ConnectionResetError
+
+
+@pytest.mark.parametrize("claims", [1, 2])
+def test_a_peer_is_who_its_certificate_says(secured: Path, claims: int) -> None:
+    known = config.load(secured)
+    name = certificates.process_name(0, known.cluster)
+    with secure_connection(secured, known.replicas[0].peer_port, of=1, name=name) as peer:
+        greeting = Hello(WIRE_VERSION, known.cluster, claims, 0, 1, 1, 1, 1, 0)
+        peer.sendall(encode_greeting(greeting))
+        answer = decode_greeting(peer.recv(10_000), Welcome)
+    assert answer is not None
+    refused = "certificate is for" in answer[0].refusal
+    assert refused == (claims != 1), answer
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(secured: Path) -> None:
+    known = config.load(secured)
+    port = known.replicas[2].http_port
+
+    def shown() -> object:
+        with secure_connection(secured, port) as connection:
+            return (connection.getpeercert() or {})["serialNumber"]
+
+    before = shown()
+    assert shown() == before
+    certificates.make(secured, known, lambda _: None, renew=True)
+    running = Handle.of(config.replica_directory(secured, 2))
+    assert running is not None
+    running.send(signal.SIGHUP)
+    running.close()
+    wait_until(lambda: shown() != before)
+    with Client(secured) as store:
+        store.put("after", "renewal")
+
+
+def test_beyond_this_machine_a_replica_needs_tls() -> None:
+    made = config.new_cluster(
+        shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, host="0.0.0.0", advertise="db.example",
+        tls=config.CERTIFICATES,
+    )  # fmt: skip
+    config.check_exposure(made, made.replicas[0])
+    plain = msgspec.structs.replace(made, tls="")
+    with pytest.raises(config.ConfigError, match="without TLS"):
+        config.check_exposure(plain, made.replicas[0])
+    with pytest.raises(config.ConfigError, match=r"replicas\[0\]\.https: there are no certificates"):
+        config.check(plain, "test")
+    assert certificates.names_of(made, made.replicas[0])[0] == "db.example"
+
+
+def test_missing_certificates_are_named_and_only_the_authority_makes_them(tmp_path: Path) -> None:
+    made = config.new_cluster(
+        shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, base_port=free_base_port(1),
+        tls=config.CERTIFICATES,
+    )  # fmt: skip
+    config.create(tmp_path, made)
+    with pytest.raises(config.ConfigError, match=r"ca\.pem does not exist; `kvstore certs"):
+        certificates.Certificates(tmp_path, made, made.replicas[0])
+    certificates.make(tmp_path, made, lambda _: None)
+    where = tmp_path / config.CERTIFICATES
+    certificate, key = certificates.files_of(where, 0)
+    assert key.stat().st_mode & 0o077 == 0 and (where / certificates.AUTHORITY_KEY).stat().st_mode & 0o077 == 0
+    certificate.unlink()
+    (where / certificates.AUTHORITY_KEY).unlink()
+    with pytest.raises(config.ConfigError, match=r"ca\.key is not here"):
+        certificates.make(tmp_path, made, lambda _: None)
+    certificate.write_text("no certificate")
+    with pytest.raises(config.ConfigError, match=r"replica-0\.pem and replica-0\.key"):
+        certificates.Certificates(tmp_path, made, made.replicas[0])
