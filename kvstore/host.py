@@ -88,13 +88,9 @@ class LiveReplica:
     removed: asyncio.Future[None]
 
     def __init__(
-        self,
-        directory: Path,
-        config: ClusterConfig,
-        replica_id: ProcessId,
-        failpoints: Failpoints | None = None,
+        self, directory: Path, config: ClusterConfig, replica_id: ProcessId, failpoints: Failpoints | None = None,
         tls: Tls | None = None,
-    ):
+    ):  # fmt: skip
         self.config = config
         self.me = config.replica(replica_id)
         self._random = random.Random(random.SystemRandom().getrandbits(256))

@@ -142,6 +142,7 @@ def pip(arguments: list[str]) -> None:
 def curl(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("-i", action="store_true")
+    parser.add_argument("--cacert")
     parser.add_argument("-X", default="GET")
     parser.add_argument("-H", action="append", default=[])
     parser.add_argument("-d", "--data-binary")

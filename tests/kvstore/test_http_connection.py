@@ -58,6 +58,9 @@ class Transport(asyncio.Transport):
         self.sent += data
         self.writes += 1
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.ended = True
 
