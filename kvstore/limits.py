@@ -11,11 +11,12 @@ MIB = 1024 * 1024
 
 
 class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503,
-    and fewer if they would not be answered in time (`kvstore.http.admission`).
-    in_flight_bytes_max: of the bodies of unanswered requests at one replica; more wait. As much again and one body may
-    be arriving: of those beyond 64 KiB what has come is counted, and one that comes slowly is refused. What all
-    replicas may have under way together has to fit a message of the protocol (64 MiB) when a leader takes over.
+    """connections_max: of clients to one replica; for one more, that which is unused for longest is closed.
+    body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503, and
+    fewer if they would not be answered in time (`kvstore.http.admission`). in_flight_bytes_max: of the bodies of
+    unanswered requests at one replica; more wait. As much again and one body may be arriving: of those beyond 64 KiB
+    what has come is counted, and one that comes slowly is refused. What all replicas may have under way together has to
+    fit a message of the protocol (64 MiB) when a leader takes over.
     timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
     buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
@@ -26,6 +27,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     history_bytes_max at one replica; 0: nothing of it is kept, and the pages of a scan are of different versions.
     """
 
+    connections_max: int = 4096
     body_bytes_max: int = model.BODY_BYTES_MAX
     in_flight_requests_max: int = 4096
     in_flight_bytes_max: int = 8 * MIB
@@ -58,6 +60,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
 
 _BOUNDS: dict[str, tuple[int, int]] = {
+    "connections_max": (1, 1_000_000),
     "body_bytes_max": (1024, model.BODY_BYTES_MAX),
     "in_flight_requests_max": (1, 1_000_000),
     "in_flight_bytes_max": (64 * 1024, 64 * MIB),

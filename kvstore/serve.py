@@ -9,6 +9,7 @@ import faulthandler
 import gc
 import logging
 import os
+import resource
 import signal
 import ssl
 import sys
@@ -98,6 +99,8 @@ def serve(
     lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     try:
         set_up_logging()
+        _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
         faulthandler.enable(STANDARD_ERROR)  # a memory map on a failing disk ends a process by a signal
         structlog.contextvars.clear_contextvars()
         check_port(me.host, me.peer_port, "peer port")

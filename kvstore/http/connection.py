@@ -6,9 +6,10 @@ since it may rely on their effects (RFC 9112, Section 9.3.2), unless the one bef
 follows it does not. Answers leave in order all the same. What a client sends while it cannot be served stays in its
 socket: it is not read while its answers pile up, while a body waits for room, or while too much is unread already.
 
-A connection ends when its client or an answer says so, after a breach of the protocol, or after `IDLE_SECONDS` without
-a request. If more may be on its way, our side is closed first and what comes is dropped for a moment: a socket closed
-over unread bytes is reset, and the client would lose the answer.
+A connection ends when its client or an answer says so, after a breach of the protocol, after `IDLE_SECONDS` without a
+request or `HEAD_SECONDS` with the beginning of one; and when there are too many and nobody waits for an answer on it:
+then that which is unused for longest is closed for a new one. If more may be on its way, our side is closed first and
+what comes is dropped for a moment: a socket closed over unread bytes is reset, and the client would lose the answer.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from kvstore.http.errors import Problem, too_large
 CONCURRENT_MAX = 64
 """Requests of one connection that are under way at once, where it allows that at all."""
 IDLE_SECONDS = 75.0
+HEAD_SECONDS = 10.0
+"""From the first byte of a request to the end of its head."""
 SWEEP_SECONDS = 5.0
 LINGER_SECONDS = 1.0
 """How long what nobody wants is still read, so that its sender gets to the answer."""
@@ -58,12 +61,14 @@ class Connection(asyncio.BufferedProtocol):
         self._at_eof = self._broken = self._lingering = self._lost = False
         self._linger: asyncio.TimerHandle | None = None
         self.used_at = time.monotonic()
+        self._head_since = 0.0
+        """When the head began of which only the beginning is there; 0: there is none."""
 
     # -- the transport's side -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._server.connections.add(self)
+        self._server.made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -151,7 +156,10 @@ class Connection(asyncio.BufferedProtocol):
         head = self._reader.head()
         if head is None:
             self._last = self._at_eof
+            if self._reader.unread_bytes:
+                self._head_since = self._head_since or time.monotonic()
             return False
+        self._head_since = 0.0
         call = Call(self._api.calls, self, head)
         calls.append(call)
         self._last = not head.keep_alive
@@ -229,9 +237,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- the server's side --------------------------------------------------------------------------------------------
 
-    def close_if_idle(self, since: float) -> None:
-        """Close it unless it has an open call, or has been used since then."""
-        if not self._calls and self.used_at <= since:
+    @property
+    def idle(self) -> bool:
+        """Nobody waits for an answer."""
+        return not self._calls
+
+    def close_if_idle(self, now: float) -> None:
+        """Close it if it has no open call, and has been unused for too long, or has not sent all of a head in time."""
+        late = self._head_since and self._head_since <= now - HEAD_SECONDS
+        if not self._calls and (late or self.used_at <= now - IDLE_SECONDS):
             if self._transport.get_write_buffer_size():
                 self._transport.abort()
             else:
@@ -248,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class ApiServer:
-    """Protocol factory for `loop.create_server`: all connections of one server."""
+    """Protocol factory for `loop.create_server`: all connections of one server, `Limits.connections_max` at most."""
 
     def __init__(self, api: HttpApi):
         self.api = api
@@ -264,6 +278,16 @@ class ApiServer:
             self._sweep()
         return Connection(self)
 
+    def made(self, connection: Connection) -> None:
+        """It is open. If there are too many, that which is unused for longest is closed; this one, if all are used."""
+        if len(self.connections) >= self.api.limits.connections_max:
+            unused = min((c for c in self.connections if c.idle), key=lambda c: c.used_at, default=connection)
+            self.connections.discard(unused)
+            unused.abort()
+            if unused is connection:
+                return
+        self.connections.add(connection)
+
     def lost(self, connection: Connection) -> None:
         """It is closed."""
         self.connections.discard(connection)
@@ -271,9 +295,9 @@ class ApiServer:
             self._empty.set()
 
     def _sweep(self) -> None:
-        since = time.monotonic() - IDLE_SECONDS
+        now = time.monotonic()
         for connection in list(self.connections):
-            connection.close_if_idle(since)
+            connection.close_if_idle(now)
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     async def close(self, seconds: float) -> None:

@@ -67,6 +67,9 @@ class Transport(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.closed = True
+
     def pause_reading(self) -> None:
         pass
 
@@ -75,11 +78,11 @@ class Transport(asyncio.Transport):
 
 
 class Wire:
-    """A connection without a socket, and a node that is always ready."""
+    """A connection without a socket, and a node that is always ready. server: with others on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: ApiServer | None = None) -> None:
         self.node = ReadyNode()
-        self.server = ApiServer(HttpApi(self.node, Limits(), Metrics(dict)))
+        self.server = server or ApiServer(HttpApi(self.node, Limits(connections_max=3), Metrics(dict)))
         self.connection = Connection(self.server)
         self.transport = Transport()
         self.connection.connection_made(self.transport)
@@ -461,6 +464,35 @@ async def test_connections_that_are_not_used_end(monkeypatch: pytest.MonkeyPatch
         assert await waiting[0].read() == b""
         for _, writer in (silent, slow, waiting):
             await end(writer)
+
+
+async def test_a_head_that_does_not_end_in_time_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAD_SECONDS", 0.02)
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.01)
+    async with serving(FakeNode(done)) as client:
+        slow, used = [await connect(client) for _ in range(2)]
+        used[1].write(LIVEZ.encode())
+        assert (await response(used[0]))[0] == 200
+        slow[1].write(b"GET /v1/kv/a HT")
+        assert await slow[0].read() == b""
+        used[1].write(LIVEZ.encode())
+        assert (await response(used[0]))[0] == 200
+        for _, writer in (slow, used):
+            await end(writer)
+
+
+async def test_beyond_the_limit_the_connection_that_is_unused_for_longest_is_closed() -> None:
+    first = Wire()
+    waiting, second = Wire(first.server), Wire(first.server)
+    waiting.receive(PUT[:-1].encode())
+    first.receive(LIVEZ.encode())
+    fourth = Wire(first.server)
+    assert [wire.transport.closed for wire in (first, waiting, second, fourth)] == [False, False, True, False]
+    for wire in (first, fourth):
+        wire.receive(PUT[:-1].encode())
+    fifth = Wire(first.server)
+    assert fifth.transport.closed and len(first.server.connections) == 3
+    assert not any(wire.transport.closed for wire in (first, waiting, fourth))
 
 
 async def test_each_request_has_its_own_deadline_and_a_late_answer_is_forgotten() -> None:
