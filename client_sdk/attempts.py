@@ -168,7 +168,8 @@ class Attempts:
             status, fields, body = received
             if _succeeds(request, received):
                 self._router.trust(url)
-                return request.parse(Answer(status, fields.get("etag"), body, fields.get("kv-read-at", "")))
+                more = [fields.get(name, "") for name in ("kv-read-at", "kv-create-version", "kv-lease")]
+                return request.parse(Answer(status, fields.get("etag"), body, *more))
         except NotConnected as error:
             call.untrusted += isinstance(error, Untrusted)
             if call.untrusted >= len(self._router.candidates((), 0.0)):

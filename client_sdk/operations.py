@@ -41,8 +41,8 @@ class _Part(msgspec.Struct):
 
 
 class Compare(_Part):
-    """target "value": `operand` is a value, and an absent key satisfies nothing but "!=". "version": a Timestamp; an
-    absent key has version ZERO. "exists": bool, with "==" or "!="."""
+    """target "value": `operand` is a value, and an absent key satisfies nothing but "!=". "version", "create_version":
+    a Timestamp; those of an absent key are ZERO. "exists": bool, with "==" or "!="."""
 
     key: bytes | str
     target: Target

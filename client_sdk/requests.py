@@ -39,12 +39,14 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 class Answer(NamedTuple):
     """A successful answer, or 404 where the request allows it. read_at: shard, position and version of a read that has
-    no id, as `Kv-Read-At` says it."""
+    no id, as `Kv-Read-At` says it. create_version, lease: of a key, as `Kv-Create-Version` and `Kv-Lease` say them."""
 
     status: int
     etag: str | None
     body: bytes
     read_at: str = ""
+    create_version: str = ""
+    lease: str = ""
 
 
 ARGUMENTS = {
@@ -142,7 +144,9 @@ def get(
     path = _key_path(name) + (f"?version={of_type('version', version, Timestamp)}" if version is not None else "")
 
     def parse(answer: Answer) -> KeyValue | None:
-        return None if answer.status == 404 else KeyValue(name, answer.body, answers.parse_etag(answer.etag))
+        if answer.status == 404:
+            return None
+        return answers.parse_value(name, answer.body, answer.etag, answer.create_version, answer.lease)
 
     return Request("GET", path, parse, (name,), timeout, accepts=(200, 404))
 

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from kvstore.core.audit import value_text
+from multicast.types import ZERO
 
 UNKNOWN = object()
 RANGES = ("range", "keys", "count", "delete_range")
@@ -209,6 +210,10 @@ def _holds(target: str, op: str, operand: Any, seen: Seen | None) -> bool | None
         return None
     if target == "exists":
         return _HOLDS[op](seen.value is not None, operand)
+    if target == "create_version":  # what is read tells whether the key was there, and since when it was not
+        if seen.value is None and op in ("==", "!="):
+            return _HOLDS[op](seen.version, operand)
+        return (op == "!=") if operand == str(ZERO) and op in ("==", "!=") else None
     if target == "version":
         return _HOLDS[op](seen.version, operand) if op in ("==", "!=") else None
     if seen.value is None:

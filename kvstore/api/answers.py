@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.codec import bytes_of, encode, text_or_b64
+from kvstore.api.codec import bytes_of, encode, id_text, text_or_b64
 from kvstore.api.model import (
     Add,
     Append,
@@ -25,7 +25,7 @@ from kvstore.api.model import (
     Result,
     Transaction,
 )
-from multicast.types import Timestamp
+from multicast.types import ZERO, Timestamp
 
 
 class MalformedAnswer(ValueError):
@@ -64,11 +64,15 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EntryAnswer(msgspec.Struct):
+    """lease: that the key is attached to, if it is."""
+
     key: str | None = None
     key_b64: str | None = None
     value: str | None = None
     value_b64: str | None = None
     version: str = ""
+    create_version: str = ""
+    lease: str = ""
 
 
 class ResultAnswer(msgspec.Struct):
@@ -78,6 +82,8 @@ class ResultAnswer(msgspec.Struct):
     value: str | int | None = None
     value_b64: str | None = None
     version: str = ""
+    create_version: str = ""
+    lease: str = ""
     deleted: bool | int = False
     length: int = 0
     entries: list[EntryAnswer] = []
@@ -158,18 +164,27 @@ def parse_outcome(body: bytes) -> Outcome:
         raise MalformedAnswer(f"answer to a question for an outcome: {error}") from error
 
 
-def parse_etag(etag: str | None) -> Timestamp:
-    """The version in an ETag header. MalformedAnswer."""
+def parse_value(key: bytes, value: bytes, etag: str | None, create_version: str, lease: str) -> KeyValue:
+    """The answer to a get: its body and the headers that say the rest. MalformedAnswer."""
     try:
-        return Timestamp.parse((etag or "").strip('"'))
+        return KeyValue(key, value, *_origin((etag or "").strip('"'), create_version, lease))
     except ValueError as error:
-        raise MalformedAnswer(f"ETag: {error}") from error
+        raise MalformedAnswer(f"ETag, Kv-Create-Version, Kv-Lease: {error}") from error
 
 
 def entry_json(found: KeyValue, keys_only: bool = False) -> dict[str, Any]:
-    """A key with its value and version."""
+    """A key with its value, its versions, and the lease that it is attached to, if it is."""
     value = {} if keys_only else text_or_b64("value", found.value)
-    return {**text_or_b64("key", found.key), **value, "version": str(found.version)}
+    entry: dict[str, Any] = {**text_or_b64("key", found.key), **value, "version": str(found.version)}
+    if found.create_version != ZERO:
+        entry["create_version"] = str(found.create_version)
+    if found.lease:
+        entry["lease"] = id_text(found.lease)
+    return entry
+
+
+def _origin(version: str, create_version: str, lease: str) -> tuple[Timestamp, Timestamp, bytes]:
+    return Timestamp.parse(version), Timestamp.parse(create_version or version), bytes.fromhex(lease.replace("-", ""))
 
 
 def _entries(answers: list[EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...]:
@@ -179,7 +194,7 @@ def _entries(answers: list[EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...
             KeyValue(
                 bytes_of("key", answer.key, answer.key_b64),
                 bytes_of("value", answer.value, answer.value_b64, default),
-                Timestamp.parse(answer.version),
+                *_origin(answer.version, answer.create_version, answer.lease),
             )
             for answer in answers
         ]
@@ -245,7 +260,8 @@ def _result(operation: Operation, answer: ResultAnswer) -> OperationResult:
         if answer.value is None and answer.value_b64 is None:
             return OperationResult()
         value = bytes_of("value", answer.value, answer.value_b64)
-        return OperationResult(found=KeyValue(operation.key, value, Timestamp.parse(answer.version)))
+        origin = _origin(answer.version, answer.create_version, answer.lease)
+        return OperationResult(found=KeyValue(operation.key, value, *origin))
     if isinstance(operation, Add):
         if not isinstance(answer.value, int):
             raise MalformedAnswer("an add without its new value")

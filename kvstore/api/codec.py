@@ -198,7 +198,7 @@ def _compare(compare: CompareJson) -> Compare:
         operand = value
     elif type(value) is bool:
         raise InvalidTransaction("value", f"a string, for target {compare.target!r}")
-    elif compare.target == "version":
+    elif compare.target in ("version", "create_version"):
         try:
             operand = Timestamp.parse(value or "")
         except ValueError:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
-from multicast.types import Timestamp
+from multicast.types import ZERO, Timestamp
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,15 +35,15 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SLOTS = 16384
 """Keys belong to so many slots, see `kvstore.api.shard_map`."""
 
-Target = Literal["value", "version", "exists"]
+Target = Literal["value", "version", "create_version", "exists"]
 Operator = Literal["==", "!=", "<", ">"]
 TARGETS = get_args(Target)
 OPERATORS = get_args(Operator)
 
 
 class Compare(msgspec.Struct, array_like=True, gc=False):
-    """target "value": `operand` is bytes, and an absent key satisfies nothing but "!=". "version": a Timestamp, an
-    absent key has version (0, 0). "exists": bool, with "==" or "!="."""
+    """target "value": `operand` is bytes, and an absent key satisfies nothing but "!=". "version", "create_version": a
+    Timestamp; those of an absent key are (0, 0). "exists": bool, with "==" or "!="."""
 
     key: bytes
     target: str
@@ -149,12 +149,22 @@ class Transaction(msgspec.Struct, array_like=True, gc=False):
 CUT = Transaction(success=(Cut(),))
 
 
+NO_LEASE = b""
+
+
 class KeyValue(msgspec.Struct, array_like=True, gc=False):
-    """A key, its value and its version, as a read saw them."""
+    """A key, its value and its version, as a read saw them.
+
+    create_version: of what created the key, after which it was never absent; ZERO in results of earlier releases. A key
+    that was last written by a release that did not keep it has its version there. lease: that the key is attached to,
+    NO_LEASE if to none.
+    """
 
     key: bytes
     value: bytes
     version: Timestamp
+    create_version: Timestamp = ZERO
+    lease: bytes = NO_LEASE
 
 
 class OperationResult(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
@@ -287,7 +297,7 @@ def _check_compare(compare: Compare) -> None:
             raise InvalidTransaction("value", "true or false")
         if compare.op not in ("==", "!="):
             raise InvalidTransaction("op", "existence is compared with == or !=")
-    elif compare.target == "version":
+    elif compare.target in ("version", "create_version"):
         if not isinstance(operand, Timestamp):
             raise InvalidTransaction("value", "a version")
     else:

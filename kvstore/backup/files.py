@@ -4,7 +4,7 @@
     TARGET/shard-N.rows     the rows of a shard in the order of their keys
 
 A file of rows is a sequence of frames: length u32 | crc32 u32 | body, big-endian; a body is a msgpack array of
-[key, version (16 bytes) and value]. What is not as it was written is a `BackupError`: file, byte and reason.
+[key, row: see `kvstore.core.rows`]. What is not as it was written is a `BackupError`: file, byte and reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from kvstore.config import json_text, write_atomically
 from kvstore.storage.store import row_digest
 from multicast.types import GroupId, Timestamp
 
-FORMAT = 1
+FORMAT = 2
+"""1 had rows of version and value only (`kvstore.core.rows`): they are read as they are."""
 MANIFEST = "manifest.json"
 
 Rows = list[tuple[bytes, bytes]]
@@ -134,8 +135,8 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST
     try:
         raw = msgspec.json.decode(path.read_bytes())
-        if isinstance(raw, dict) and raw.get("format") != FORMAT:
-            raise BackupError(f"{path}: format {raw.get('format')!r} is not known; this program reads {FORMAT}")
+        if isinstance(raw, dict) and raw.get("format") not in (1, FORMAT):
+            raise BackupError(f"{path}: format {raw.get('format')!r} is not known; this program reads 1 to {FORMAT}")
         manifest = msgspec.convert(raw, Manifest)
         ShardMap.from_json(manifest.shard_map), Timestamp.parse(manifest.timestamp)
     except OSError as error:

@@ -41,7 +41,9 @@ from kvstore.core.audit import (
     encode_outcomes,
 )
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
-from kvstore.storage.backend import DATA, META, Changes
+from kvstore.core.rows import decode_row, origin_of
+from kvstore.core.state import ATTACHED
+from kvstore.storage.backend import DATA, META, NOTES, Changes
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import meta_of, owner_of
 from multicast import install, records, registry
@@ -55,7 +57,6 @@ RESTORED_FROM = "restored-from.json"
 _FIRST = 1
 """The cut is delivery number 1."""
 _CLOCK_BEHIND_US_MAX = 1_000_000
-_VERSION_BYTES = 16
 
 
 def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callable[[str], None]) -> Manifest:
@@ -158,12 +159,14 @@ class _Seeding:
     def _bases(self, backend: LmdbBackend) -> Iterator[records.Base]:
         """For the journal, each once the data has it."""
         for rows in read_rows(self._backup, self._shard):
-            backend.apply(Changes({DATA: dict(rows)}, b""))
+            attached = {ATTACHED + lease + key: b"1" for key, row in rows if (lease := origin_of(row)[1])}
+            backend.apply(Changes({DATA: dict(rows), NOTES: {**attached}}, b""))
             yield records.Base(encode_base(Base(BASE_VERSION, [_based(key, row) for key, row in rows])))
 
 
 def _based(key: bytes, row: bytes) -> Based:
-    version, value = Timestamp.decode(row[:_VERSION_BYTES]), row[_VERSION_BYTES:]
+    found = decode_row(key, row)
+    version, value = found.version, found.value
     if len(value) > WRITTEN_BYTES_KEPT:
         return Based(key, version, blake2b(value, digest_size=16).digest(), True)
     return Based(key, version, value)

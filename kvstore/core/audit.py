@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvstore.api.model import (
+    NO_LEASE,
     Add,
     Append,
     Compare,
@@ -28,7 +29,7 @@ from kvstore.api.model import (
     Range,
 )
 from kvstore.core.bundles import version_of
-from multicast.types import MessageId, Timestamp
+from multicast.types import ZERO, MessageId, Timestamp
 
 AUDIT_VERSION = 2
 """1 was one transaction's: `_Single`."""
@@ -87,11 +88,14 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
 
 
 class MovedRow(msgspec.Struct, array_like=True, gc=False):
-    """A row as its shard has it; value None: it was deleted since it was given."""
+    """A row as its shard has it; value None: it was deleted since it was given. create_version: ZERO: `version`, as in
+    journals of earlier releases."""
 
     key: bytes
     version: Timestamp
     value: bytes | None
+    create_version: Timestamp = ZERO
+    lease: bytes = NO_LEASE
 
 
 class Given(msgspec.Struct, array_like=True, gc=False):

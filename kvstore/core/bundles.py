@@ -17,9 +17,10 @@ from kvstore.api.model import Transaction
 from multicast.membership import payload_of
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
-BUNDLE_VERSION = 3
+BUNDLE_VERSION = 4
 """1 was a single transaction, whose id was the message's and whose version was its timestamp. 2 had ranges by prefix
-only, and none that delete; it is read as 3."""
+only, and none that delete; it is read as 3. What 1 to 3 write tells no create version (`keeps_create_versions`): an
+older release has executed it without, and replicas of both must have the same rows."""
 
 NO_ID: MessageId = b""
 """Of a read that nobody can repeat: nothing is remembered under it."""
@@ -116,6 +117,12 @@ def unnamed_id(message_id: MessageId, index: int) -> MessageId:
 def is_single(payload: bytes) -> bool:
     """Whether this is a single transaction of format 1; its version is the message's timestamp."""
     return payload[:2] == _SINGLE
+
+
+def keeps_create_versions(message: AppMessage) -> bool:
+    """Whether what this bundle overwrites keeps its create version."""
+    payload = message.payload
+    return (payload if payload[0] == 0x92 else payload_of(message))[1] > 3
 
 
 def request_digest(body: bytes | msgspec.Raw, destinations: tuple[GroupId, ...]) -> bytes:

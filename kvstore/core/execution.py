@@ -16,6 +16,7 @@ from kvstore.api.model import (
     EVERYWHERE,
     INT64_MAX,
     INT64_MIN,
+    NO_LEASE,
     RANGE_KEYS_MAX,
     RANGES,
     VALUE_BYTES_MAX,
@@ -36,7 +37,7 @@ from kvstore.api.model import (
     bounds,
 )
 from kvstore.core.messages import Vote
-from kvstore.core.state import Row, State
+from kvstore.core.state import State
 from multicast.types import ZERO, Timestamp
 
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
@@ -125,22 +126,23 @@ def voting_keys(transaction: Transaction) -> set[bytes]:
 class Execution:
     """What executing a branch on one shard amounts to.
 
-    writes: key -> final value, None for deleted. read_bytes: of the keys and values in `results`. failure, failure_key:
-    why nothing has an effect; then `writes` and `results` are empty.
+    writes: key -> final value, None for deleted. leases: of those that are attached to one. read_bytes: of the keys and
+    values in `results`. failure, failure_key: why nothing has an effect; then `writes` and `results` are empty.
     """
 
     __slots__ = (
-        "_deleted", "_rows", "_seen", "_state", "_timestamp", "failure", "failure_key", "read_bytes", "results",
-        "writes",
+        "_deleted", "_rows", "_seen", "_state", "_timestamp", "failure", "failure_key", "leases", "read_bytes",
+        "results", "writes",
     )  # fmt: skip
 
     def __init__(self, state: State, timestamp: Timestamp):
         self._state = state
         self._timestamp = timestamp
-        self._rows: dict[bytes, Row | None] = {}
+        self._rows: dict[bytes, KeyValue | None] = {}
         self._seen: dict[bytes, Timestamp] = {}  # without their values
         self._deleted = 0
         self.writes: dict[bytes, bytes | None] = {}
+        self.leases: dict[bytes, bytes] = {}
         self.results: list[tuple[int, OperationResult]] = []
         self.read_bytes = 0
         self.failure = ""
@@ -150,7 +152,7 @@ class Execution:
     def reads(self) -> list[tuple[bytes, Timestamp]]:
         """(key, version before the transaction)."""
         rows = self._rows
-        found = [(key, ZERO if row is None else row[1]) for key, row in rows.items()]
+        found = [(key, ZERO if row is None else row.version) for key, row in rows.items()]
         if not self._seen:
             return found
         return found + [(key, version) for key, version in self._seen.items() if key not in rows]
@@ -161,11 +163,13 @@ class Execution:
 
     def run(self, branch: Indexed) -> None:
         """Carry out the operations; afterwards `failure` says whether one was impossible."""
-        results, writes = self.results, self.writes
+        results, writes, leases = self.results, self.writes, self.leases
         try:
             for index, operation in branch:
                 if type(operation) is Put:
                     writes[operation.key] = operation.value
+                    if leases:
+                        leases.pop(operation.key, None)
                     results.append((index, _PUT_RESULT))
                 else:
                     results.append((index, _RUN[type(operation)](self, operation)))
@@ -178,24 +182,31 @@ class Execution:
         self.writes = {}
         self.results = []
 
-    def _before(self, key: bytes) -> Row | None:
+    def _before(self, key: bytes) -> KeyValue | None:
         if key in self._rows:
             return self._rows[key]
         row = self._rows[key] = self._state.get(key)
         return row
 
-    def _current(self, key: bytes) -> Row | None:
+    def _current(self, key: bytes) -> KeyValue | None:
         if key in self.writes:
             value = self.writes[key]
-            return None if value is None else (value, self._timestamp)
+            return None if value is None else self._written(key, value)
         return self._before(key)
+
+    def _written(self, key: bytes, value: bytes) -> KeyValue:
+        """What it has written itself. A key that it deletes and writes was never absent to anybody else. Whether it was
+        there before is no read of its version."""
+        before = self._rows[key] if key in self._rows else self._state.get(key)
+        created = self._timestamp if before is None else before.create_version
+        return KeyValue(key, value, self._timestamp, created, self.leases.get(key, NO_LEASE))
 
     def _get(self, operation: Get) -> OperationResult:
         row = self._current(operation.key)
         if row is None:
             return OperationResult()
-        self.read_bytes += len(operation.key) + len(row[0])
-        return OperationResult(found=KeyValue(operation.key, *row))
+        self.read_bytes += len(row.key) + len(row.value)
+        return OperationResult(found=row)
 
     def _delete(self, operation: Delete) -> OperationResult:
         existed = self._current(operation.key) is not None
@@ -206,24 +217,30 @@ class Execution:
         row = self._current(operation.key)
         value = 0
         if row is not None:
-            if not _INTEGER.fullmatch(row[0]):
+            if not _INTEGER.fullmatch(row.value):
                 raise Impossible("add: the value is not a decimal integer", operation.key)
-            value = int(row[0])
+            value = int(row.value)
         if not INT64_MIN <= value <= INT64_MAX:
             raise Impossible("add: the value is not a signed 64-bit integer", operation.key)
         value += operation.delta
         if not INT64_MIN <= value <= INT64_MAX:
             raise Impossible("add: the sum does not fit a signed 64-bit integer", operation.key)
-        self.writes[operation.key] = b"%d" % value
+        self._change(operation.key, b"%d" % value, row)
         return OperationResult(value=value)
 
     def _append(self, operation: Append) -> OperationResult:
         row = self._current(operation.key)
-        value = operation.value if row is None else row[0] + operation.value
+        value = operation.value if row is None else row.value + operation.value
         if len(value) > VALUE_BYTES_MAX:
             raise Impossible(f"append: the value would have more than {VALUE_BYTES_MAX} bytes", operation.key)
-        self.writes[operation.key] = value
+        self._change(operation.key, value, row)
         return OperationResult(length=len(value))
+
+    def _change(self, key: bytes, value: bytes, row: KeyValue | None) -> None:
+        """The key stays attached to the lease that it has."""
+        self.writes[key] = value
+        if row is not None and row.lease:
+            self.leases[key] = row.lease
 
     def _range(self, operation: Range) -> OperationResult:
         if operation.count_only:
@@ -250,19 +267,19 @@ class Execution:
         (first, end), writes, scan = bounds(operation), self.writes, self._state.scan
         # Own writes hide at most len(writes) of the stored entries, so this many suffice, unless they are large.
         stored, more = scan(first, end, limit + len(writes), reverse, keys_only)
-        while more and all(entry[0] in writes for entry in stored):
-            last = stored[-1][0]
+        while more and all(entry.key in writes for entry in stored):
+            last = stored[-1].key
             rest = (first, last) if reverse else (last + b"\0", end)
             further, more = scan(*rest, limit + len(writes), reverse, keys_only)
             stored += further
         if more:  # beyond what is known own writes are of no use
-            last = stored[-1][0]
+            last = stored[-1].key
             first, end = (last, end) if reverse else (first, last + b"\0")
-        found = [KeyValue(*entry) for entry in stored if entry[0] not in writes]
+        found = [entry for entry in stored if entry.key not in writes]
         if writes:
             for key, value in writes.items():
                 if value is not None and between(key, first, end):
-                    found.append(KeyValue(key, b"" if keys_only else value, self._timestamp))
+                    found.append(self._written(key, b"" if keys_only else value))
             found.sort(key=_key_of, reverse=reverse)
         more = more or len(found) > limit
         del found[limit:]
@@ -271,7 +288,7 @@ class Execution:
                 if keys_only:
                     self._seen[entry.key] = entry.version
                 else:
-                    self._rows.setdefault(entry.key, (entry.value, entry.version))
+                    self._rows.setdefault(entry.key, entry)
         return found, more
 
     def _cut(self, operation: Cut) -> OperationResult:
@@ -294,18 +311,20 @@ _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
 }
 
 
-def _holds(compare: Compare, row: Row | None) -> bool:
+def _holds(compare: Compare, row: KeyValue | None) -> bool:
     operand: Any = compare.operand
     op = compare.op
     if compare.target == "exists":
         return bool(((row is not None) == operand) == (op == "=="))
     found: Any
     if compare.target == "version":
-        found = ZERO if row is None else row[1]
+        found = ZERO if row is None else row.version
+    elif compare.target == "create_version":
+        found = ZERO if row is None else row.create_version
     elif row is None:
         return op == "!="
     else:
-        found = row[0]
+        found = row.value
     if op == "==":
         return bool(found == operand)
     if op == "!=":

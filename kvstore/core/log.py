@@ -29,10 +29,12 @@ class Item:
     `ShardMap.homes_of`. places: of those slots of its keys that this shard has given or taken. earlier: of what was
     delivered before with this id, what counts here; None if there is nothing. after: the position of the copy before
     it, 0 if there is none in the log: until that is complete `earlier` is open. later: the next copy in the log.
+    create_version: of all that it writes; None: as `State.write` has it.
     """
 
     __slots__ = (
-        "after", "digest", "earlier", "expired", "id", "later", "places", "plan", "position", "slots", "version",
+        "after", "create_version", "digest", "earlier", "expired", "id", "later", "places", "plan", "position", "slots",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,7 @@ class Item:
         self.earlier: Remembered | None = None
         self.after = 0
         self.later: Item | None = None
+        self.create_version: Timestamp | None = None
 
     @property
     def takes_effect(self) -> bool:

@@ -42,7 +42,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvstore.api.model import Move, OperationResult, Transaction
+from kvstore.api.model import KeyValue, Move, OperationResult, Transaction
 from kvstore.api.shard_map import (
     Place,
     PlacedRun,
@@ -59,6 +59,7 @@ from kvstore.core.audit import APPLIED, FAILED, MOVED, Given, MovedRow
 from kvstore.core.bundles import last_version
 from kvstore.core.messages import Remembered, decode_remembered
 from kvstore.core.requests import forgotten_before
+from kvstore.core.rows import decode_row, encode_row
 from kvstore.core.state import PLACES, State
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
@@ -138,8 +139,8 @@ class Moves:
         rows_to, ids_to = leaving.rows_to, leaving.ids_to
         if rows_to != _ALL:
             found, more = self._store.scan(rows_to + b"\0" if rows_to else b"", b"", self.portion)
-            rows |= {key: MovedRow(key, version, value) for key, value, version in found if slot_of(key) in slots}
-            rows_to = found[-1][0] if more else _ALL
+            rows |= {row.key: _moved_row(row) for row in found if slot_of(row.key) in slots}
+            rows_to = found[-1].key if more else _ALL
         ids = [(key[1:], self._store.remembered(key[1:])) for key, _ in dirty_ids]
         if ids_to != _ALL:
             # Replicas do not forget at one instant: what any of them may have forgotten is not told.
@@ -153,7 +154,7 @@ class Moves:
 
     def _row(self, key: bytes) -> MovedRow:
         row = self._store.get(key)
-        return MovedRow(key, ZERO, None) if row is None else MovedRow(key, row[1], row[0])
+        return MovedRow(key, ZERO, None) if row is None else _moved_row(row)
 
     def wrote(self, key: bytes) -> None:
         """A transaction has written this key."""
@@ -198,7 +199,7 @@ class Moves:
             store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))
             return
         for key, _ in store.notes(_GIVEN):
-            store.place(key[1:], None, ZERO, at)
+            store.place(key[1:], None, at)
         self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
         self._set_leaving(None)
         store.set_note(_LEAVING, None)
@@ -208,7 +209,7 @@ class Moves:
         if given.first:
             self._clear(staged)
         for row in given.rows:
-            store.set_note(staged + row.key, None if row.value is None else row.version.encode() + row.value)
+            store.set_note(staged + row.key, None if row.value is None else _encoded(row, row.value))
         for message_id, record in given.ids:
             own = store.remembered(message_id)
             joined = record if own is None else _joined(own, record)
@@ -217,7 +218,8 @@ class Moves:
                 self.remembers(message_id, decode_remembered(joined).slots)
         if given.last:
             for key, kept in store.notes(staged):
-                store.place(key[len(staged) :], kept[16:], Timestamp.decode(kept[:16]), at)
+                name = key[len(staged) :]
+                store.place(name, decode_row(name, kept), at)
             self._clear(staged)
 
     def _clear(self, *prefixes: bytes) -> None:
@@ -228,6 +230,16 @@ class Moves:
     def _set_leaving(self, leaving: Leaving | None) -> None:
         self.leaving = leaving
         self._leaving_slots = _expanded(leaving.slots) if leaving is not None else frozenset()
+
+
+def _moved_row(row: KeyValue) -> MovedRow:
+    return MovedRow(row.key, row.version, row.value, row.create_version, row.lease)
+
+
+def _encoded(row: MovedRow, value: bytes) -> bytes:
+    """As it is staged."""
+    created = row.version if row.create_version == ZERO else row.create_version
+    return encode_row(row.version.encode(), created.encode(), row.lease, value)
 
 
 def moved(told: Iterable[list[PlacedRun]], shards: tuple[GroupId, ...]) -> bool:

@@ -16,32 +16,32 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
-from kvstore.api.model import RESULT_BYTES_MAX, Move, OperationResult
+from kvstore.api.model import NO_LEASE, RESULT_BYTES_MAX, Move, OperationResult
 from kvstore.api.shard_map import ShardMap
+from kvstore.core.accounts import Fate, account, given_by, outcome_of
 from kvstore.core.audit import (
     APPLIED,
-    AUDIT_VERSION,
     EXPIRED,
     FAILED,
     MISMATCH,
-    MOVE_VERSION,
     MOVED,
     REPEATED,
-    WRITTEN_BYTES_KEPT,
-    Given,
     MoveOutcome,
     Outcome,
     Outcomes,
-    Read,
-    Write,
     decode_outcomes,
-    encode_outcomes,
-    encode_single,
 )
-from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, is_single, request_digest, version_of
+from kvstore.core.bundles import (
+    NO_ID,
+    decode_bundle,
+    decode_transaction,
+    is_single,
+    keeps_create_versions,
+    request_digest,
+    version_of,
+)
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Entry, Held, Item, Log
@@ -83,16 +83,6 @@ _STATUS_NAMES = {
     MOVED: "moved",
     REPEATED: "repeated",
 }
-
-
-class Fate(NamedTuple):
-    """How a transaction ends. status: of `kvstore.core.audit`. succeeded: which branch runs. failure, failure_key: why
-    it is impossible, if it is, and at which key."""
-
-    status: int
-    succeeded: bool = False
-    failure: str = ""
-    failure_key: bytes = b""
 
 
 _SUCCEEDED, _NOT_SUCCEEDED = Fate(APPLIED, True), Fate(APPLIED, False)
@@ -240,9 +230,10 @@ class Replica(Application):
         oldest = oldest_id(at.time - window_us) if window_us else NO_ID
         moves, homes_of = self.moves, self.moves.first_map.homes_of
         owns = moves.owns if len(shards) > 1 else None
-        single = is_single(message.payload)
+        single, bundle = is_single(message.payload), decode_bundle(message)
+        creates = keeps_create_versions(message)
         items: list[Item] = []
-        for index, bundled in enumerate(decode_bundle(message)):
+        for index, bundled in enumerate(bundle):
             message_id, plan = bundled.id, LocalPlan(decode_transaction(bundled), owns)
             version = at if single else version_of(at, index)
             if not message_id:
@@ -260,6 +251,8 @@ class Replica(Application):
                             item.look_back(record)
                         if item.earlier is None:
                             known[message_id] = item
+            if not creates:
+                item.create_version = version
             if moves.places:
                 item.places = moves.told(plan.transaction)
             items.append(item)
@@ -297,13 +290,14 @@ class Replica(Application):
         write, transactions, wrote = self.store.write, self.transactions, self.moves.leaving and self.moves.wrote
         for index, item in enumerate(entry.items):
             fate, execution = self._execute(entry, index, item, known)
+            leases, created = execution.leases, item.create_version
             for key, value in execution.writes.items():
-                write(key, value, item.version)
+                write(key, value, item.version, created, leases.get(key, NO_LEASE))
                 if wrote:
                     wrote(key)
             transactions[_STATUS_NAMES[fate.status]] += 1
             if entry.move is None:
-                outcomes.append(_outcome(item.id, fate, execution))
+                outcomes.append(outcome_of(item.id, fate, execution))
             else:
                 outcomes.append(self._step(entry, entry.move, fate, execution, known, now, out))
             found = execution.results if execution.read_bytes <= RESULT_BYTES_MAX else None
@@ -315,7 +309,7 @@ class Replica(Application):
             raise AssertionError(
                 f"the state after delivery {entry.position} is not the one that its journal record names"
             )
-        out.complete(entry.position, entry.outcome or _account(entry, outcomes, digest))
+        out.complete(entry.position, entry.outcome or account(entry, outcomes, digest))
         self.signals.completed(entry)
         self.clients.completed(entry, results, self._replaying, now, out)
         self._forget(entry.timestamp)
@@ -328,7 +322,7 @@ class Replica(Application):
         """The head is a step of a move."""
         given = None
         if fate.status == APPLIED:
-            given = _given(entry, move, known, self.shard)
+            given = given_by(entry, move, known, self.shard)
             before = self.moves.map
             self.moves.step(move, given, entry.timestamp)
             if self.moves.map is not before:
@@ -456,40 +450,3 @@ class Replica(Application):
         parts = self.clients, self.signals, self.shards, self.versions
         wakes = [part.on_tick(now, out) for part in parts]
         return min([wake for wake in wakes if wake is not None])
-
-
-def _account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:
-    """For the journal."""
-    message = entry.message
-    if entry.move is not None:
-        return encode_outcomes(Outcomes(MOVE_VERSION, entry.timestamp, outcomes, state_digest))
-    if is_single(message.payload):
-        return encode_single(message.id, entry.timestamp, outcomes[0], state_digest)
-    return encode_outcomes(Outcomes(AUDIT_VERSION, entry.timestamp, outcomes, state_digest))
-
-
-def _given(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -> Given:
-    """What the step hands over: as the journal says, or the source's part."""
-    if known is not None:
-        outcome = known.outcomes[0]
-        given = outcome.given if isinstance(outcome, MoveOutcome) else None
-    else:
-        part = entry.own_part if move.source == shard else entry.parts.get(move.source)
-        vote = part.vote(0) if part is not None else None
-        given = vote.given if vote is not None else None
-    if given is None:
-        raise AssertionError(f"delivery {entry.position}, a step of a move, brings nothing")
-    return given
-
-
-def _outcome(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
-    """What the audit reads."""
-    reads = [Read(key, version) for key, version in execution.reads]
-    writes: list[Write] = []
-    for key, value in execution.writes.items():
-        if value is not None and len(value) > WRITTEN_BYTES_KEPT:
-            writes.append(Write(key, blake2b(value, digest_size=16).digest(), True))
-        else:
-            writes.append(Write(key, value))
-    status, succeeded, failure, failure_key = fate
-    return Outcome(message_id, status, succeeded, tuple(reads), tuple(writes), failure, failure_key)

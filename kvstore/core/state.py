@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from kvstore.api.model import NO_LEASE, KeyValue
 from multicast.types import MessageId, Timestamp
 
-Row = tuple[bytes, Timestamp]
-"""The value of a key and the version that wrote it."""
-
+ATTACHED = b"attached"
+"""With what the keys of notes begin that tell which keys are attached to a lease; lease and key follow. Stores write
+them, as what they tell is in the rows."""
 PLACES = b"places"
 """The key of the note that says which slots the shard has given and taken (`kvstore.api.shard_map.encode_places`)."""
 
@@ -17,13 +18,13 @@ PLACES = b"places"
 class PastState(Protocol):
     """The data of one shard as it was at some version. To be read at once."""
 
-    def get(self, key: bytes) -> Row | None:
+    def get(self, key: bytes) -> KeyValue | None:
         """None: absent."""
 
     def look(
         self, first: bytes, end: bytes, reverse: bool
-    ) -> tuple[list[tuple[bytes, bytes, Timestamp]], tuple[bytes, bytes] | None]:
-        """Some (key, value, version) with first <= key < end (b"": no end), rising, or falling; and the bounds of the
+    ) -> tuple[list[KeyValue], tuple[bytes, bytes] | None]:
+        """Some rows with first <= key < end (b"": no end), rising, or falling; and the bounds of the
         rest, None if there is nothing."""
 
 
@@ -34,21 +35,32 @@ class State(Protocol):
     def position(self) -> int:
         """Of how many deliveries it durably holds what came of them."""
 
-    def get(self, key: bytes) -> Row | None:
+    def get(self, key: bytes) -> KeyValue | None:
         """None: absent."""
 
     def scan(
         self, first: bytes, end: bytes, limit: int, reverse: bool = False, keys_only: bool = False
-    ) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
-        """The first `limit` of (key, value, version) with first <= key < end (b"": no end), in key order, and whether
+    ) -> tuple[list[KeyValue], bool]:
+        """The first `limit` rows with first <= key < end (b"": no end), in key order, and whether
         there are more. It ends early, but not before the first, at RANGE_BYTES_MAX of keys and values. reverse: the
         last ones, falling. keys_only: empty values, and all that `limit` allows."""
 
-    def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
-        """value None: delete; an absent key may be deleted."""
+    def write(
+        self,
+        key: bytes,
+        value: bytes | None,
+        version: Timestamp,
+        create_version: Timestamp | None = None,
+        lease: bytes = NO_LEASE,
+    ) -> None:
+        """value None: delete; an absent key may be deleted. create_version: None: that of the key, which is `version`
+        if it was absent."""
 
-    def place(self, key: bytes, value: bytes | None, version: Timestamp, at: Timestamp) -> None:
-        """A row of this version comes, or with value None goes, with a move at version `at`."""
+    def attached(self, lease: bytes) -> list[bytes]:
+        """The keys that are attached to this lease, rising."""
+
+    def place(self, key: bytes, row: KeyValue | None, at: Timestamp) -> None:
+        """A row comes, or with None goes, with a move at version `at`."""
 
     @property
     def changes_from(self) -> Timestamp:
@@ -82,7 +94,7 @@ class State(Protocol):
         """The data as it was at a version from `floor` to `complete_to`."""
 
     def state_digest(self) -> bytes:
-        """16 bytes, a function of all (key, value, version) alone."""
+        """16 bytes, a function of all rows alone."""
 
     def remembered(self, message_id: MessageId) -> bytes | None:
         """What `remember` kept for this id."""
@@ -97,7 +109,7 @@ class State(Protocol):
         """The first `limit` of (id, what `remember` kept) with greater ids, rising; some may be forgotten already."""
 
     def note(self, key: bytes) -> bytes | None:
-        """What `set_note` kept. Notes are of moves: see `kvstore.core.moves`."""
+        """What `set_note` kept. Notes are of moves (`kvstore.core.moves`), and ATTACHED."""
 
     def set_note(self, key: bytes, value: bytes | None) -> None:
         """Keep it; None: no longer."""

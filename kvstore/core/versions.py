@@ -210,15 +210,16 @@ class Versions:
         operation, past = waiting.operation, self._store.at(waiting.version)
         if isinstance(operation, Get):
             row = past.get(operation.key)
-            return OperationResult(found=None if row is None else KeyValue(operation.key, *row))
+            return OperationResult(found=row)
         found, rest = past.look(*waiting.bounds, operation.reverse)
         limit = RANGE_KEYS_MAX if operation.count_only else operation.limit
-        for key, value, version in found:
+        for entry in found:
             if waiting.count == limit or waiting.bytes >= RANGE_BYTES_MAX:
                 return self._found(waiting, operation, more=True)
             waiting.count += 1
             if not operation.count_only:
-                entry = KeyValue(key, b"" if operation.keys_only else value, version)
+                if operation.keys_only:
+                    entry.value = b""
                 waiting.entries.append(entry)
                 waiting.bytes += len(entry.key) + len(entry.value)
         if rest is None:

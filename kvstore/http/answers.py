@@ -7,6 +7,11 @@ import time
 from http import HTTPStatus
 from typing import NamedTuple
 
+from kvstore.api.codec import id_text
+from kvstore.api.model import KeyValue
+from kvstore.core.messages import Answered
+from multicast.types import ZERO
+
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON = b"Content-Type: application/json\r\n"
 OCTETS = b"Content-Type: application/octet-stream\r\n"
@@ -41,6 +46,30 @@ def encoded(response: Response, minor: int, keep_alive: bool, date: bytes, bodil
         body = b""
     line, connection = _STATUS_LINES[minor][status], _CONNECTION[minor, keep_alive]
     return b"".join((line, headers, length, date, connection, b"\r\n", body))
+
+
+def read_at(answered: Answered) -> str:
+    """SHARD/POSITION/VERSION: where a read of one shard that had no id saw the shard, see `Answered`; else empty."""
+    if answered.shard < 0:
+        return ""
+    return f"{answered.shard}/{answered.position}/{answered.result.version}"
+
+
+def read_at_line(seen_at: str) -> bytes:
+    """seen_at: of `read_at`."""
+    return b"Kv-Read-At: %b\r\n" % seen_at.encode() if seen_at else b""
+
+
+def origin_lines(found: KeyValue) -> bytes:
+    """What a key's headers say beside its version."""
+    created, lease = found.create_version, found.lease
+    line = b"Kv-Create-Version: %b\r\n" % str(created).encode() if created != ZERO else b""
+    return b"%bKv-Lease: %b\r\n" % (line, id_text(lease).encode()) if lease else line
+
+
+def json_headers(text_id: str) -> bytes:
+    """Of the answer to a write. text_id: its id."""
+    return b"%bIdempotency-Key: %b\r\n" % (JSON, text_id.encode())
 
 
 class Date:

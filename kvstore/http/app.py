@@ -40,7 +40,7 @@ from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused, Told
 from kvstore.http import errors, request
-from kvstore.http.answers import JSON, OCTETS, TEXT, Response
+from kvstore.http.answers import JSON, OCTETS, TEXT, Response, json_headers, origin_lines, read_at, read_at_line
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
@@ -164,14 +164,14 @@ class HttpApi:
 
     def _got(self, call: Call, answered: Answered) -> None:
         found, fields = answered.result.results[0].found, call.head.fields.values
-        read_at = _read_at(answered)
+        seen_at = read_at(answered)
         if found is None:
-            raise Problem(404, "not_found", "no such key", headers={"Kv-Read-At": read_at} if read_at else None)
+            raise Problem(404, "not_found", "no such key", headers={"Kv-Read-At": seen_at} if seen_at else None)
         etag = f'"{found.version}"'
         match, none_match = fields.get("if-match"), fields.get("if-none-match")
         if match is not None and not request.names_etag(match, etag):
             raise Problem(412, "precondition_failed", "If-Match: the key has another version", headers={"ETag": etag})
-        line = b"ETag: %b\r\n%b" % (etag.encode(), _read_at_line(read_at))
+        line = b"ETag: %b\r\n%b%b" % (etag.encode(), origin_lines(found), read_at_line(seen_at))
         if none_match is not None and request.names_etag(none_match, etag):
             call.answer(Response(304, line))
         else:
@@ -202,7 +202,7 @@ class HttpApi:
         self._check_conditions(call, answered)
         result = answered.result
         body = answers.delete_answer(str(result.version), result.results[0].deleted, call.text_id)
-        call.answer(Response(200, _json_headers(call.text_id), body))
+        call.answer(Response(200, json_headers(call.text_id), body))
 
     def _begin_write(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -248,7 +248,7 @@ class HttpApi:
             if result.more and result.entries:
                 token = request.page_token(result.entries[-1].key, version if self.limits.history_ms else None)
             body = answers.page_answer(answers.Page(version, result.entries, token), scan.keys_only)
-        call.answer_large(JSON + _read_at_line(_read_at(answered)), body)
+        call.answer_large(JSON + read_at_line(read_at(answered)), body)
 
     def _delete_range(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -265,7 +265,7 @@ class HttpApi:
     def _did_delete_range(self, call: Call, answered: Answered) -> None:
         result = answered.result
         body = answers.delete_answer(str(result.version), result.results[0].value, call.text_id)
-        call.answer(Response(200, _json_headers(call.text_id), body))
+        call.answer(Response(200, json_headers(call.text_id), body))
 
     def _txn(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -287,7 +287,7 @@ class HttpApi:
 
     def _did_txn(self, call: Call, answered: Answered) -> None:
         body = answers.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
-        headers = _json_headers(call.text_id) if call.text_id else JSON + _read_at_line(_read_at(answered))
+        headers = json_headers(call.text_id) if call.text_id else JSON + read_at_line(read_at(answered))
         call.answer_large(headers, body)
 
     def _outcome(self, call: Call) -> None:
@@ -321,7 +321,7 @@ class HttpApi:
 
     def _did_cut(self, call: Call, answered: Answered) -> None:
         body = answers.cut_answer(str(answered.result.version), call.text_id)
-        call.answer(Response(200, _json_headers(call.text_id), body))
+        call.answer(Response(200, json_headers(call.text_id), body))
 
     def _cut_rows(self, call: Call) -> None:
         """Read in a thread: pages may have to come from the disk."""
@@ -366,7 +366,7 @@ class HttpApi:
 
     def _did_move(self, call: Call, answered: Answered) -> None:
         more = answered.results_omitted or answered.result.results[0].more
-        call.answer(Response(200, _json_headers(call.text_id), codec.encode(answers.MoveAnswer(more, call.text_id))))
+        call.answer(Response(200, json_headers(call.text_id), codec.encode(answers.MoveAnswer(more, call.text_id))))
 
     # -- ordering -----------------------------------------------------------------------------------------------------
 
@@ -474,21 +474,6 @@ class HttpApi:
 
 def _allowed(methods: Iterable[str]) -> str:
     return ", ".join(sorted(methods))
-
-
-def _read_at(answered: Answered) -> str:
-    """SHARD/POSITION/VERSION: where a read of one shard that had no id saw the shard, see `Answered`; else empty."""
-    if answered.shard < 0:
-        return ""
-    return f"{answered.shard}/{answered.position}/{answered.result.version}"
-
-
-def _read_at_line(read_at: str) -> bytes:
-    return b"Kv-Read-At: %b\r\n" % read_at.encode() if read_at else b""
-
-
-def _json_headers(text_id: str) -> bytes:
-    return b"%bIdempotency-Key: %b\r\n" % (JSON, text_id.encode())
 
 
 def _writes(transaction: Transaction) -> bool:

@@ -49,7 +49,7 @@ GZIP_BYTES = 16 * 1024
 """Answers of so many bytes are compressed for those who accept it."""
 CORS = (
     b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n"
-    b"Access-Control-Expose-Headers: ETag, Idempotency-Key, Kv-Read-At\r\n"
+    b"Access-Control-Expose-Headers: ETag, Idempotency-Key, Kv-Create-Version, Kv-Lease, Kv-Read-At\r\n"
 )
 
 _log = structlog.get_logger("kvstore.http")

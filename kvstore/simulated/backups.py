@@ -9,6 +9,7 @@ from hashlib import blake2b
 from kvstore.api.model import CUT
 from kvstore.core.audit import APPLIED, Write
 from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, version_of
+from kvstore.core.rows import decode_row
 from kvstore.simulated.clients import COMPANIONS_MAX, Operated, Prober, Workload
 from kvstore.simulated.cluster import Executed, Kept, Moved
 from kvstore.storage.store import row_digest
@@ -18,7 +19,6 @@ CUTS_MAX = 6
 CROWDS = 0.5
 """With so many cuts many clients come at once."""
 
-_VERSION_BYTES = 16
 _DIGEST_MASK = (1 << 128) - 1
 
 
@@ -82,9 +82,9 @@ def _differences(
     violations = [f"{name}: {key!r} is there, or not, as it was not" for key in rows.keys() ^ present.keys()]
     for key in rows.keys() & present.keys():
         version, write = present[key]
-        value = rows[key][_VERSION_BYTES:]
-        said = blake2b(value, digest_size=16).digest() if write.digest else value
-        if (Timestamp.decode(rows[key][:_VERSION_BYTES]), said) != (version, write.value):
+        row = decode_row(key, rows[key])
+        said = blake2b(row.value, digest_size=16).digest() if write.digest else row.value
+        if (row.version, said) != (version, write.value):
             violations.append(f"{name}: {key!r} is not as it was")
     digest = sum(row_digest(key, row) for key, row in rows.items()) & _DIGEST_MASK
     if not violations and digest.to_bytes(16, "big") != cut.digest:

@@ -262,8 +262,8 @@ def final_states(cluster: SimulatedCluster, logs: Logs) -> list[str]:
                 rows += some
                 if not more:
                     break
-                after = some[-1][0]
-            held[shard] = {key: version for key, _, version in rows}
+                after = some[-1].key
+            held[shard] = {row.key: row.version for row in rows}
     if len(held) < len(logs):
         return []
     for key in sorted(values.keys() | {key for rows in held.values() for key in rows}):

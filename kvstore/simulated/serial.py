@@ -34,7 +34,8 @@ from kvstore.core.audit import APPLIED, FAILED, Write
 from kvstore.simulated.cluster import Executed
 from multicast.types import ZERO, Timestamp
 
-Values = dict[bytes, tuple[bytes, Timestamp]]
+Values = dict[bytes, tuple[bytes, Timestamp, Timestamp]]
+"""Value, version, create version."""
 
 _OPERATORS = {"==": eq, "!=": ne, "<": lt, ">": gt}
 
@@ -70,9 +71,9 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
             if (result := told[version].results[place]) != right:
                 violations.append(f"{name} was told of a range at {version} {result}, not {right}")
         for key, value in (writes or {}).items():
-            values.pop(key, None)
+            created = values.pop(key, (b"", ZERO, version))[2]
             if value is not None:
-                values[key] = (value, version)
+                values[key] = (value, version, created)
     return violations
 
 
@@ -81,8 +82,9 @@ def _holds(compare: Compare, values: Values) -> bool:
     compares = _OPERATORS[compare.op]
     if compare.target == "exists":
         return bool(compares(found is not None, compare.operand))
-    if compare.target == "version":
-        return bool(compares(found[1] if found else ZERO, compare.operand))
+    if compare.target in ("version", "create_version"):
+        place = 1 if compare.target == "version" else 2
+        return bool(compares(found[place] if found else ZERO, compare.operand))
     return bool(compares(found[0], compare.operand)) if found else compare.op == "!="
 
 
@@ -120,7 +122,8 @@ def _range(
 ) -> OperationResult:
     """What it finds; the keys of one that deletes are added to `writes`."""
     prefix, start, end = operation.prefix, operation.start, operation.end
-    now = values | {key: (value, version) for key, value in writes.items() if value is not None}
+    written = {key: value for key, value in writes.items() if value is not None}
+    now = values | {key: (v, version, values.get(key, (b"", ZERO, version))[2]) for key, v in written.items()}
     found = [key for key in sorted(now) if key.startswith(prefix) and start <= key and (not end or key < end)]
     found = [key for key in found if key not in writes or writes[key] is not None]
     if isinstance(operation, DeleteRange):
@@ -132,7 +135,7 @@ def _range(
         return OperationResult(value=len(found))
     if operation.reverse:
         found.reverse()
-    told = [KeyValue(key, b"" if operation.keys_only else now[key][0], now[key][1]) for key in found]
+    told = [KeyValue(key, b"" if operation.keys_only else now[key][0], *now[key][1:]) for key in found]
     return OperationResult(entries=tuple(told[: operation.limit]), more=len(told) > operation.limit)
 
 

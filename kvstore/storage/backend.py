@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator
 from typing import Protocol
 
 DATA, IDS, PARTS, META, NOTES = TABLES = ("data", "ids", "parts", "meta", "notes")
-"""data: key -> version (16 bytes) and value. ids: message id -> result. parts: message id -> this shard's part.
-meta: format, owner, position, timestamp, state digest, forgotten ids. notes: of moves, by `kvstore.core.moves`.
+"""data: key -> row, see `kvstore.core.rows`. ids: message id -> result. parts: message id -> this shard's part.
+meta: format, owner, position, timestamp, state digest, forgotten ids. notes: of moves, and of keys
+that are attached to leases (`kvstore.core.state`).
 """
 PAST, CHANGES = BESIDE = ("overwritten", "changes")
 """Beside the sets of tables: see `kvstore.storage.history`."""

@@ -36,7 +36,7 @@ PORTION_BYTES = 1024 * 1024
 
 
 class CutRows(msgspec.Struct, array_like=True):
-    """Some rows of a cut, in the order of their keys: key -> version (16 bytes) and value. next: the key after which
+    """Some rows of a cut, in the order of their keys: key -> row (`kvstore.core.rows`). next: the key after which
     more follow; empty: these are the last. position, timestamp: of the delivery that is the last one in it; digest: of
     all rows (`Store.state_digest`). places: which slots the shard had given and taken by then (`encode_places`)."""
 

@@ -30,8 +30,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from kvstore.api.model import KEY_BYTES_MAX, between
-from kvstore.core.state import Row
+from kvstore.api.model import KEY_BYTES_MAX, KeyValue, between
+from kvstore.core.rows import decode_row, version_bytes
 from kvstore.storage.backend import CHANGES, DATA, META, PAST, Backend, Tables
 from multicast.types import Timestamp
 
@@ -122,11 +122,11 @@ def _write(kept: Kept, tables: Tables) -> tuple[int, int]:
             continue
         at = since[key]
         for until, next_row in past.get(key, ()):
-            if before or next_row[:_VERSION_BYTES] not in (b"", at):
+            if before or version_bytes(next_row) not in (b"", at):
                 block += (key, at, before)
                 size += len(key) + len(before) + _VERSION_BYTES
             before, at = next_row, until
-        if before or row[:_VERSION_BYTES] not in (b"", at):
+        if before or version_bytes(row) not in (b"", at):
             block += (key, at, before)
             size += len(key) + len(before) + _VERSION_BYTES
         if size >= BLOCK_BYTES:
@@ -177,23 +177,23 @@ class Past:
         self._layers = layers
         self._version = version.encode()
 
-    def get(self, key: bytes) -> Row | None:
+    def get(self, key: bytes) -> KeyValue | None:
         """As `State.get`."""
         row = self._row(key, None)
-        return (row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES])) if row else None
+        return decode_row(key, row) if row else None
 
     def look(
         self, first: bytes, end: bytes, reverse: bool
-    ) -> tuple[list[tuple[bytes, bytes, Timestamp]], tuple[bytes, bytes] | None]:
-        """(key, value, version) with first <= key < end (b"": no end), rising, or falling, as far as one look goes; and
+    ) -> tuple[list[KeyValue], tuple[bytes, bytes] | None]:
+        """The rows with first <= key < end (b"": no end), rising, or falling, as far as one look goes; and
         the bounds of the rest, None if there is nothing."""
-        found: list[tuple[bytes, bytes, Timestamp]] = []
+        found: list[KeyValue] = []
         kept, last_kept = self._kept(first, end, reverse)
         keys, last = self._keys(first, end, reverse, kept, last_kept)
         for key in keys:
             row = self._row(key, kept)
             if row:
-                found.append((key, row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES])))
+                found.append(decode_row(key, row))
         if last is None:
             return found, None
         return found, (first, last) if reverse else (last + b"\0", end)
@@ -208,11 +208,11 @@ class Past:
                 at = bisect_right(overwritten, version, key=_until)
                 return overwritten[at][1] if at < len(overwritten) else layer.data[key]
         row = self._backend.get(DATA, key) or b""
-        if not row or row[:_VERSION_BYTES] > version:  # else that is what stood there
+        if not row or version_bytes(row) > version:  # else that is what stood there
             if kept is None:
                 kept = self._kept(key, key + b"\0", reverse=False)[0]
             row = kept.get(key, b"")
-        return row if row[:_VERSION_BYTES] <= version else b""
+        return row if version_bytes(row) <= version else b""
 
     def _keys(
         self, first: bytes, end: bytes, reverse: bool, kept: Mapping[bytes, bytes], last_kept: bytes | None
@@ -309,7 +309,7 @@ def changed_after(
         if between(key, first, end):
             version = Timestamp.decode(at)
             row = Past(backend, layers, version, LOOKED_MAX).get(key)
-            value = row[0] if row is not None and row[1] == version else None
+            value = row.value if row is not None and row.version == version else None
             if not found or found[-1][0] != version:
                 found.append((version, []))
             found[-1][1].append((key, value))

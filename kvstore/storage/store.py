@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
 
-from kvstore.api.model import RANGE_BYTES_MAX
+from kvstore.api.model import NO_LEASE, RANGE_BYTES_MAX, KeyValue
 from kvstore.core.bundles import last_version
-from kvstore.core.state import PLACES, Row
+from kvstore.core.rows import VERSION_BYTES, decode_row, encode_row, origin_of
+from kvstore.core.state import ATTACHED, PLACES
 from kvstore.storage.backend import (
     DATA,
     FORMAT,
@@ -50,20 +51,20 @@ from multicast.types import ZERO, MessageId, Timestamp
 FORMAT_VERSION = 7
 """1 held the protocol's state, too, and the journal offset that it was of; both are left unread. Rows of 1 and 2 had no
 checksums. 1 to 3 had no timestamp, and no second set of tables; 1 to 4 no history and no notes of moves; that of 5 and
-6 had rows by key, and is forgotten when it is opened."""
+6 had rows by key, and is forgotten when it is opened. 1 to 6 had no create versions and no leases."""
 
 OWNER, POSITION, TIMESTAMP, DIGEST, FORGOTTEN = b"owner", b"position", b"timestamp", b"digest", b"forgotten"
 """Keys of `META`: whose it is, how many deliveries the state is of, when the last of them was, `Store.state_digest`,
 and the first id that is not forgotten."""
 _DELETED = b""
-_VERSION_BYTES = 16
 _ENTRY_BYTES = 120
 _DIGEST_MASK = (1 << 128) - 1
-_NO_FLOOR = b"\xff" * _VERSION_BYTES
+_NO_FLOOR = b"\xff" * VERSION_BYTES
 """Nothing that was overwritten is known."""
-ROW_DIGESTS_MAX = 32_768
-"""The digests of the rows of so many keys are remembered: a write takes away that of the row before it, which otherwise
-has to be read for nothing else."""
+WRITTEN_MAX = 32_768
+"""Of so many keys that were written is remembered what a write needs of the row before it, which otherwise would have
+to be read."""
+_NOTHING = (0, b"", NO_LEASE)
 
 
 def row_digest(key: bytes, row: bytes) -> int:
@@ -111,8 +112,8 @@ class Store:
             self._first_floor = self.complete_to.encode() if self._timestamp else _NO_FLOOR
         self._first_noted = backend.get(META, NOTED) or self.complete_to.encode()
         self._digest = int.from_bytes(backend.get(META, DIGEST) or b"", "big")
-        self._row_digests: dict[bytes, int] = {}
-        """Of keys written lately, 0 for a deleted one."""
+        self._written: dict[bytes, tuple[int, bytes, bytes]] = {}
+        """Of keys written lately: the row's digest, create version and lease; _NOTHING for a deleted one."""
         self._forgotten = backend.get(META, FORGOTTEN) or b""
         self.cuts = Cuts()
         self._cuts_due: list[Timestamp] = []
@@ -221,15 +222,15 @@ class Store:
             row = self._backend.get(DATA, key)
         return row or None
 
-    def get(self, key: bytes) -> Row | None:
-        """The value and its version; None: absent."""
+    def get(self, key: bytes) -> KeyValue | None:
+        """None: absent."""
         row = self._row(key)
-        return None if row is None else (row[_VERSION_BYTES:], Timestamp.decode(row[:_VERSION_BYTES]))
+        return None if row is None else decode_row(key, row)
 
     def scan(
         self, first: bytes, end: bytes, limit: int, reverse: bool = False, keys_only: bool = False
-    ) -> tuple[list[tuple[bytes, bytes, Timestamp]], bool]:
-        """The first `limit` of (key, value, version) with first <= key < end (b"": no end), about RANGE_BYTES_MAX at
+    ) -> tuple[list[KeyValue], bool]:
+        """The first `limit` rows with first <= key < end (b"": no end), about RANGE_BYTES_MAX at
         most; whether there are more. reverse: the last ones, falling. keys_only: empty values."""
         start = end if reverse else first
         committed = self._backend.scan(DATA, start, reverse)
@@ -237,7 +238,7 @@ class Store:
         sources = [self._active.rows(start, 0, reverse), ((key, 2 * newest, row) for key, row in committed)]
         if self._frozen is not None:
             sources.append(self._frozen.rows(start, newest, reverse))
-        found: list[tuple[bytes, bytes, Timestamp]] = []
+        found: list[KeyValue] = []
         last = None
         more = False
         left = RANGE_BYTES_MAX
@@ -251,10 +252,12 @@ class Store:
                 if len(found) == limit or left <= 0:
                     more = True
                     break
-                value = b"" if keys_only else row[_VERSION_BYTES:]
-                if not keys_only:
-                    left -= len(key) + len(value)
-                found.append((key, value, Timestamp.decode(row[:_VERSION_BYTES])))
+                one = decode_row(key, row)
+                if keys_only:
+                    one.value = b""
+                else:
+                    left -= len(key) + len(one.value)
+                found.append(one)
         committed.close()
         return found, more
 
@@ -294,31 +297,48 @@ class Store:
         found, upto = changed_after(self._backend, layers, after, first, end, self.portion)
         return found, max(self.complete_to, after) if upto is None else upto
 
-    def write(self, key: bytes, value: bytes | None, version: Timestamp) -> None:
-        """value None: delete; an absent key may be deleted."""
+    def write(
+        self,
+        key: bytes,
+        value: bytes | None,
+        version: Timestamp,
+        create_version: Timestamp | None = None,
+        lease: bytes = NO_LEASE,
+    ) -> None:
+        """value None: delete; an absent key may be deleted. create_version: None: that of the key, which is `version`
+        if it was absent."""
         at = version.encode()
-        if self._put(key, value, at, at) and self._history_us:
+        created = None if create_version is None else create_version.encode()
+        if self._put(key, value, at, at, created, lease) and self._history_us:
             self._active.log.append((at, key))
 
-    def place(self, key: bytes, value: bytes | None, version: Timestamp, at: Timestamp) -> None:
+    def place(self, key: bytes, row: KeyValue | None, at: Timestamp) -> None:
         """A row comes or goes with a move at version `at`: that is no change of the key."""
-        self._put(key, value, version.encode(), at.encode())
+        if row is None:
+            self._put(key, None, b"", at.encode(), None, NO_LEASE)
+        else:
+            self._put(key, row.value, row.version.encode(), at.encode(), row.create_version.encode(), row.lease)
 
-    def _put(self, key: bytes, value: bytes | None, version: bytes, at: bytes) -> bool:
-        """Whether there was anything before or is now. at: from when on."""
-        layer, digests = self._active, self._row_digests
-        before = digests.get(key)
+    def _put(
+        self, key: bytes, value: bytes | None, version: bytes, at: bytes, created: bytes | None, lease: bytes
+    ) -> bool:
+        """Whether there was anything before or is now. at: from when on. created: None: as `write` has it."""
+        layer, written = self._active, self._written
+        before = written.get(key)
         if before is None:
             replaced = self._row(key)
-            before = 0 if replaced is None else row_digest(key, replaced)
-            if len(digests) >= ROW_DIGESTS_MAX:
-                digests.clear()
-        row, digest = _DELETED, 0
+            before = _NOTHING if replaced is None else (row_digest(key, replaced), *origin_of(replaced))
+            if len(written) >= WRITTEN_MAX:
+                written.clear()
+        row, after = _DELETED, _NOTHING
         if value is not None:
-            row = version + value
-            digest = row_digest(key, row)
-        digests[key] = digest
-        self._digest = (self._digest + digest - before) & _DIGEST_MASK
+            created = (before[1] or version) if created is None else created
+            row = encode_row(version, created, lease, value)
+            after = row_digest(key, row), created, lease
+        written[key] = after
+        self._digest = (self._digest + after[0] - before[0]) & _DIGEST_MASK
+        if before[2] != after[2]:
+            self._attach(key, before[2], after[2])
         if key not in layer.data:
             layer.keys.add(key)
             layer.since[key] = at
@@ -326,7 +346,18 @@ class Store:
             layer.past.setdefault(key, []).append((at, layer.data[key]))
         layer.data[key] = row
         layer.bytes += _ENTRY_BYTES + len(key) + len(row)
-        return bool(before or row)
+        return bool(before[1] or row)
+
+    def _attach(self, key: bytes, before: bytes, lease: bytes) -> None:
+        if before:
+            self.set_note(ATTACHED + before + key, None)
+        if lease:
+            self.set_note(ATTACHED + lease + key, b"1")
+
+    def attached(self, lease: bytes) -> list[bytes]:
+        """The keys that are attached to this lease, rising."""
+        prefix = ATTACHED + lease
+        return [key[len(prefix) :] for key, _ in self.notes(prefix)]
 
     def cut(self, version: Timestamp) -> None:
         """Keep the rows as they are when the delivery that is being executed is complete."""
@@ -348,7 +379,7 @@ class Store:
             self._cuts_due = []
 
     def state_digest(self) -> bytes:
-        """16 bytes: the sum of all rows' digests modulo 2**128, so it depends on (key, value, version) alone."""
+        """16 bytes: the sum of all rows' digests modulo 2**128, so it depends on the rows alone."""
         return self._digest.to_bytes(16, "big")
 
     def remembered(self, message_id: MessageId) -> bytes | None:

@@ -19,6 +19,7 @@ from kvstore.api.model import CUT, Add, Cut, Get, InvalidTransaction, Operation,
 from kvstore.backup import restore, take
 from kvstore.backup.files import MANIFEST, BackupError, Manifest, read_manifest, rows_file, verify, write_manifest
 from kvstore.core.messages import Answered
+from kvstore.core.rows import encode_row, origin_of
 from kvstore.host import LiveReplica
 from kvstore.storage import cut
 from kvstore.storage.backend import MemoryBackend
@@ -82,9 +83,10 @@ def test_a_cut_is_what_the_store_held_when_its_delivery_was_complete(drawn: list
             expected[at] = dict(rows)
         elif isinstance(step, tuple):
             store.write(*step, at)
-            rows.pop(step[0], None)
+            before = rows.pop(step[0], None)
             if step[1] is not None:
-                rows[step[0]] = at.encode() + step[1]
+                created = origin_of(before)[0] if before else at.encode()
+                rows[step[0]] = encode_row(at.encode(), created, b"", step[1])
         store.reached(number, at)
     for version, held in expected.items():
         kept = store.cuts.find(version)
@@ -168,7 +170,7 @@ def set_position(manifest: Manifest) -> None:
 
 
 def set_format(manifest: Manifest) -> None:
-    manifest.format = 2
+    manifest.format = 3
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def set_format(manifest: Manifest) -> None:
         (lambda target: (target / MANIFEST).unlink(), r"manifest.json: No such file.*: this is no backup, or not a wh"),
         (lambda target: flip(target / MANIFEST, 5), r"manifest.json: damaged"),
         (lambda target: change(target, set_position, summed=False), r"manifest.json: damaged: its checksum does not"),
-        (lambda target: change(target, set_format), r"manifest.json: format 2 is not known; this program reads 1"),
+        (lambda target: change(target, set_format), r"manifest.json: format 3 is not known; this program reads 1 to 2"),
         (lambda target: change(target, set_rows), r"shard-0.rows: its rows are not those of which manifest.json has"),
         (lambda target: change(target, lambda manifest: manifest.shards.pop()), r"manifest.json: shard 1 has slots"),
         (other_rows, r"shard-1.rows: row 0 belongs to shard 0 by its key"),

@@ -114,7 +114,7 @@ def test_the_client_reads_the_page_that_was_meant(page: Page) -> None:
 def test_the_client_reads_the_write_that_was_meant(version: Timestamp, deleted: bool) -> None:
     assert answers.parse_write(answers.put_answer(str(version).encode(), b"id"))[0] == version
     assert answers.parse_write(answers.delete_answer(str(version), deleted, "id")) == (version, deleted)
-    assert answers.parse_etag(f'"{version}"') == version
+    assert answers.parse_value(b"k", b"v", f'"{version}"', "", "") == KeyValue(b"k", b"v", version, version)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_requests_with_one_id_share_one_transaction():
     (message,) = bench.multicast()
     bench.order(message)
     first, second = bench.answers()
-    assert first == second and bench.store.get(key(0))[0] == b"5"
+    assert first == second and bench.store.get(key(0)).value == b"5"
 
 
 def test_the_same_id_with_another_body_is_refused():
@@ -82,7 +82,7 @@ def test_a_repetition_in_another_bundle_has_no_effect_and_gets_the_first_result(
     first = bench.deliver_bundle((bench.new_id(), write(key(0, 1))), (message_id, ADD), origin=1)
     bench.order(message)
     assert bench.statuses() == [APPLIED, APPLIED, REPEATED]
-    assert bench.store.get(key(0)) == (b"5", version_of(first.timestamp, 1))
+    assert bench.store.get(key(0)).version == version_of(first.timestamp, 1)
     (answer,) = bench.answers()
     assert answer.result.version == version_of(first.timestamp, 1) and answer.result.results[0].value == 5
 
@@ -127,7 +127,7 @@ def test_another_body_under_the_same_id_has_no_effect():
     message_id = bench.new_id()
     bench.deliver(ADD, message_id)
     bench.deliver(write(key(0)), message_id)
-    assert bench.statuses() == [APPLIED, MISMATCH] and bench.store.get(key(0))[0] == b"5"
+    assert bench.statuses() == [APPLIED, MISMATCH] and bench.store.get(key(0)).value == b"5"
     bench.request(ADD, message_id)
     assert bench.answers()[0].result.results[0].value == 5
 

@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kvstore.api.model import (
     INT64_MAX,
@@ -60,6 +61,9 @@ def run(store: Store, *operations) -> Execution:
         (Compare(b"a", "version", "<", OLD), False),
         (Compare(b"x", "version", "==", ZERO), True),
         (Compare(b"x", "version", "<", OLD), True),
+        (Compare(b"a", "create_version", "==", OLD), True),
+        (Compare(b"a", "create_version", ">", OLD), False),
+        (Compare(b"x", "create_version", "==", ZERO), True),
         (Compare(b"a", "exists", "==", True), True),
         (Compare(b"a", "exists", "!=", True), False),
         (Compare(b"x", "exists", "==", False), True),
@@ -80,7 +84,7 @@ def test_operations_see_the_effects_of_earlier_ones_of_their_branch():
     done = run(state(a=b"5"), Add(b"a", 2), Get(b"a"), Append(b"a", b"!"), Delete(b"a"), Get(b"a"), Add(b"a", -1))
     assert [result for _, result in done.results] == [
         OperationResult(value=7),
-        OperationResult(found=KeyValue(b"a", b"7", NOW)),
+        OperationResult(found=KeyValue(b"a", b"7", NOW, OLD)),
         OperationResult(length=2),
         OperationResult(deleted=True),
         OperationResult(),
@@ -132,7 +136,7 @@ deletions = st.builds(DeleteRange, bound, bound, bound)
 keys = operands.filter(len)
 
 
-def naive(operation: Range | DeleteRange, rows: dict[bytes, tuple[bytes, Timestamp]]) -> list[bytes]:
+def naive(operation: Range | DeleteRange, rows: dict[bytes, KeyValue]) -> list[bytes]:
     after = getattr(operation, "after", b"")
     return [
         k for k in sorted(rows)
@@ -152,7 +156,7 @@ def test_ranges_find_what_is_there_on_any_number_of_shards(stored, operations):
     rows = {}
     for k, second in stored.items():
         shards[second].write(k, b"old", OLD)
-        rows[k] = (b"old", OLD)
+        rows[k] = KeyValue(k, b"old", OLD, OLD)
     told, alone = [], Execution(state(), NOW)
     for shard, store in enumerate(shards):
         plan = LocalPlan(Transaction(success=tuple(operations)), lambda k, s=shard: stored.get(k, False) == s)
@@ -162,7 +166,8 @@ def test_ranges_find_what_is_there_on_any_number_of_shards(stored, operations):
         alone.writes |= execution.writes
     for operation, result in zip(operations, merge_results(tuple(operations), told), strict=True):
         if isinstance(operation, Put):
-            rows[operation.key] = (b"new", NOW)
+            created = OLD if operation.key in stored else NOW
+            rows[operation.key] = KeyValue(operation.key, b"new", NOW, created)
         elif isinstance(operation, Delete):
             rows.pop(operation.key, None)
         elif isinstance(operation, DeleteRange):
@@ -174,17 +179,17 @@ def test_ranges_find_what_is_there_on_any_number_of_shards(stored, operations):
             assert result == OperationResult(value=len(naive(operation, rows)))
         else:
             found = naive(operation, rows)[:: -1 if operation.reverse else 1]
-            entries = [KeyValue(k, b"" if operation.keys_only else rows[k][0], rows[k][1]) for k in found]
+            entries = [replace(rows[k], value=b"") if operation.keys_only else rows[k] for k in found]
             more = len(found) > operation.limit
             assert result == OperationResult(entries=tuple(entries[: operation.limit]), more=more)
-    assert {k for k, v in alone.writes.items() if v is not None} == {k for k, row in rows.items() if row[1] == NOW}
+    assert {k for k, v in alone.writes.items() if v is not None} == {k for k, row in rows.items() if row.version == NOW}
 
 
 def test_what_a_range_shows_was_read_and_what_it_deletes_was_there():
     store = state(k1=b"1", k2=b"2", k3=b"3")
     done = run(store, Range(b"k", 1, keys_only=True, reverse=True), DeleteRange(b"k", end=b"k2"), Get(b"k3"))
     assert dict(done.reads) == {b"k3": OLD, b"k1": OLD}
-    assert done.writes == {b"k1": None} and done.results[2][1].found == KeyValue(b"k3", b"3", OLD)
+    assert done.writes == {b"k1": None} and done.results[2][1].found == KeyValue(b"k3", b"3", OLD, OLD)
 
 
 @patch("kvstore.core.execution.RANGE_KEYS_MAX", 3)

@@ -30,7 +30,7 @@ def test_what_is_remembered_here_is_told_at_once():
     bench.deliver(Transaction(success=(Add(key(0), 1),)), failed)
     (told,) = look_up(bench, applied)
     assert isinstance(told, Answered) and told.result.succeeded and not told.result.failure
-    assert told.result.version == bench.store.get(key(0, 1))[1]
+    assert told.result.version == bench.store.get(key(0, 1)).version
     (told,) = look_up(bench, failed)
     assert isinstance(told, Answered) and "not a decimal integer" in told.result.failure
 

@@ -57,7 +57,7 @@ class Two:
         return not given.last
 
     def rows(self, shard: int) -> dict[bytes, tuple[bytes, Timestamp]]:
-        return {key: (value, version) for key, value, version in self.stores[shard].scan(b"", b"", 1000)[0]}
+        return {row.key: row for row in self.stores[shard].scan(b"", b"", 1000)[0]}
 
 
 def test_rows_go_with_their_versions_and_leave_nothing_behind() -> None:
@@ -76,7 +76,7 @@ def test_what_changes_after_it_was_given_is_given_again_deletions_too() -> None:
     expected = two.rows(0)
     while two.step():
         pass
-    assert two.rows(1) == expected and KEYS[1] not in expected and expected[KEYS[0]][0] == b"new"
+    assert two.rows(1) == expected and KEYS[1] not in expected and expected[KEYS[0]].value == b"new"
 
 
 def test_ids_that_touched_the_slots_go_along_also_those_that_come_late() -> None:
@@ -164,7 +164,7 @@ def test_another_move_of_the_source_begins_anew() -> None:
         if given.last:
             break
     expected = {key for key in KEYS if slot_of(key) == SLOTS[0] and key != KEYS[0]}
-    assert set(two.rows(1)) == expected and ZERO not in [version for _, version in two.rows(1).values()]
+    assert set(two.rows(1)) == expected and ZERO not in [row.version for row in two.rows(1).values()]
 
 
 # -- one replica of the source ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kvstore.api.model import RANGE_KEYS_MAX, Add, Compare, DeleteRange, Get, Put, Transaction
+from kvstore.api.model import RANGE_KEYS_MAX, Add, Compare, DeleteRange, Get, KeyValue, Put, Transaction
 from kvstore.core.audit import APPLIED, FAILED, decode_outcomes
 from kvstore.core.bundles import (
     BUNDLE_TRANSACTIONS_MAX,
@@ -27,7 +27,7 @@ def test_a_single_shard_transaction_completes_at_delivery():
     bench.order(message)
     (answer,) = bench.answers()
     assert answer == Answered(answer.result) and answer.result.succeeded
-    assert bench.store.get(key(0)) == (b"v", answer.result.version)
+    assert bench.store.get(key(0)) == KeyValue(key(0), b"v", answer.result.version, answer.result.version)
     (outcome,) = bench.outcomes()
     assert (outcome.id, outcome.status) == (message_id, APPLIED)
     assert decode_outcomes(bench.out.completions[0][1]).state_digest == bench.store.state_digest()
@@ -62,7 +62,7 @@ def test_without_signals_only_votes_are_waited_for():
     waits = bench.deliver(conditional)
     assert len(bench.outcomes()) == 1
     bench.part(1, waits, Vote(holds=False))
-    assert bench.store.get(key(0))[1] == version_of(delivery.timestamp, 0)
+    assert bench.store.get(key(0)).version == version_of(delivery.timestamp, 0)
 
 
 # -- bundles ----------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_transactions_of_a_bundle_take_effect_one_after_the_other_each_at_its_ow
     delivery = bench.deliver_bundle(*[(i, read_and_add) for i in ids])
     versions = [version_of(delivery.timestamp, index) for index in range(3)]
     assert versions == sorted(set(versions))
-    assert bench.store.get(key(0)) == (b"3", versions[2])
+    assert bench.store.get(key(0)) == KeyValue(key(0), b"3", versions[2], versions[0])
     outcomes = bench.outcomes()
     assert [outcome.id for outcome in outcomes] == ids
     assert [outcome.reads[0].version for outcome in outcomes] == [Timestamp(0, 0), *versions[:2]]
@@ -91,7 +91,7 @@ def test_a_transaction_that_fails_leaves_the_others_of_its_bundle_alone():
         (bench.new_id(), write(key(0, 1))),
     )
     assert bench.statuses() == [APPLIED, FAILED, APPLIED]
-    assert bench.store.get(key(0))[0] == b"text" and bench.store.get(key(0, 1)) is not None
+    assert bench.store.get(key(0)).value == b"text" and bench.store.get(key(0, 1)) is not None
 
 
 def test_a_bundle_that_is_delivered_again_after_a_restart_gets_the_same_versions():
@@ -100,8 +100,8 @@ def test_a_bundle_that_is_delivered_again_after_a_restart_gets_the_same_versions
     delivery = bench.deliver_bundle((bench.new_id(), both), (bench.new_id(), write(key(0, 1), key(1))))
     bench.restart_replica()
     bench.part(1, delivery)
-    assert bench.store.get(key(0))[1] == version_of(delivery.timestamp, 0)
-    assert bench.store.get(key(0, 1))[1] == version_of(delivery.timestamp, 1)
+    assert bench.store.get(key(0)).version == version_of(delivery.timestamp, 0)
+    assert bench.store.get(key(0, 1)).version == version_of(delivery.timestamp, 1)
 
 
 # -- votes ------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_votes_of_all_shards_choose_the_branch():
     )
     delivery = bench.deliver(transaction)
     bench.part(1, delivery, Vote(holds=False))
-    assert bench.store.get(key(0))[0] == b"no" and not bench.outcomes()[0].succeeded
+    assert bench.store.get(key(0)).value == b"no" and not bench.outcomes()[0].succeeded
 
 
 def test_each_transaction_of_a_bundle_has_its_own_votes():
@@ -128,7 +128,7 @@ def test_each_transaction_of_a_bundle_has_its_own_votes():
 
     delivery = bench.deliver_bundle(*[(bench.new_id(), choosing(number)) for number in range(3)])
     bench.part(1, delivery, None, Vote(holds=False), None)
-    assert [bench.store.get(key(0, number))[0] for number in range(3)] == [b"yes", b"no", b"yes"]
+    assert [bench.store.get(key(0, number)).value for number in range(3)] == [b"yes", b"no", b"yes"]
 
 
 def test_an_impossible_operation_in_another_shard_fails_everything():
@@ -196,10 +196,10 @@ def test_a_replay_that_gives_another_state_stops_the_replica():
     ("payload", "text"),
     [
         (
-            msgspec.msgpack.encode([4, [[], [], []]]),
-            "format 4 was ordered and this program knows 3; use a newer release",
+            msgspec.msgpack.encode([5, [[], [], []]]),
+            "format 5 was ordered and this program knows 4; use a newer release",
         ),
-        (msgspec.msgpack.encode([4, {"new": 1}]), "format 4 was ordered"),
+        (msgspec.msgpack.encode([5, {"new": 1}]), "format 5 was ordered"),
         (msgspec.msgpack.encode([2, {"new": 1}]), "not a bundle"),
         (msgspec.msgpack.encode([2, [[bytes(16), {"new": 1}]]]), "not a bundle"),
         (b"\xc1", "not a bundle"),

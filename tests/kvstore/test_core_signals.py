@@ -153,7 +153,7 @@ def test_how_a_settled_bundle_ended_does_instead_of_its_parts():
         here.hear(4, decisions)
         assert len(here.out.completions) == completed + 1
     assert [(o.status, o.succeeded) for o in here.outcomes()] == [(APPLIED, False), (APPLIED, True), (APPLIED, True)]
-    assert here.store.get(key(0))[0] == b"7"
+    assert here.store.get(key(0)).value == b"7"
 
 
 def test_nothing_is_told_of_a_bundle_that_has_not_come_yet_or_whose_results_are_forgotten():

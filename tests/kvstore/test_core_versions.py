@@ -104,7 +104,7 @@ def test_other_shards_are_asked_one_replica_after_the_other() -> None:
     bench.tick(RETRY_US)
     [(second, again)] = bench.sent(ReadAt)
     assert second == (4,) and again == asked
-    entry = KeyValue(B, b"1", Timestamp(5, 0))
+    entry = KeyValue(B, b"1", Timestamp(5, 0), Timestamp(5, 0))
     bench.hear(4, FoundAt(1, asked.number, OperationResult(found=entry), ZERO))
     assert found(bench) == [entry]
     bench.hear(3, FoundAt(1, asked.number, OperationResult(), ZERO))

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from kvstore import config
-from kvstore.api.model import Add, Get, Operation, Put, Range, Transaction
+from kvstore.api.model import Add, Get, KeyValue, Operation, Put, Range, Transaction
 from kvstore.core.audit import APPLIED, FAILED, Outcome, Read, Write, decode_outcomes
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, encode_transaction
 from kvstore.core.messages import Answered, Part, PartRequest, Parts, Vote, Wanted
@@ -89,7 +89,7 @@ def test_a_single_transaction_is_a_bundle_of_one_whose_id_is_the_messages_and_it
     bench = Bench()
     message_id, put = bench.new_id(), Transaction((), (Put(key(0), b"v"),))
     delivery = bench.order(single(put, message_id))
-    assert bench.store.get(key(0)) == (b"v", delivery.timestamp)
+    assert bench.store.get(key(0)) == KeyValue(key(0), b"v", delivery.timestamp, delivery.timestamp)
     bench.deliver(put, message_id)
     assert [outcome.id for outcome in bench.outcomes()] == [message_id, message_id]
     versions = [decode_outcomes(record).version_at(0) for _, record in bench.out.completions]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.api.model import KEY_BYTES_MAX, between
+from kvstore.api.model import KEY_BYTES_MAX, KeyValue, between
 from kvstore.core.bundles import last_version, version_of
 from kvstore.storage.backend import CHANGES, DATA, FORMAT, META, PAST, Changes, MemoryBackend
 from kvstore.storage.history import FLOOR, USED, Past
@@ -23,7 +23,7 @@ from multicast.types import ZERO, Timestamp
 KEYS = [b"a", b"a\0", b"a" + 7 * b"\0", b"a" + 8 * b"\0", b"ab", b"b" * 8, b"b" * 9, b"b" * 8 + b"\xff", 18 * b"\0"]
 BOUNDS = [(b"", b""), (b"a", b"ab"), (b"a\0", b"b"), (b"b" * 8, b"")]
 
-Rows = dict[bytes, tuple[bytes, Timestamp]]
+Rows = dict[bytes, KeyValue]
 
 deliveries = st.lists(
     st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from([None, b"", b"1"])), min_size=1, max_size=3), max_size=3
@@ -46,8 +46,8 @@ def everything(past: Past, first: bytes, end: bytes, reverse: bool) -> tuple[Row
     rows, order, rest = {}, [], (first, end)
     while rest is not None:
         found, rest = past.look(*rest, reverse)
-        rows |= {key: (value, version) for key, value, version in found}
-        order += [key for key, _, _ in found]
+        rows |= {row.key: row for row in found}
+        order += [row.key for row in found]
     return rows, order
 
 
@@ -72,9 +72,9 @@ class Recorded:
             version = version_of(at, index)
             self.store.write(key, value, version)
             rows = dict(self.states[-1][1])
-            rows.pop(key, None)
+            before = rows.pop(key, None)
             if value is not None:
-                rows[key] = (value, version)
+                rows[key] = KeyValue(key, value, version, before.create_version if before else version)
             self.states.append((version, rows))
         self.store.reached(position, at)
 
@@ -192,7 +192,7 @@ def test_history_has_a_limit_in_bytes_and_says_from_where_on_it_reaches():
         committed(store, time, {b"k": bytes(1000)})
     assert int.from_bytes(backend.get(META, USED), "big") <= 10_000
     assert Timestamp(38, 0) < store.floor < Timestamp(42, 0)
-    assert store.at(store.floor).get(b"k") == (bytes(1000), version_of(Timestamp(store.floor.time, 1), 0))
+    assert store.at(store.floor).get(b"k").version == version_of(Timestamp(store.floor.time, 1), 0)
 
 
 def test_without_a_window_nothing_is_kept_and_the_present_can_be_read():
@@ -202,7 +202,7 @@ def test_without_a_window_nothing_is_kept_and_the_present_can_be_read():
         committed(store, time, {b"k": b"%d" % time, b"d": None if time % 2 else b"x"})
     assert backend.count(PAST) == backend.count(CHANGES) == 0
     assert store.floor == store.complete_to
-    assert store.at(store.floor).get(b"k") == (b"4", version_of(Timestamp(4, 1), 0))
+    assert store.at(store.floor).get(b"k").value == b"4"
     again = Store.open(backend)
     committed(again, 6, {b"k": b"6"})
     assert again.floor == last_version(Timestamp(4, 1)) and again.at(again.floor).get(b"k") is not None
@@ -219,7 +219,7 @@ def test_data_of_an_older_format_has_a_history_from_then_on(kept):
     committed(store, 5, {b"k": kept})
     store = Store.open(backend)
     assert store.floor == last_version(Timestamp(3, 1))
-    assert store.at(store.floor).get(b"k") == (b"old", version_of(Timestamp(3, 1), 0))
+    assert store.at(store.floor).get(b"k").value == b"old"
 
 
 def test_what_format_6_kept_is_dropped_and_a_history_begins(tmp_path):

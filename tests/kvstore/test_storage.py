@@ -11,7 +11,10 @@ import lmdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from kvstore.api.model import KeyValue
+from kvstore.core.rows import encode_row
 from kvstore.storage.backend import IDS, META, TABLES, Changes, MemoryBackend, StorageError
 from kvstore.storage.layers import SortedKeys
 from kvstore.storage.lmdb_backend import LmdbBackend
@@ -19,11 +22,13 @@ from kvstore.storage.store import FORMAT_VERSION, Store, row_digest
 from multicast.types import Timestamp
 
 KEYS = [b"a", b"a1", b"a2", b"ab", b"b", b"b\xff", b"c"]
+LEASES = [b"%016d" % n for n in range(7, 9)]
 IDS_OF_PARTS = [b"%016d" % n for n in range(3)]
 
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.sampled_from(KEYS), st.sampled_from([None, b"", b"1", b"22"])),
+        st.tuples(st.just("attach"), st.sampled_from(KEYS), st.sampled_from(LEASES)),
         st.tuples(st.just("scan"), st.sampled_from([b"", b"x", *KEYS]), st.sampled_from([b"", *KEYS])),
         st.tuples(st.just("part"), st.sampled_from(IDS_OF_PARTS), st.sampled_from([None, b"", b"votes"])),
         st.tuples(st.sampled_from(["freeze", "commit", "thaw", "reopen"]), st.none(), st.none()),
@@ -32,41 +37,47 @@ steps = st.lists(
 )
 
 
+def encoded(row: KeyValue) -> bytes:
+    return encode_row(row.version.encode(), row.create_version.encode(), row.lease, row.value)
+
+
 class Oracle:
     """Plain dicts: the rows and parts that are there, and those that were committed."""
 
     def __init__(self) -> None:
-        self.rows: dict[bytes, tuple[bytes, Timestamp]] = {}
+        self.rows: dict[bytes, KeyValue] = {}
         self.parts: dict[bytes, bytes] = {}
-        self.frozen: tuple[dict[bytes, tuple[bytes, Timestamp]], dict[bytes, bytes]] | None = None
+        self.frozen: tuple[dict[bytes, KeyValue], dict[bytes, bytes]] | None = None
         self.committed = self.copy()
         self.ready = False
 
-    def copy(self) -> tuple[dict[bytes, tuple[bytes, Timestamp]], dict[bytes, bytes]]:
+    def copy(self) -> tuple[dict[bytes, KeyValue], dict[bytes, bytes]]:
         return dict(self.rows), dict(self.parts)
 
     def scan(self, first: bytes, end: bytes, limit: int, reverse: bool, keys_only: bool):
         keys = sorted([k for k in self.rows if first <= k and (not end or k < end)], reverse=reverse)
-        found = [(k, b"" if keys_only else self.rows[k][0], self.rows[k][1]) for k in keys]
+        found = [replace(self.rows[k], value=b"") if keys_only else self.rows[k] for k in keys]
         return found[:limit], len(found) > limit
 
     def digest(self) -> bytes:
-        total = sum(row_digest(k, version.encode() + value) for k, (value, version) in self.rows.items())
+        total = sum(row_digest(k, encoded(row)) for k, row in self.rows.items())
         return (total % 2**128).to_bytes(16, "big")
 
 
-@patch("kvstore.storage.store.ROW_DIGESTS_MAX", 3)
+@patch("kvstore.storage.store.WRITTEN_MAX", 3)
 def play(make_backend, plan) -> None:
     backend = make_backend()
     store, oracle, time = Store.open(backend), Oracle(), 0
     for what, one, two in plan:
-        if what == "write":
+        if what in ("write", "attach"):
             time += 1
-            store.write(one, two, Timestamp(time, 0))
-            if two is None:
-                oracle.rows.pop(one, None)
-            else:
-                oracle.rows[one] = (two, Timestamp(time, 0))
+            at, value, lease = Timestamp(time, 0), two, b""
+            if what == "attach":
+                value, lease = b"attached", two
+            store.write(one, value, at, lease=lease)
+            before = oracle.rows.pop(one, None)
+            if value is not None:
+                oracle.rows[one] = KeyValue(one, value, at, before.create_version if before else at, lease)
         elif what == "part":
             if two is None:
                 store.drop_part(one)
@@ -97,6 +108,8 @@ def play(make_backend, plan) -> None:
             (oracle.rows, oracle.parts), oracle.frozen, oracle.ready = oracle.committed, None, False
             oracle.committed = oracle.copy()
         assert [store.get(k) for k in KEYS] == [oracle.rows.get(k) for k in KEYS]
+        for lease in LEASES:
+            assert store.attached(lease) == sorted(k for k, row in oracle.rows.items() if row.lease == lease)
         assert [store.part(i) for i in IDS_OF_PARTS] == [oracle.parts.get(i) for i in IDS_OF_PARTS]
         assert dict(store.parts()) == oracle.parts
         assert store.state_digest() == oracle.digest()
@@ -170,7 +183,7 @@ def test_a_commit_holds_everything_and_nothing_later(reopen):
 
     store = reopen()
     assert store.position == 12
-    assert store.get(b"k") == (b"v", Timestamp(7, 1))
+    assert store.get(b"k") == KeyValue(b"k", b"v", Timestamp(7, 1), Timestamp(7, 1))
     assert store.remembered(b"i" * 16) == b"result"
     assert store.part(b"i" * 16) == b"part"
 
@@ -289,7 +302,7 @@ def test_a_full_map_grows_and_nothing_is_lost(tmp_path):
         if i % 50 == 0:
             commit(store, i)
     commit(store, 200)
-    assert store.scan(b"", b"", 1000)[0][-1][0] == b"k199"
+    assert store.scan(b"", b"", 1000)[0][-1].key == b"k199"
     store.close()
     store = Store.open(LmdbBackend(tmp_path, map_size=64 * 1024, durability="os"))
     assert len(store.scan(b"k", b"", 1000)[0]) == 200
@@ -309,10 +322,10 @@ def test_a_failed_commit_can_be_repeated(tmp_path, monkeypatch):
         patch.setattr(backend, "_apply", full)
         with pytest.raises(StorageError, match="No space left"):
             store.commit()
-    assert store.get(b"k") == (b"v", Timestamp(1, 0)) and not store.freeze(2)
+    assert store.get(b"k").value == b"v" and not store.freeze(2)
     store.commit()
     store.thawed()
-    assert store.get(b"k") == (b"v", Timestamp(1, 0)) and store.position == 1
+    assert store.get(b"k").value == b"v" and store.position == 1
     store.close()
 
 
@@ -344,10 +357,10 @@ def test_reads_and_writes_go_on_while_a_commit_runs(tmp_path):
             key = b"k%02d" % (time % 50)
             store.write(key, b"%d" % time, Timestamp(time, 0))
             expected[key] = b"%d" % time
-            assert {k: v for k, v, _ in store.scan(b"k", b"", 100)[0]} == expected
-            assert all(store.get(k)[0] == v for k, v in expected.items())
+            assert {row.key: row.value for row in store.scan(b"k", b"", 100)[0]} == expected
+            assert all(store.get(k).value == v for k, v in expected.items())
             checks += 1
         thread.join()
         store.thawed()
-        assert {k: v for k, v, _ in store.scan(b"k", b"", 100)[0]} == expected
+        assert {row.key: row.value for row in store.scan(b"k", b"", 100)[0]} == expected
     store.close()

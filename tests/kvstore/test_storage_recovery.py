@@ -142,6 +142,6 @@ def test_a_kill_between_commit_and_the_next_batch_loses_nothing(tmp_path):
     replica.store.commit()
     before = replica.contents()
     replica.kill_and_reopen()
-    assert replica.contents() == before and replica.store.get(b"k")[0] == b"12"
+    assert replica.contents() == before and replica.store.get(b"k").value == b"12"
     assert replica.replica.position == 1
     replica.close()

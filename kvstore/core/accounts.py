@@ -1,0 +1,72 @@
+"""What a replica's journal says of the bundles that it completes. Pure; the schema is in `kvstore.core.audit`."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+from kvstore.api.model import Move
+from kvstore.core.audit import (
+    AUDIT_VERSION,
+    MOVE_VERSION,
+    WRITTEN_BYTES_KEPT,
+    Given,
+    MoveOutcome,
+    Outcome,
+    Outcomes,
+    Read,
+    Write,
+    encode_outcomes,
+    encode_single,
+)
+from kvstore.core.bundles import is_single
+from kvstore.core.execution import Execution
+from kvstore.core.log import Entry
+from multicast.types import GroupId, MessageId
+
+
+class Fate(NamedTuple):
+    """How a transaction ends. status: of `kvstore.core.audit`. succeeded: which branch runs. failure, failure_key: why
+    it is impossible, if it is, and at which key."""
+
+    status: int
+    succeeded: bool = False
+    failure: str = ""
+    failure_key: bytes = b""
+
+
+def account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:
+    """For the journal."""
+    message = entry.message
+    if entry.move is not None:
+        return encode_outcomes(Outcomes(MOVE_VERSION, entry.timestamp, outcomes, state_digest))
+    if is_single(message.payload):
+        return encode_single(message.id, entry.timestamp, outcomes[0], state_digest)
+    return encode_outcomes(Outcomes(AUDIT_VERSION, entry.timestamp, outcomes, state_digest))
+
+
+def given_by(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -> Given:
+    """What the step hands over: as the journal says, or the source's part."""
+    if known is not None:
+        outcome = known.outcomes[0]
+        given = outcome.given if isinstance(outcome, MoveOutcome) else None
+    else:
+        part = entry.own_part if move.source == shard else entry.parts.get(move.source)
+        vote = part.vote(0) if part is not None else None
+        given = vote.given if vote is not None else None
+    if given is None:
+        raise AssertionError(f"delivery {entry.position}, a step of a move, brings nothing")
+    return given
+
+
+def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
+    """What the audit reads."""
+    reads = [Read(key, version) for key, version in execution.reads]
+    writes: list[Write] = []
+    for key, value in execution.writes.items():
+        if value is not None and len(value) > WRITTEN_BYTES_KEPT:
+            writes.append(Write(key, blake2b(value, digest_size=16).digest(), True))
+        else:
+            writes.append(Write(key, value))
+    status, succeeded, failure, failure_key = fate
+    return Outcome(message_id, status, succeeded, tuple(reads), tuple(writes), failure, failure_key)
