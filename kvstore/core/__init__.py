@@ -11,10 +11,12 @@
     log         what is delivered and not yet complete, and when a shard may signal it
     bundles     what is ordered as one multicast message: many transactions
     execution   one transaction on one shard: its vote, its reads and writes
+    accounts    what a replica's journal says of the bundles that it completes
     messages    what replicas tell one another, and what clients ask and are answered
     moves       slots that move from one shard to another
     shards      which shards can take transactions, by what their leaders say
     peers       who leads which shard, and whom to ask
+    rows        a row as bytes: value, versions, lease
     state       what a replica needs of its storage
     audit       what the journal and clients' histories say of transactions, for the audit to read
 """

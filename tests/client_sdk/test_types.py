@@ -122,7 +122,7 @@ def test_what_types_cannot_say_is_refused_before_it_is_sent() -> None:
     for seconds in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="timeout: a positive number of seconds"):
             requests.get("k", timeout=seconds)
-    with pytest.raises(InvalidRequest, match=r"compare\[0\]\.target: one of value, version, exists, not 'exist'"):
+    with pytest.raises(InvalidRequest, match=r"compare\[0\]\.target: one of value, version, create_version, exists, not 'exist'"):  # noqa: E501
         requests.txn([Compare("k", "exist", "==", True)])  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="if_version and if_absent: give one of them"):
         requests.put("k", "v", if_version=Timestamp(1, 1), if_absent=True)

@@ -31,7 +31,7 @@ from kvstore.api.model import (
     validate,
 )
 from kvstore.http import errors
-from multicast.types import Timestamp
+from multicast.types import ZERO, Timestamp
 
 VERSION = Timestamp(0x1234, 7)
 TEXT_VERSION = str(VERSION)
@@ -50,14 +50,17 @@ _operations = st.one_of(
     st.builds(Range, _values, st.just(100), _values, _values, _values, count_only=st.just(True)),
     st.builds(DeleteRange, _values, _values, _values),
 )
+_created = _versions.filter(lambda version: version != ZERO)
+_leases = st.just(b"") | st.binary(min_size=16, max_size=16)
 _compares = st.one_of(
     st.builds(Compare, _keys, st.just("value"), st.sampled_from(["==", "!=", "<", ">"]), _values),
     st.builds(Compare, _keys, st.just("version"), st.sampled_from(["==", "!=", "<", ">"]), _versions),
+    st.builds(Compare, _keys, st.just("create_version"), st.sampled_from(["==", "!="]), _versions),
     st.builds(Compare, _keys, st.just("exists"), st.sampled_from(["==", "!="]), st.booleans()),
 )
 _branch = st.lists(_operations, max_size=4).map(tuple)
 _int64 = st.integers(-(2**63), 2**63 - 1)
-_found = st.builds(KeyValue, _keys, _values, _versions)
+_found = st.builds(KeyValue, _keys, _values, _versions, _created, _leases)
 
 
 @st.composite
@@ -68,12 +71,13 @@ def _answered(draw: st.DrawFn) -> tuple[Transaction, Result]:
 
     def result_of(operation: Operation) -> OperationResult:
         if isinstance(operation, Get):
-            found = draw(st.none() | st.builds(KeyValue, st.just(operation.key), _values, _versions))
+            found = draw(st.none() | st.builds(KeyValue, st.just(operation.key), _values, _versions, _created, _leases))
             return OperationResult(found=found)
         if isinstance(operation, DeleteRange) or (isinstance(operation, Range) and operation.count_only):
             return OperationResult(value=draw(st.integers(0, 1 << 20)))
         if isinstance(operation, Range):
-            found = st.builds(KeyValue, _keys, st.just(b""), _versions) if operation.keys_only else _found
+            values = st.just(b"") if operation.keys_only else _values
+            found = st.builds(KeyValue, _keys, values, _versions, _created, _leases)
             return OperationResult(entries=draw(st.lists(found, max_size=3).map(tuple)), more=draw(st.booleans()))
         if isinstance(operation, Add):
             return OperationResult(value=draw(_int64))

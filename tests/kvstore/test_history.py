@@ -105,7 +105,7 @@ class Recorded:
         """Told in portions, from every version on of which everything is known."""
         changes = []
         for (_, before), (version, rows) in pairwise(self.states):
-            written = {key: rows.get(key, (None,))[0] for key in KEYS if rows.get(key) != before.get(key)}
+            written = {key: getattr(rows.get(key), "value", None) for key in KEYS if rows.get(key) != before.get(key)}
             changes += [(version, [*written.items()])] if written else []
         for after in [version for version, _ in self.states if version >= self.store.changes_from]:
             for first, end in BOUNDS:

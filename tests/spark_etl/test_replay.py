@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore.api.model import Add, Append, Compare, Delete, DeleteRange, Get, Put, Range, Transaction
+from kvstore.api.model import Add, Append, Compare, Delete, DeleteRange, Get, KeyValue, Put, Range, Transaction
 from kvstore.core import audit
 from kvstore.core.execution import Execution, LocalPlan
 from multicast.types import ZERO, Timestamp
@@ -25,14 +25,14 @@ KEYS = (b"a", b"b", b"n")
 class Store:
     """Rows as the store's state gives them."""
 
-    def __init__(self, rows: dict[bytes, tuple[bytes, Timestamp]]):
+    def __init__(self, rows: dict[bytes, KeyValue]):
         self.rows = rows
 
     def get(self, key: bytes) -> Any:
         return self.rows.get(key)
 
     def scan(self, first: bytes, end: bytes, limit: int, reverse: bool, keys_only: bool) -> Any:
-        found = [(k, *self.rows[k]) for k in sorted(self.rows, reverse=reverse) if first <= k and (not end or k < end)]
+        found = [self.rows[k] for k in sorted(self.rows, reverse=reverse) if first <= k and (not end or k < end)]
         return found[:limit], len(found) > limit
 
 
@@ -53,6 +53,7 @@ def random_transaction(rng: Random) -> Transaction:
             Compare(b"a", "exists", "==", rng.random() < 0.5), Compare(b"n", "value", rng.choice("<>"), b"12"),
             Compare(b"b", "value", rng.choice(("==", "!=")), rng.choice((b"1", MIDDLE, LONG))),
             Compare(b"a", "version", rng.choice(("==", "!=")), Timestamp(1, 1)),
+            Compare(b"a", "create_version", rng.choice(("==", "!=")), ZERO),
         ])
         for _ in range(rng.choice((0, 1, 2)))
     )  # fmt: skip
@@ -64,15 +65,16 @@ def executed(seed: int) -> dict[str, Any]:
     """Arguments of `replay.compare`, as journals and history say them of a transaction that the store executed."""
     rng = Random(seed)
     drawn = {key: rng.choice((None, b"1", b"y", MIDDLE, LONG)) for key in KEYS[:2]}
-    rows = {key: (value, Timestamp(1, 1)) for key, value in drawn.items() if value}
-    rows |= {b"n": (b"%d" % rng.randint(0, 30), Timestamp(2, 1))} if rng.random() < 0.8 else {}
+    rows = {key: KeyValue(key, value, Timestamp(1, 1), Timestamp(1, 1)) for key, value in drawn.items() if value}
+    number = KeyValue(b"n", b"%d" % rng.randint(0, 30), Timestamp(2, 1), Timestamp(2, 1))
+    rows |= {b"n": number} if rng.random() < 0.8 else {}
     transaction = random_transaction(rng)
     execution = Execution(Store(rows), Timestamp(9, 1))  # type: ignore[arg-type]
     succeeded = execution.compare(transaction.compare)
     plan = LocalPlan(transaction)
     execution.run(plan.success if succeeded else plan.failure)
     assert not execution.failure
-    values = {key: journal_text(value) for key, (value, _) in rows.items()}
+    values = {key: journal_text(row.value) for key, row in rows.items()}
     branch = transaction.success if succeeded else transaction.failure
     return {
         "asked": _json(audit.asked(transaction.compare, transaction.success, transaction.failure)),
