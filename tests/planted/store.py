@@ -183,7 +183,7 @@ class ScansMissTheBuffer(Store):
     def scan(self, *arguments: Any) -> Any:
         found, more = super().scan(*arguments)
         hidden = self._active.data
-        return [row for row in found if row[0] not in hidden], more
+        return [row for row in found if row.key not in hidden], more
 
 
 class ForgetsAtOnce(Store):
