@@ -6,6 +6,8 @@
     lookups     what became of a transaction, by its id
     reads       reads at the leader of a shard, without an order
     versions    reads at a version, of all shards at one point of the order
+    changes     what has changed in a shard, for those who watch
+    watches     the changes of all shards in one order, for the clients of a replica
     signals     what the shards of a transaction tell one another: signals and votes
     bundler     which requests leave together as one bundle, and when
     log         what is delivered and not yet complete, and when a shard may signal it

@@ -9,6 +9,7 @@ import msgspec
 from kvstore.api.model import Get, OperationResult, Range, Result, Transaction
 from kvstore.api.shard_map import PlacedRun
 from kvstore.core.audit import Given
+from kvstore.core.state import Changed
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 # -- a client's request and its answer --------------------------------------------------------------------------------
@@ -27,6 +28,23 @@ class Lookup(msgspec.Struct, gc=False):
     """What became of the transaction of this id? Answered with `Answered`, without what it read, or `Refused`."""
 
     message_id: MessageId
+
+
+class Follow(msgspec.Struct, gc=False):
+    """What has changed after this version with first <= key < end (b"": no end)? None: from now on. live: whoever asks
+    goes on from what he was told of last. Answered with `Followed` or `Refused`."""
+
+    after: Timestamp | None
+    first: bytes = b""
+    end: bytes = b""
+    live: bool = False
+
+
+class Followed(msgspec.Struct):
+    """What transactions have changed, in their order, perhaps nothing; and up to which version that is all."""
+
+    transactions: list[Changed]
+    upto: Timestamp
 
 
 class Answered(msgspec.Struct):
@@ -56,8 +74,8 @@ class Refused(msgspec.Struct):
     "overloaded", "expired" (it was ordered too late and had no effect; so late that an earlier result may have been
     forgotten, it is "id_expired" again), "timeout" (no answer in WAIT_US_MAX), "no_majority" (one of its shards cannot
     take anything now; the message names the shard that is waited for), "full", "compacted" (what stood at that version
-    is no longer known; the message names the oldest version of which it is), "future" (no version is that great yet);
-    of a Lookup "unknown_or_forgotten".
+    is no longer known; the message names the oldest version of which it is), "future" (no version is that great yet),
+    "lagged" (who watches is too slow); of a Lookup "unknown_or_forgotten".
     """
 
     code: str
@@ -66,7 +84,7 @@ class Refused(msgspec.Struct):
     outcome: str
 
 
-Told = Callable[[Answered | Refused], None]
+Told = Callable[[Answered | Followed | Refused], None]
 """Hears the answer, once."""
 
 
@@ -249,7 +267,32 @@ class FoundAt(msgspec.Struct, array_like=True, tag=11):
     oldest: Timestamp
 
 
-MESSAGES = (Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, FoundAt)
+class ChangesAfter(msgspec.Struct, array_like=True, tag=20):
+    """What did transactions of your shard change after this version, with first <= key < end (b"": no end)? number: of
+    the answer, which is due when everything up to `wanted` is complete. news: and when there is anything."""
+
+    number: int
+    after: Timestamp
+    wanted: Timestamp
+    news: bool
+    first: bytes
+    end: bytes
+
+
+class ChangesTold(msgspec.Struct, array_like=True, tag=21):
+    """upto: up to there that is all; transactions: None if the replica only knows what came after `upto`. complete: the
+    greatest version of what is complete."""
+
+    shard: GroupId
+    number: int
+    transactions: list[Changed] | None
+    upto: Timestamp
+    complete: Timestamp
+
+
+MESSAGES = (
+    Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, FoundAt, ChangesAfter, ChangesTold,
+)  # fmt: skip
 _encode_remembered = msgspec.msgpack.Encoder().encode
 _decode_remembered = msgspec.msgpack.Decoder(Remembered).decode
 _decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode

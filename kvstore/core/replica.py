@@ -6,6 +6,7 @@ of the other shards that it concerns are there (`signals`): its transactions tak
 outcomes go to the journal, their results are remembered beside their ids and answer the clients.
 
 Reads without an id need no order where the replica leads its shard (`reads`), nor do those of the past (`versions`).
+Who watches is told what completed, in all shards (`changes`, `watches`).
 
 So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the protocol, `on_deliver`, `_advance`,
 `_complete`, `Clients.completed`.
@@ -42,12 +43,16 @@ from kvstore.core.bundles import (
     request_digest,
     version_of,
 )
+from kvstore.core.changes import Changes
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Entry, Held, Item, Log
 from kvstore.core.messages import (
     MESSAGES,
+    ChangesAfter,
+    ChangesTold,
     Decisions,
+    Follow,
     FoundAt,
     PartRequest,
     Parts,
@@ -65,6 +70,7 @@ from kvstore.core.shards import SILENT_US, Shards
 from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
+from kvstore.core.watches import Watches
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, oldest_id
@@ -139,7 +145,11 @@ class Replica(Application):
         self._waits_for = waits_for
         self.reads = Reads(self.peers, self.moves, store, self.log, leader_reads and signals == "rule")
         known_time = real_clock if dedup_window_us else lambda _: 0  # versions count events where no window is possible
-        self.versions = Versions(self.peers, self.moves, store, self.log, known_time, clock_ahead_us_max, rng)
+        self.changes = Changes(self.peers, store)
+        self.watches = Watches(self.peers, self.changes, store, known_time, clock_ahead_us_max, rng)
+        self.versions = Versions(
+            self.peers, self.moves, store, self.log, known_time, clock_ahead_us_max, rng, self.changes.wanted
+        )
         self.clients = Clients(
             self.peers, self.moves, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads,
             self.versions, self.shards,
@@ -164,6 +174,10 @@ class Replica(Application):
             "bundled": self.clients.bundler.bundled,
             "reads_at_leader": self.reads.at_leader,
             "reads_at_version": self.versions.served,
+            "watches_waiting": len(self.watches),
+            "watch_buffer_bytes": self.watches.buffer_bytes,
+            "watched_transactions": self.watches.released,
+            "watches_lagged": self.watches.lagged,
             "oldest_version": str(self.store.floor),
             "parts_pushed": self.signals.pushed,
             "parts_pulled": self.signals.pulled,
@@ -188,8 +202,11 @@ class Replica(Application):
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
-        """`Execute` or `Lookup`; answered with `Answered` or `Refused`."""
-        self.clients.on_request(token, request, now, out)
+        """`Execute` or `Lookup`, answered with `Answered` or `Refused`; `Follow`, see there."""
+        if type(request) is Follow:
+            self.watches.add(token, request, now, out)
+        else:
+            self.clients.on_request(token, request, now, out)
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
         self.clients.on_refused(message.id, reason, now, out)
@@ -281,6 +298,7 @@ class Replica(Application):
         for client, request in self.reads.advance(out):
             self.clients.order(client, request, now, out)
         self.versions.advance(now, out)
+        self.watches.advance(now, out)
 
     def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
         """The head takes effect."""
@@ -428,6 +446,11 @@ class Replica(Application):
         elif kind is FoundAt:
             self.peers.check(sender, message.shard, "what was read")
             self.versions.on_found(sender, message, now, out)
+        elif kind is ChangesAfter:
+            self.changes.ask(sender, message, now, out)
+        elif kind is ChangesTold:
+            self.peers.check(sender, message.shard, "what was changed")
+            self.watches.on_told(sender, message, now, out)
         else:
             self.clients.tell(sender, message, out)
         self._advance(now, out)
@@ -447,6 +470,6 @@ class Replica(Application):
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
-        parts = self.clients, self.signals, self.shards, self.versions
+        parts = self.clients, self.signals, self.shards, self.versions, self.watches
         wakes = [part.on_tick(now, out) for part in parts]
         return min([wake for wake in wakes if wake is not None])

@@ -11,6 +11,10 @@ from multicast.types import MessageId, Timestamp
 ATTACHED = b"attached"
 """With what the keys of notes begin that tell which keys are attached to a lease; lease and key follow. Stores write
 them, as what they tell is in the rows."""
+
+Changed = tuple[Timestamp, list[tuple[bytes, bytes | None]]]
+"""What a transaction has changed: its version, and each key with its value, None if it was deleted."""
+
 PLACES = b"places"
 """The key of the note that says which slots the shard has given and taken (`kvstore.api.shard_map.encode_places`)."""
 
@@ -66,12 +70,9 @@ class State(Protocol):
     def changes_from(self) -> Timestamp:
         """What was changed after this version is known."""
 
-    def changes(
-        self, after: Timestamp, first: bytes, end: bytes
-    ) -> tuple[list[tuple[Timestamp, list[tuple[bytes, bytes | None]]]], Timestamp]:
+    def changes(self, after: Timestamp, first: bytes, end: bytes) -> tuple[list[Changed], Timestamp]:
         """What the first transactions after this version, not before `changes_from`, have changed with first <= key <
-        end (b"": no end), in order: version, and each key with its value, None if it was deleted; and up to which
-        version that is all."""
+        end (b"": no end), in order; and up to which version that is all."""
 
     def cut(self, version: Timestamp) -> None:
         """Once the delivery that is being executed is complete, its rows are kept under `version`, as they are then."""

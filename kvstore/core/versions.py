@@ -81,7 +81,8 @@ class _Waiting:
 
 class Versions:
     """Reads of one replica at versions, both sides; the rest as in `Replica`. clock: the time as versions tell it; 0:
-    not known. served: how many reads of its shard. emptied: how many empty transactions it has multicast."""
+    not known. served: how many reads of its shard. emptied: how many empty transactions it has multicast. also_wanted:
+    up to where others want the shard moved on."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Versions:
         clock: Callable[[int], int],
         ahead_us_max: int,
         rng: random.Random,
+        also_wanted: Callable[[], Timestamp],
     ):
         self.served = self.emptied = 0
         self._peers = peers
@@ -101,6 +103,7 @@ class Versions:
         self._clock = clock
         self._ahead_us_max = ahead_us_max
         self._rng = rng
+        self._also_wanted = also_wanted
         self._asked: dict[int, _Asked] = {}
         self._waiting: list[_Waiting] = []
         self._number: int | None = None
@@ -249,7 +252,7 @@ class Versions:
 
     def _moves_on_at(self) -> int | None:
         """When the next empty transaction leaves; None: none is needed."""
-        wanted = max([waiting.version for waiting in self._waiting], default=ZERO)
+        wanted = max([self._also_wanted(), *(waiting.version for waiting in self._waiting)])
         delivered_to = self._delivered_to()
         if wanted <= delivered_to:
             return None

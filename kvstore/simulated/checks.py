@@ -25,11 +25,12 @@ from kvstore.core.audit import (
     decode_outcomes,
 )
 from kvstore.core.messages import Answered
-from kvstore.simulated import backups, past, remembered
+from kvstore.simulated import backups, past, remembered, watched
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
 from kvstore.simulated.serial import serial_execution
+from kvstore.simulated.watched import Watched
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
 Logs = dict[GroupId, list[Executed]]
@@ -37,12 +38,15 @@ Logs = dict[GroupId, list[Executed]]
 STRICTNESS = "strict serializability"
 
 
-def check(cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] = ()) -> list[str]:
+def check(
+    cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] = (), watches: Sequence[Watched] = ()
+) -> list[str]:
     """Everything below."""
     logs, disagreements = agreement(cluster)
     moved, differing = moves(logs)
     states = final_states(cluster, logs)
     at_versions = past.check(logs.values(), asked, cluster.keeps_history and not moved)
+    differing_watches = watched.check(logs.values(), watches, history.operations.values(), cluster.keeps_history)
     _insert_reads(logs, history)
     found = {
         "agreement": disagreements,
@@ -53,6 +57,7 @@ def check(cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] 
         "answers": answers(logs, history),
         "serial execution": serial_execution(logs.values(), told(history)),
         "reads at versions": at_versions,
+        "watches": differing_watches,
         STRICTNESS: strict_serializability(logs, history),
         "conservation": conservation(history),
         "cuts": backups.check(logs, cluster.kept, moved),

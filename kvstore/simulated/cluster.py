@@ -19,9 +19,10 @@ from kvstore.core.moves import PORTION
 from kvstore.core.replica import Replica
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
+from kvstore.core.watches import BUFFER_BYTES_MAX
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.cut import Cut, Cuts
-from kvstore.storage.history import HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX
+from kvstore.storage.history import HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX, PORTION_CHANGES
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
@@ -168,6 +169,8 @@ class SimulatedCluster:
         self._lag_max = self._drop_rng.choice(LAGS_MAX)
         own = random.Random(f"{seed}/history")
         self._history, self._looked_max = own.choice(HISTORIES), own.choice((2, 5, LOOKED_MAX))
+        self._changes = own.choice((1, 5, PORTION_CHANGES))
+        self._buffer_bytes = own.choice((300, 5_000, BUFFER_BYTES_MAX))
         self.installations = 0
         self.world = World(
             self.topology,
@@ -195,7 +198,7 @@ class SimulatedCluster:
     ) -> tuple[MulticastProtocol, Replica]:
         store = self.stores[pid] = self._store_class.open(self.backends[pid], self.world.cluster, pid, *self._history)
         store.cuts = _RecordedCuts(self.topology.group_of[pid], self.kept)
-        store.looked_max = self._looked_max
+        store.looked_max, store.portion = self._looked_max, self._changes
         self._frozen_at.pop(pid, None)
         protocol = self.protocol(pid, self.topology, self.options, rng)
         replica = self.replicas[pid] = self._replica_class(
@@ -216,6 +219,7 @@ class SimulatedCluster:
         )
         replica.clients.bundler.at_once = self._bundles_at_once
         replica.moves.portion = self.portion
+        replica.watches.buffer_bytes_max = self._buffer_bytes
         return protocol, replica
 
     def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:

@@ -17,7 +17,7 @@ from kvstore.api.model import Transaction
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import backups, chase, clients, moving, past
+from kvstore.simulated import backups, chase, clients, moving, past, watched
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -47,7 +47,8 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
-    and delete ranges. past: whether there are reads at versions. moves: whether slots move. size: one of
+    and delete ranges. past, watch: whether there are reads at versions, and
+    watches. moves: whether slots move. size: one of
     `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
@@ -61,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backups: bool = False
     ranges: bool = False
     past: bool | None = False
+    watch: bool | None = False
     moves: bool | None = False
     seconds: float | None = None
 
@@ -69,13 +71,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
         words += ["--backups"] * self.backups + ["--ranges"] * self.ranges
-        names = ("signals", "size", "shards", "replicas", "clients", "past", "moves", "seconds")
+        names = ("signals", "size", "shards", "replicas", "clients", "past", "watch", "moves", "seconds")
         return shlex.join(words + fixed_words(self, names))
 
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What a run showed. asked_at, answered_at: how many reads at versions. moves: of slots, completed and not undone.
-    asked_elsewhere: transactions called moved, in any replica's last life."""
+    asked_elsewhere: transactions called moved, in any replica's last life. watched: transactions that watches told."""
 
     seed: int
     topology: str
@@ -96,6 +98,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     answered_at: int = 0
     moves: int = 0
     asked_elsewhere: int = 0
+    watched: int = 0
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -127,6 +130,7 @@ class Summary(msgspec.Struct, kw_only=True):
             f"{sum(o.repetitions for o in runs)} repetitions), {sum(o.commits for o in runs)} store commits, "
             f"{sum(o.installations for o in runs)} snapshots installed, "
             f"{sum(o.asked_at for o in runs)} reads at versions ({sum(o.answered_at for o in runs)} answered), "
+            f"{sum(o.watched for o in runs)} transactions watched, "
             f"{sum(o.moves for o in runs)} moves of slots, {sum(o.asked_elsewhere for o in runs)} told moved",
             "  faults: " + (", ".join(f"{kind} {count}" for kind, count in self.faults().items()) or "none"),
             f"  violations: in {self.failed} of {len(runs)} seeds",
@@ -205,10 +209,11 @@ def run_seed(
     counts: dict[str, int] = {}
     violations: list[str] = []
     asked = past.start(workload, f"{settings.protocol}/{seed}/store", settings.past)
+    watches = watched.start(workload, f"{settings.protocol}/{seed}/store", settings.watch)
     try:
         counts = _execute(cluster, workload, settings, rng, span_us, seed, size, coming, changes)
         violations += [f"{checker}: {text}" for checker, text in world.violations]
-        violations += check(cluster, workload.history, asked)
+        violations += check(cluster, workload.history, asked, watches)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
@@ -232,6 +237,7 @@ def run_seed(
         wall_s=time.process_time() - started,
         events=world.events,
         asked_at=len(asked),
+        watched=sum(len(one.told) for one in watches),
         answered_at=sum(one.result is not None for one in asked),
         moves=len({place.since for replica in cluster.replicas.values() for place in replica.moves.places.values()}),
         asked_elsewhere=sum(replica.transactions["moved"] for replica in cluster.replicas.values()),

@@ -32,6 +32,7 @@ import msgspec
 
 from kvstore.api.model import KEY_BYTES_MAX, KeyValue, between
 from kvstore.core.rows import decode_row, version_bytes
+from kvstore.core.state import Changed
 from kvstore.storage.backend import CHANGES, DATA, META, PAST, Backend, Tables
 from multicast.types import Timestamp
 
@@ -63,9 +64,6 @@ _NONE = b"", b"", ""
 Writes = list[tuple[bytes, bytes]]
 """What was written to one key and overwritten, one after the other: until which version it stood, and the row; empty
 for a deletion."""
-
-Transactions = list[tuple[Timestamp, list[tuple[bytes, bytes | None]]]]
-"""What transactions have changed, in their order: version, and each key with its value, None if it was deleted."""
 
 
 def anew(floor: Timestamp) -> dict[bytes, bytes]:
@@ -295,11 +293,11 @@ class Past:
 
 def changed_after(
     backend: Backend, layers: Sequence[Written], after: Timestamp, first: bytes, end: bytes, portion: int
-) -> tuple[Transactions, Timestamp | None]:
+) -> tuple[list[Changed], Timestamp | None]:
     """What transactions after this version have changed with first <= key < end (b"": no end), oldest first; and up to
     which version that is all, None: up to the last one. layers: the newest first. portion: see PORTION_CHANGES."""
     changes, whole = _some_changes(backend, layers, after.encode(), portion)
-    found: Transactions = []
+    found: list[Changed] = []
     size, upto = 0, after.encode()
     for at, key in changes:
         if at != upto:

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from kvstore.api.model import NO_LEASE, RANGE_BYTES_MAX, KeyValue
 from kvstore.core.bundles import last_version
 from kvstore.core.rows import VERSION_BYTES, decode_row, encode_row, origin_of
-from kvstore.core.state import ATTACHED, PLACES
+from kvstore.core.state import ATTACHED, PLACES, Changed
 from kvstore.storage.backend import (
     DATA,
     FORMAT,
@@ -41,7 +41,6 @@ from kvstore.storage.history import (
     PORTION_CHANGES,
     Kept,
     Past,
-    Transactions,
     changed_after,
     write,
 )
@@ -291,7 +290,7 @@ class Store:
             return self.complete_to
         return Timestamp.decode(max(self._backend.get(META, NOTED) or b"", self._first_noted))
 
-    def changes(self, after: Timestamp, first: bytes, end: bytes) -> tuple[Transactions, Timestamp]:
+    def changes(self, after: Timestamp, first: bytes, end: bytes) -> tuple[list[Changed], Timestamp]:
         """See `changed_after`; and up to which version that is all. Not before `changes_from`."""
         layers = [layer for layer in (self._active, self._frozen) if layer is not None]
         found, upto = changed_after(self._backend, layers, after, first, end, self.portion)

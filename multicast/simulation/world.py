@@ -263,8 +263,8 @@ class World(Scene):
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _due(self, node: Node) -> None:
-        """This process has something to do: soon."""
-        if node.due:
+        """This process has something to do: soon, unless it has died since what it is to do arrived."""
+        if node.due or not node.up:
             return
         node.due = True
         least, most = self.conditions.batch_us
