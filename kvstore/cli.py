@@ -103,6 +103,9 @@ def cluster_init(
     advertise: Annotated[
         str, typer.Option(help="Address or name by which others reach them; by default that of --host.")
     ] = "",
+    machines: Annotated[
+        str, typer.Option(metavar="ADDRESS,...", help="One per replica of a shard: the first is of all first ones.")
+    ] = "",
     durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
     archive: Annotated[str, typer.Option(help="Where old journals go, which the audit reads; or none.")] = "archive",
     tls: Annotated[bool, typer.Option("--tls", help="Replicas and clients speak TLS; see `kvstore certs`.")] = False,
@@ -130,6 +133,7 @@ def cluster_init(
         durability=durability,
         archive=archive,
         tls=config.CERTIFICATES if tls else "",
+        machines=[address.strip() for address in machines.split(",")] if machines else [],
     )
     path = config.create(directory, made)
     if tls:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,21 @@ def new_cluster(
     durability: str = "fsync",
     archive: str = "archive",
     tls: str = "",
+    machines: Sequence[str] = (),
 ) -> ClusterConfig:
-    """A cluster of `shards` x `replicas` on one machine. Replica i: peer port base + i, HTTP port base + 100 + i."""
+    """A cluster of `shards` x `replicas`. Replica i: peer port base + i, HTTP port base + 100 + i. All are on one
+    machine; or of every shard the first replica is on the first of `machines`, and so on: their addresses, on which the
+    replicas listen unless `host` is one of ALL_ADDRESSES."""
     count = shards * replicas
     if shards < 1 or replicas < 1:
         raise ConfigError(f"a cluster has at least one shard of one replica, not {shards} of {replicas}")
     if count > HTTP_PORT_OFFSET:
         raise ConfigError(f"at most {HTTP_PORT_OFFSET} replicas on one machine, not {count}")
+    if machines and len(set(machines)) != replicas:
+        raise ConfigError(
+            f"machines: {replicas} different ones for {replicas} replicas per shard, not {', '.join(machines)}"
+        )
+    everywhere = host in ALL_ADDRESSES
     config = ClusterConfig(
         format=FORMAT,
         cluster_id=cluster_id,
@@ -201,8 +209,8 @@ def new_cluster(
             ReplicaConfig(
                 id=i,
                 shard=i // replicas,
-                host=host,
-                advertise=advertise,
+                host=machines[i % replicas] if machines and not everywhere else host,
+                advertise=machines[i % replicas] if machines and everywhere else advertise,
                 peer_port=base_port + i,
                 http_port=base_port + HTTP_PORT_OFFSET + i,
                 https=bool(tls),

@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import ssl
 import sys
 import threading
@@ -130,6 +131,7 @@ async def _serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
+        _notify("READY=1")
         _log.info("serving", replica=replica_id, url=config.replica(replica_id).url)
         replica.failed.add_done_callback(lambda _: _end(stop))
         replica.removed.add_done_callback(lambda _: stop.set())
@@ -141,6 +143,7 @@ async def _serve(
             if left:
                 _log.warning("answered unknown: open at the deadline", requests=left)
     finally:
+        _notify("STOPPING=1")
         api.calls.stopping = True
         server.close()
         await factory.close(HTTP_CLOSE_SECONDS)
@@ -150,6 +153,15 @@ async def _serve(
     if replica.removed.done():
         _log.info(REMOVED.format(replica_id))
     _log.info("stopped", replica=replica_id)
+
+
+def _notify(state: str) -> None:
+    """To a service manager that wants to know (systemd's sd_notify(3)): a datagram to the socket that it names."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if where:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.connect("\0" + where[1:] if where[0] == "@" else where)
+            manager.send(state.encode())
 
 
 def _end(stop: asyncio.Event) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import yaml
 
 from kvstore import config
 from tests.house import ROOT
+from tests.ports import free_base_port
 
 UNIT = ROOT / "deploy" / "systemd" / "kvstore@.service"
 COMPOSE = ROOT / "deploy" / "compose"
@@ -21,7 +25,8 @@ COMPOSE = ROOT / "deploy" / "compose"
 DIRECTIVES = {
     "Unit": "Description After Wants StartLimitIntervalSec StartLimitBurst",
     "Service": """
-        Type User Group StateDirectory StateDirectoryMode ExecStart KillSignal TimeoutStopSec Restart RestartSec
+        Type NotifyAccess TimeoutStartSec User Group
+        StateDirectory StateDirectoryMode ExecStart KillSignal TimeoutStopSec Restart RestartSec
         LimitNOFILE NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem ProtectHome
         ProtectProc ProtectClock ProtectHostname ProtectControlGroups ProtectKernelLogs ProtectKernelModules
         ProtectKernelTunables PrivateDevices PrivateTmp PrivateUsers RestrictAddressFamilies RestrictNamespaces
@@ -86,6 +91,26 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     installed = re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text())
     assert verify(installed) == ""
     assert "Protekt" in verify(installed.replace("ProtectHome=", "ProtektHome="))
+
+
+def test_a_replica_tells_its_service_manager_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
+    made = config.new_cluster(
+        shards=1, replicas=1, protocol="skeen", cluster_id="0" * 32, base_port=free_base_port(1)
+    )  # fmt: skip
+    config.create(tmp_path / "cluster", made)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(tmp_path / "cluster"), "--replica", "0"]
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as replica:
+            try:
+                assert manager.recv(100) == b"READY=1"
+                socket.create_connection(("127.0.0.1", made.replicas[0].http_port), timeout=10).close()
+            finally:
+                replica.terminate()
+            assert manager.recv(100) == b"STOPPING=1"
+        assert replica.returncode == 0
 
 
 # -- compose -----------------------------------------------------------------------------------------------------------

@@ -187,3 +187,17 @@ def test_who_cannot_come_back_is_told_why(tmp_path: Path, cluster: config.Cluste
         config.claim(tmp_path, cluster, 0)
     with pytest.raises(ConfigError, match=f"--lost-disk: {why}"):
         config.claim(tmp_path, cluster, 0, lost_disk=True)
+
+
+def test_every_shard_is_spread_over_the_same_machines() -> None:
+    machines = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+    def made(**options: Any) -> list[tuple[str, str]]:
+        new = config.new_cluster(shards=2, replicas=3, protocol="white_box", cluster_id="0" * 32, **options)
+        return [(replica.host, replica.address) for replica in new.replicas]
+
+    assert made(machines=machines) == 2 * [(address, address) for address in machines]
+    assert made(machines=machines, host="0.0.0.0") == 2 * [("0.0.0.0", address) for address in machines]
+    for wrong in (machines[:2], ["10.0.0.1", "10.0.0.1", "10.0.0.2"]):
+        with pytest.raises(config.ConfigError, match="machines: 3 different ones for 3 replicas per shard"):
+            made(machines=wrong)
