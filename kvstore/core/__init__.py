@@ -4,7 +4,9 @@
     clients     requests of clients, and the results that they and other replicas ask for
     requests    the clients of this replica that wait for results
     lookups     what became of a transaction, by its id
-    reads       reads at the leader of a shard, without an order
+    reads       reads of what a shard has now, without an order
+    positions   from which delivery on a replica's state is fresh enough for them
+    collects    reads of several shards, or of another one, without an order
     versions    reads at a version, of all shards at one point of the order
     changes     what has changed in a shard, for those who watch
     watches     the changes of all shards in one order, for the clients of a replica

@@ -67,6 +67,10 @@ def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]]) -> bytes:
     return _encode(_Bundle(BUNDLE_VERSION, [Bundled(i, msgspec.Raw(body)) for i, body in transactions]))
 
 
+EMPTY = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
+"""It does nothing, in its place in the order."""
+
+
 def decode_bundle(message: AppMessage) -> list[Bundled]:
     """The inverse of `encode_bundle`, at least one; also of what was ordered as a single transaction, or comes with a
     change of members. EnvelopeError for a newer version or anything else."""

@@ -32,6 +32,7 @@ from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, only_reads, 
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED
 from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import encode_transaction, request_digest, unnamed_id
+from kvstore.core.collects import Collects
 from kvstore.core.execution import result_bytes
 from kvstore.core.log import Entry, Log
 from kvstore.core.lookups import Lookups, tells
@@ -78,12 +79,14 @@ class Clients:
         real_clock: Callable[[int], int],
         rng: random.Random,
         reads: Reads,
+        collects: Collects,
         versions: Versions,
         shards: Shards,
     ):
         self.requests = Requests()
         self.lookups = Lookups(peers, store)
-        self.reads = reads
+        self._reads = reads
+        self._collects = collects
         self._versions = versions
         self._shards = shards
         self.bundler = Bundler(peers.self_id, self.requests, rng, self._clock)
@@ -94,7 +97,7 @@ class Clients:
         self._window_us = window_us
         self._clock_ahead_us_max = clock_ahead_us_max
         self._real_clock = real_clock
-        self._reads: dict[MessageId, ShardResult] = {}
+        self._results: dict[MessageId, ShardResult] = {}
         self._outgoing: dict[ProcessId, list[ShardResult]] = {}
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -110,8 +113,11 @@ class Clients:
             return
         if request.at is not None:
             self._versions.add(token, request, now, out)
-        elif not request.message_id and self.reads.takes(request.transaction):
-            self.reads.add(token, request)
+        elif not request.message_id and self._reads.takes(request):
+            if self._reads.is_here(request.transaction):
+                self._reads.add(token, request, now, out)
+            else:
+                self._collects.add(token, request, now, out)
         else:
             self.order(token, request, now, out)
 
@@ -173,7 +179,7 @@ class Clients:
             return Refused("invalid", str(error), False, "not_applied")
         if not message_id and not only_reads(request.transaction):
             return Refused("invalid", "message_id: only reads may do without", False, "not_applied")
-        if len(self.requests) + len(self.reads) + len(self._versions) >= REQUESTS_MAX:
+        if len(self.requests) + len(self._reads) + len(self._collects) + len(self._versions) >= REQUESTS_MAX:
             return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
         if not self._window_us or not message_id:
             return None
@@ -273,15 +279,15 @@ class Clients:
 
     def _keep_read(self, result: ShardResult) -> None:
         large = result_bytes(result.results or []) > RESULT_BYTES_KEPT
-        self._reads[result.id] = _without_results(result) if large else result
-        if len(self._reads) > READS_KEPT:
-            del self._reads[next(iter(self._reads))]
+        self._results[result.id] = _without_results(result) if large else result
+        if len(self._results) > READS_KEPT:
+            del self._results[next(iter(self._results))]
 
     def tell(self, receiver: ProcessId, message: ResultRequest, out: ApplicationOutbox) -> None:
         """The results of transactions that are complete here, to another replica, if they are still known."""
         unknown: list[MessageId] = []
         for message_id in message.ids:
-            result = self._remembered(message_id) or self._reads.get(message_id)
+            result = self._remembered(message_id) or self._results.get(message_id)
             if result is not None and (not message.whether or tells(result)):
                 self._outgoing.setdefault(receiver, []).append(result)
             else:

@@ -158,13 +158,14 @@ class Held:
 class Log:
     """Entries in delivery order; by_id: by their messages' ids. completed: the last position that is; version: of its
     last transaction, ZERO if nothing completed in this life. items: their transactions by their clients' ids, the
-    first of each that did not expire and is open. signal_at_delivery: leave out rule (1)."""
+    first of each that did not expire and is open. deleted_at: the last completed position that deleted anything; that
+    at which this life began, if there was none since. signal_at_delivery: leave out rule (1)."""
 
     def __init__(self, completed: int = 0, signal_at_delivery: bool = False):
         self.entries: deque[Entry] = deque()
         self.by_id: dict[MessageId, Entry] = {}
         self.items: dict[MessageId, Item] = {}
-        self.completed = completed
+        self.completed = self.deleted_at = completed
         self.version = ZERO
         self._signal_at_delivery = signal_at_delivery
         self._last_of_shards: dict[tuple[GroupId, ...], int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -15,13 +16,21 @@ from multicast.types import ZERO, GroupId, MessageId, Timestamp
 # -- a client's request and its answer --------------------------------------------------------------------------------
 
 
+Consistency = Literal["linearizable", "snapshot", "stale"]
+"""What a read may see. linearizable: all that was answered before it was asked. snapshot: the state at one version of
+all its shards, no matter which. stale: in each shard all that was answered `age_us` before it was asked."""
+
+
 class Execute(msgspec.Struct, gc=False):
     """Execute this transaction exactly once under this id, a UUIDv7. Repetitions get the first result. NO_ID: it only
-    reads, and nobody can repeat it. at: then it may be one Get or Range of the state at this version."""
+    reads, and nobody can repeat it. at: then it may be of the state at this version; else it is as `consistency` says.
+    """
 
     message_id: MessageId
     transaction: Transaction
     at: Timestamp | None = None
+    consistency: Consistency = "linearizable"
+    age_us: int = 0
 
 
 class Lookup(msgspec.Struct, gc=False):
@@ -54,7 +63,8 @@ class Answered(msgspec.Struct):
     large to be remembered and `result.results` is empty; ask again under a new id if it is needed.
     shard, position: of a read of one shard that had no id: it saw the first `position` deliveries of that shard, and
     `result.version` is that of the last transaction among them (ZERO: not known). 0: it was ordered; the version is its
-    own. seen: a version at which the state is what it saw; ZERO: `result.version` is that.
+    own. seen: a version at which the state is what it saw; ZERO: `result.version` is that. places: of a read of several
+    shards that was not ordered: (shard, position) of each; then all that is below `result.version` was seen.
     """
 
     result: Result
@@ -63,6 +73,7 @@ class Answered(msgspec.Struct):
     shard: GroupId = -1
     position: int = 0
     seen: Timestamp = ZERO
+    places: tuple[tuple[GroupId, int], ...] = ()
 
 
 class Refused(msgspec.Struct):
@@ -290,8 +301,51 @@ class ChangesTold(msgspec.Struct, array_like=True, tag=21):
     complete: Timestamp
 
 
+class ReadNow(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """What does this read in your shard? number: of the answer. age_us: it sees all that was answered so long before,
+    0: before it was asked; None: it does not matter what. known: the digest of what the asker has. whence: tell only of
+    what state the answer would be."""
+
+    number: int
+    transaction: Transaction
+    age_us: int | None
+    known: bytes = b""
+    whence: bool = False
+
+
+class FoundNow(msgspec.Struct, array_like=True, tag=13, gc=False):
+    """results: as in `ShardResult`; None: they are too large, or `known`. position, version, seen: as in `Answered`.
+    oldest: the first version of which everything is known. deleted_at: the last position that deleted anything, or a
+    later one. places: of those slots of its keys that the shard has given or taken."""
+
+    shard: GroupId
+    number: int
+    position: int
+    version: Timestamp
+    seen: Timestamp
+    oldest: Timestamp
+    deleted_at: int
+    digest: bytes
+    results: list[tuple[int, OperationResult]] | None
+    places: list[PlacedRun] = []
+
+
+class PositionRequest(msgspec.Struct, array_like=True, tag=14, gc=False):
+    """From which position on is the state of our shard fresh now? To the leader. number: of the answer."""
+
+    number: int
+
+
+class PositionTold(msgspec.Struct, array_like=True, tag=15, gc=False):
+    """As `Application.on_readable`."""
+
+    number: int
+    position: int | None
+
+
 MESSAGES = (
-    Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, FoundAt, ChangesAfter, ChangesTold,
+    Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, FoundAt, ReadNow, FoundNow,
+    PositionRequest, PositionTold, ChangesAfter, ChangesTold,
 )  # fmt: skip
 _encode_remembered = msgspec.msgpack.Encoder().encode
 _decode_remembered = msgspec.msgpack.Decoder(Remembered).decode

@@ -23,6 +23,11 @@ class Peers:
         """Whether this replica believes that it leads its shard: then it is the one that tells others."""
         return self._leader_of(self.shard) == self.self_id
 
+    @property
+    def leader(self) -> ProcessId | None:
+        """Of this replica's shard, as far as it knows."""
+        return self._leader_of(self.shard)
+
     def others(self) -> list[ProcessId]:
         """All replicas but this one."""
         return [p for members in self.replicas.values() for p in members if p != self.self_id]

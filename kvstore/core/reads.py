@@ -1,10 +1,10 @@
-"""Reads at the leader of a shard: linearizable, and neither ordered nor journaled. Pure.
+"""Reads of what a shard has now: linearizable, or as old as the reader allows; neither ordered nor journaled. Pure.
 
-Theory of operation. A transaction of one shard that only reads, and that nobody can repeat (NO_ID), is read in the
-store of the replica that leads the shard, unless a slot of it has moved away by then. The protocol says from which
-delivery p on that is fresh (`MulticastProtocol.on_read`, `multicast.parts.reads`), once for all that was asked in a
-batch of the engine. When everything up to p is complete here, the read is executed on what is complete, and answered
-with how much that was. Where the protocol does not know p, the read is ordered as any transaction.
+Theory of operation. A transaction that only reads, and that nobody can repeat (NO_ID), is executed on what is complete
+in a replica of the shard. If the reader wants to see all that was answered before, the replica first learns from which
+delivery p on its state is that fresh (`kvstore.core.positions`), once for all that waits, and reads when everything up
+to p is complete here. The answer says with how much that was. Where p is not to be had, the read is ordered as any
+transaction. Reads of several shards, and of others, are `kvstore.core.collects`; they ask with `ReadNow`.
 
 Why that is strictly serializable, as if it had been ordered where it was read. Read r at position c >= p, and let
 x < y mean that x precedes y in some shard's log. A transaction takes effect, and is answered, no earlier than it *and
@@ -20,86 +20,188 @@ holds only where they are on:
   everything below was delivered by then.
 - Reads that follow one another see what the earlier one has seen: that one's positions were delivered before.
 Besides, what r has seen took effect here, at one position: a state that the shard was in.
+
+Where delivery is strict by itself, whatever is multicast after w was delivered anywhere is above w in the one order of
+all messages. There p is that of a barrier, and r stands right after the c-th delivery: above all that was delivered
+anywhere before it was asked, below all that is multicast after its answer.
+
+A *stale* read needs no p if all of an earlier one is complete here, and was asked for no longer ago than the reader
+allows, by this replica's own steady clock: what was answered before that is seen. So nobody else's clock is trusted,
+and an age is never less than the truth.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import random
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
 
 from kvstore.api.model import RESULT_BYTES_MAX, Result, Transaction
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Log
-from kvstore.core.messages import Answered, Execute
+from kvstore.core.messages import (
+    Answered,
+    Execute,
+    FoundNow,
+    PositionRequest,
+    PositionTold,
+    ReadNow,
+    Refused,
+)
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
+from kvstore.core.positions import WAIT_US_MAX, Positions, Question
+from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
+from multicast.types import ProcessId
 
-Asked = list[tuple[int, Execute]]
-"""Reads, each with the token of its client."""
+Unread = list[tuple[int, Execute]]
+"""Reads that must be ordered after all, each with the token of its client."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Asked(NamedTuple):
+    """who: the token of the client of an `Execute`; else the replica that asks."""
+
+    who: int
+    request: Execute | ReadNow | PositionRequest
 
 
 class Reads:
-    """Those of one replica. offered: the protocol answers `on_read`, and signals are on. at_leader: how many were
-    answered so."""
+    """Those of one replica; the rest as in `Replica`. offered, shared: see `Positions`. unread: where what cannot be
+    read here is put. unordered: how many were answered."""
 
-    def __init__(self, peers: Peers, moves: Moves, store: State, log: Log, offered: bool):
-        self.at_leader = 0
+    def __init__(
+        self,
+        peers: Peers,
+        moves: Moves,
+        store: State,
+        log: Log,
+        shards: Shards,
+        clock: Callable[[int], int],
+        rng: random.Random,
+        offered: bool,
+        shared: bool,
+        unread: Unread,
+    ):
+        self.unordered = 0
+        self.positions: Positions[_Asked] = Positions(peers, shards, clock, rng, offered, shared, self._on_position)
+        self.shared = shared
         self._peers = peers
         self._moves = moves
         self._store = store
         self._log = log
         self._offered = offered
-        self._new: Asked = []
-        self._asked: dict[int, Asked] = {}
-        self._number = 0
-        self._readable: deque[tuple[int, Asked]] = deque()
+        self._unread = unread
+        self._readable: list[tuple[int, Question[_Asked]]] = []
+        self._refused: list[tuple[Refused, Question[_Asked]]] = []
+        self._fresh_at: int | None = None
         self._open = 0
 
     def __len__(self) -> int:
         """How many wait."""
         return self._open
 
-    def takes(self, transaction: Transaction) -> bool:
-        """Whether a transaction that only reads may be read here."""
-        return self._offered and self._peers.leads and self._moves.map.shards_of(transaction) == (self._peers.shard,)
+    def takes(self, request: Execute) -> bool:
+        """Whether a transaction without an id need not be ordered."""
+        return self.shared or (self._offered and self._peers.leads and self.is_here(request.transaction))
 
-    def add(self, token: int, request: Execute) -> None:
-        """Read it, or have it ordered (`on_readable`)."""
-        self._open += 1
-        self._new.append((token, request))
+    def is_here(self, transaction: Transaction) -> bool:
+        """Whether all of it is of this replica's shard."""
+        return self._moves.map.shards_of(transaction) == (self._peers.shard,)
 
-    def end_batch(self, out: ApplicationOutbox) -> None:
-        """Ask the protocol for all of this batch."""
-        if self._new:
-            self._number += 1
-            self._asked[self._number] = self._new
-            self._new = []
-            out.read(self._number)
+    def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
+        """A client's, of this shard alone: read it, or put it among the unread."""
+        age_us = None if request.consistency == "snapshot" else request.age_us
+        self._add(_Asked(token, request), age_us, now, out)
 
-    def on_readable(self, number: int, position: int | None, out: ApplicationOutbox) -> Asked:
-        """See `Application.on_readable`. Returns what must be ordered."""
-        asked = self._asked.pop(number)
+    def on_read_now(self, sender: ProcessId, message: ReadNow, now: int, out: ApplicationOutbox) -> None:
+        """Another replica's, or of this one's collects. It is answered with `FoundNow`, or not."""
+        self._add(_Asked(sender, message), message.age_us, now, out)
+
+    def on_position_request(self, sender: ProcessId, message: PositionRequest, out: ApplicationOutbox) -> None:
+        """Another replica of the shard takes this one for its leader."""
+        if self._offered and self._peers.leads:
+            self._open += 1
+            self.positions.ask(_Asked(sender, message))
+        else:
+            out.send((sender,), PositionTold(message.number, None))
+
+    def _add(self, asked: _Asked, age_us: int | None, now: int, out: ApplicationOutbox) -> None:
+        if age_us is None or (self._fresh_at is not None and now - self._fresh_at < age_us):
+            self._serve(asked, out)
+        else:
+            self._open += 1
+            self.positions.ask(asked)
+
+    # -- when it is fresh ---------------------------------------------------------------------------------------------
+
+    def _on_position(self, question: Question[_Asked], position: int | Refused | None) -> None:
         if position is None:
-            self._open -= len(asked)
-            return asked
-        self._readable.append((position, asked))
-        return self.advance(out)
-
-    def advance(self, out: ApplicationOutbox) -> Asked:
-        """Something has completed: read what waited for it. Returns what another shard has by now."""
-        readable, completed, elsewhere = self._readable, self._log.completed, []
-        while readable and readable[0][0] <= completed:
-            for token, request in readable.popleft()[1]:
+            for who, request in question.waiting:
                 self._open -= 1
-                if moved([self._moves.told(request.transaction)], (self._peers.shard,)):
-                    elsewhere.append((token, request))
-                else:
-                    out.answer(token, self._read(request.transaction))
-        return elsewhere
+                if type(request) is Execute:
+                    self._unread.append((who, request))
+        elif isinstance(position, int):
+            self._readable.append((position, question))
+        else:
+            self._refused.append((position, question))
+
+    def advance(self, out: ApplicationOutbox) -> None:
+        """Something has completed, or is known: read what waited for it."""
+        for refused, question in self._refused:
+            self._refuse(question, refused, out)
+        self._refused.clear()
+        if not self._readable:
+            return
+        completed, waiting = self._log.completed, []
+        for position, question in self._readable:
+            if position > completed:
+                self._tell(question, position, out)
+                waiting.append((position, question))
+                continue
+            self._fresh_at = max(self._fresh_at or 0, question.asked_at)
+            self._tell(question, position, out)
+            self._open -= len(question.waiting)
+            for asked in question.waiting:
+                self._serve(asked, out)
+        self._readable = waiting
+
+    def _tell(self, question: Question[_Asked], position: int, out: ApplicationOutbox) -> None:
+        """Those who have asked for the position alone."""
+        for who, request in question.waiting:
+            if type(request) is PositionRequest:
+                self._open -= 1
+                out.send((who,), PositionTold(request.number, position))
+        question.waiting = [asked for asked in question.waiting if type(asked.request) is not PositionRequest]
+
+    def _refuse(self, question: Question[_Asked], refused: Refused, out: ApplicationOutbox) -> None:
+        """Who asks for another replica does without an answer."""
+        self._open -= len(question.waiting)
+        for who, request in question.waiting:
+            if type(request) is Execute:
+                out.answer(who, refused)
+            elif type(request) is PositionRequest:
+                out.send((who,), PositionTold(request.number, None))
+
+    def _serve(self, asked: _Asked, out: ApplicationOutbox) -> None:
+        """Read what is complete."""
+        who, request = asked
+        if type(request) is ReadNow:
+            out.send((who,), self._found(request))
+        elif type(request) is Execute:
+            if moved([self._moves.told(request.transaction)], (self._peers.shard,)):
+                self._unread.append((who, request))
+            else:
+                out.answer(who, self._read(request.transaction))
 
     def _read(self, transaction: Transaction) -> Answered:
-        self.at_leader += 1
+        self.unordered += 1
         log, plan = self._log, LocalPlan(transaction)
         execution = Execution(self._store, log.version)
         execution.run(plan.success)
@@ -107,3 +209,36 @@ class Reads:
         results = () if omitted else tuple([result for _, result in execution.results])
         result = Result(True, log.version, results)
         return Answered(result, False, omitted, self._peers.shard, log.completed, self._store.complete_to)
+
+    def _found(self, request: ReadNow) -> FoundNow:
+        """The part of this shard."""
+        self.unordered += 1
+        log, store = self._log, self._store
+        execution = Execution(store, log.version)
+        if not request.whence:
+            execution.run(LocalPlan(request.transaction, self._moves.owns).success)
+        digest = blake2b(_encode(execution.results), digest_size=16).digest()
+        too_large = execution.read_bytes > RESULT_BYTES_MAX
+        results = None if too_large or digest == request.known else execution.results
+        return FoundNow(
+            self._peers.shard, request.number, log.completed, log.version, store.complete_to, store.floor,
+            log.deleted_at, digest, results, self._moves.told(request.transaction),
+        )  # fmt: skip
+
+    # -- batches and time ---------------------------------------------------------------------------------------------
+
+    def end_batch(self, now: int, out: ApplicationOutbox) -> None:
+        """Ask for the position for all of this batch."""
+        self.positions.end_batch(now, out)
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Give up what takes too long. Returns when to look again."""
+        wake = self.positions.on_tick(now, out)
+        too_old = [(p, question) for p, question in self._readable if now - question.asked_at >= WAIT_US_MAX]
+        for one in too_old:
+            self._readable.remove(one)
+            self._refuse(one[1], Refused("timeout", "no answer in time", True, "not_applied"), out)
+        if self._refused:
+            self.advance(out)
+        wakes = [question.asked_at + WAIT_US_MAX for _, question in self._readable]
+        return min([*wakes, *([] if wake is None else [wake])], default=None)

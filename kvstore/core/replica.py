@@ -5,8 +5,8 @@ of its keys (`clients`, `bundler`). Deliveries enter the log. A bundle completes
 of the other shards that it concerns are there (`signals`): its transactions take effect one after the other, their
 outcomes go to the journal, their results are remembered beside their ids and answer the clients.
 
-Reads without an id need no order where the replica leads its shard (`reads`), nor do those of the past (`versions`).
-Who watches is told what completed, in all shards (`changes`, `watches`).
+Reads without an id need no order: of now (`reads`, `collects`) or of the past (`versions`). Who watches is told what
+completed, in all shards (`changes`, `watches`).
 
 So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the protocol, `on_deliver`, `_advance`,
 `_complete`, `Clients.completed`.
@@ -45,6 +45,7 @@ from kvstore.core.bundles import (
 )
 from kvstore.core.changes import Changes
 from kvstore.core.clients import Clients
+from kvstore.core.collects import Collects
 from kvstore.core.execution import Execution, LocalPlan
 from kvstore.core.log import Entry, Held, Item, Log
 from kvstore.core.messages import (
@@ -54,9 +55,13 @@ from kvstore.core.messages import (
     Decisions,
     Follow,
     FoundAt,
+    FoundNow,
     PartRequest,
     Parts,
+    PositionRequest,
+    PositionTold,
     ReadAt,
+    ReadNow,
     ShardResult,
     ShardResults,
     ShardState,
@@ -64,7 +69,7 @@ from kvstore.core.messages import (
 )
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
-from kvstore.core.reads import Reads
+from kvstore.core.reads import Reads, Unread
 from kvstore.core.requests import forgotten_before
 from kvstore.core.shards import SILENT_US, Shards
 from kvstore.core.signals import SignalRule, Signals
@@ -104,6 +109,7 @@ class Replica(Application):
     part_retry_us: how long to wait for parts before pulling them. clock_ahead_us_max: how far ahead of this replica's
         clock the creation of an id may be. real_clock: the protocol's; what ids are compared with, and `now` where it
         knows nothing. rng: for the ids of messages. leader_reads: the protocol's `Specification.leader_reads`.
+    shared_reads: False: what no leader can answer alone is ordered.
     has_majority, waits_for: the protocol's. full(), silent_us: see `Shards`.
     """
 
@@ -126,6 +132,7 @@ class Replica(Application):
         real_clock: Callable[[int], int] = int,
         rng: random.Random,
         leader_reads: bool = False,
+        shared_reads: bool = True,
         has_majority: Callable[[], bool] = lambda: True,
         waits_for: Callable[[], Sequence[GroupId]] = lambda: (),
         full: Callable[[], bool] = lambda: False,
@@ -143,16 +150,22 @@ class Replica(Application):
         self._held: deque[Held] = deque()
         self.shards = Shards(self.peers, self.moves, has_majority, self._lacks, full, silent_us)
         self._waits_for = waits_for
-        self.reads = Reads(self.peers, self.moves, store, self.log, leader_reads and signals == "rule")
+        self._unread: Unread = []
+        self.reads = Reads(
+            self.peers, self.moves, store, self.log, self.shards, real_clock, rng, leader_reads and signals == "rule",
+            shared_reads and signals != "off", self._unread,
+        )  # fmt: skip
         known_time = real_clock if dedup_window_us else lambda _: 0  # versions count events where no window is possible
         self.changes = Changes(self.peers, store)
         self.watches = Watches(self.peers, self.changes, store, known_time, clock_ahead_us_max, rng)
         self.versions = Versions(
-            self.peers, self.moves, store, self.log, known_time, clock_ahead_us_max, rng, self.changes.wanted
-        )
+            self.peers, self.moves, store, self.log, known_time, clock_ahead_us_max, rng, self.changes.wanted,
+            self._unread,
+        )  # fmt: skip
+        self.collects = Collects(self.peers, self.moves, self.versions, rng, self._unread)
         self.clients = Clients(
             self.peers, self.moves, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads,
-            self.versions, self.shards,
+            self.collects, self.versions, self.shards,
         )  # fmt: skip
         self.signals = Signals(self.peers, self.moves, store, self.log, signals, part_retry_us)
         self._replaying = True
@@ -172,7 +185,8 @@ class Replica(Application):
             "requests_waiting": len(self.clients.requests),
             "bundles": self.clients.bundler.bundles,
             "bundled": self.clients.bundler.bundled,
-            "reads_at_leader": self.reads.at_leader,
+            "reads_unordered": self.reads.unordered,
+            "read_barriers": self.reads.positions.barriers,
             "reads_at_version": self.versions.served,
             "watches_waiting": len(self.watches),
             "watch_buffer_bytes": self.watches.buffer_bytes,
@@ -209,17 +223,26 @@ class Replica(Application):
             self.clients.on_request(token, request, now, out)
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
+        self.reads.positions.on_refused(message.id, reason)
         self.clients.on_refused(message.id, reason, now, out)
+        self._read(now, out)
 
     def on_readable(self, token: int, position: int | None, now: int, out: ApplicationOutbox) -> None:
-        for client, request in self.reads.on_readable(token, position, out):
-            self.clients.order(client, request, now, out)
+        self.reads.positions.on_readable(token, position)
+        self._read(now, out)
+
+    def _read(self, now: int, out: ApplicationOutbox) -> None:
+        """What can be read by now; and have the rest ordered."""
+        self.reads.advance(out)
+        while self._unread:
+            self.clients.order(*self._unread.pop(0), now, out)
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def on_deliver(self, delivery: Delivered, outcome: bytes | None, now: int, out: ApplicationOutbox) -> None:
         if delivery.position == 0:
             return
+        self.reads.positions.on_deliver(delivery.message.id, delivery.position)
         if self._held or self.log.moving:
             self._held.append(Held(delivery, outcome, now))
         else:
@@ -295,10 +318,9 @@ class Replica(Application):
                 break
             following = held.popleft()
             self._append(following.delivery, following.outcome, following.at, following.settled)
-        for client, request in self.reads.advance(out):
-            self.clients.order(client, request, now, out)
         self.versions.advance(now, out)
         self.watches.advance(now, out)
+        self._read(now, out)
 
     def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
         """The head takes effect."""
@@ -313,6 +335,8 @@ class Replica(Application):
                 write(key, value, item.version, created, leases.get(key, NO_LEASE))
                 if wrote:
                     wrote(key)
+            if None in execution.writes.values():
+                self.log.deleted_at = entry.position
             transactions[_STATUS_NAMES[fate.status]] += 1
             if entry.move is None:
                 outcomes.append(outcome_of(item.id, fate, execution))
@@ -343,6 +367,7 @@ class Replica(Application):
             given = given_by(entry, move, known, self.shard)
             before = self.moves.map
             self.moves.step(move, given, entry.timestamp)
+            self.log.deleted_at = entry.position
             if self.moves.map is not before:
                 self.clients.on_map(now, out)
             execution.results = [(0, OperationResult(more=not given.last))]
@@ -451,6 +476,16 @@ class Replica(Application):
         elif kind is ChangesTold:
             self.peers.check(sender, message.shard, "what was changed")
             self.watches.on_told(sender, message, now, out)
+        elif kind is ReadNow:
+            self.reads.on_read_now(sender, message, now, out)
+        elif kind is FoundNow:
+            self.peers.check(sender, message.shard, "what was read")
+            self.collects.on_found(message, now, out)
+        elif kind is PositionRequest:
+            self.reads.on_position_request(sender, message, out)
+        elif kind is PositionTold:
+            self.peers.check(sender, self.shard, "a position")
+            self.reads.positions.on_told(message, now, out)
         else:
             self.clients.tell(sender, message, out)
         self._advance(now, out)
@@ -464,12 +499,12 @@ class Replica(Application):
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
         self.signals.end_batch(out)
-        self.reads.end_batch(out)
+        self.reads.end_batch(now, out)
         self.versions.end_batch(now, out)
         self.clients.end_batch(now, out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
-        parts = self.clients, self.signals, self.shards, self.versions, self.watches
+        parts = self.clients, self.signals, self.shards, self.versions, self.watches, self.reads, self.collects
         wakes = [part.on_tick(now, out) for part in parts]
         return min([wake for wake in wakes if wake is not None])

@@ -28,13 +28,15 @@ from kvstore.api.model import (
     Result,
     Transaction,
     bounds,
+    only_reads,
 )
-from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, last_version
+from kvstore.core.bundles import EMPTY, last_version
 from kvstore.core.execution import merge_results
 from kvstore.core.log import Log
 from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
+from kvstore.core.reads import Unread
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
 from multicast.types import ZERO, AppMessage, GroupId, ProcessId, Timestamp, new_message_id, quorum_of
@@ -46,18 +48,20 @@ PACE_US = 20_000
 WAIT_US_MAX = 10_000_000
 """So long a replica waits for what it is asked, and who has asked for an answer."""
 
-_EMPTY = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
-
 
 class _Asked:
-    """A client's read. missing: the shards that have not answered, with how many of their replicas were asked.
-    compacted: the replicas that no longer know, with the oldest version that each knows."""
+    """A client's read, of operations that have the numbers from `number` on. missing: the operations and shards that
+    have not answered, with how many replicas were asked. chosen: the version was not the client's choice. compacted:
+    the replicas that no longer know, with the oldest version that each knows."""
 
-    def __init__(self, token: int, operation: Get | Range, version: Timestamp, shards: tuple[GroupId, ...], now: int):
+    def __init__(self, token: int, request: Execute, number: int, version: Timestamp, now: int):
         self.token = token
-        self.operation = operation
+        self.request = request
+        self.operations = request.transaction.success
+        self.number = number
         self.version = version
-        self.missing = dict.fromkeys(shards, 0)
+        self.chosen = request.at is None
+        self.missing: dict[tuple[int, GroupId], int] = {}
         self.found: list[list[tuple[int, OperationResult]]] = []
         self.compacted: dict[ProcessId, Timestamp] = {}
         self.since = now
@@ -81,8 +85,8 @@ class _Waiting:
 
 class Versions:
     """Reads of one replica at versions, both sides; the rest as in `Replica`. clock: the time as versions tell it; 0:
-    not known. served: how many reads of its shard. emptied: how many empty transactions it has multicast. also_wanted:
-    up to where others want the shard moved on."""
+    not known. unread: see `Reads`. served: how many reads of its shard. emptied: how many empty transactions it has
+    multicast. also_wanted: up to where others want the shard moved on."""
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class Versions:
         ahead_us_max: int,
         rng: random.Random,
         also_wanted: Callable[[], Timestamp],
+        unread: Unread,
     ):
         self.served = self.emptied = 0
         self._peers = peers
@@ -104,6 +109,7 @@ class Versions:
         self._ahead_us_max = ahead_us_max
         self._rng = rng
         self._also_wanted = also_wanted
+        self._unread = unread
         self._asked: dict[int, _Asked] = {}
         self._waiting: list[_Waiting] = []
         self._number: int | None = None
@@ -111,34 +117,45 @@ class Versions:
         self._emptied_after = ZERO
 
     def __len__(self) -> int:
-        """How many clients wait."""
+        """How many reads wait."""
         return len(self._asked)
 
     # -- for clients here ---------------------------------------------------------------------------------------------
 
     def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
         """Answered with `Answered` or `Refused`."""
-        version, operations = request.at, request.transaction.success
-        if version is None or len(operations) != 1 or not isinstance(operations[0], Get | Range):
-            out.answer(token, Refused("invalid", "version: of one get or range", False, "not_applied"))
+        version = request.at
+        if version is None or not only_reads(request.transaction):
+            out.answer(token, Refused("invalid", "version: of reads alone", False, "not_applied"))
             return
         real = self._clock(now)
         if real and version.time > real + self._ahead_us_max:
             text = f"{version} is later than anything by this server's clock"
             out.answer(token, Refused("future", text, False, "not_applied"))
             return
+        self.read(token, request, version, now, out)
+
+    def read(self, token: int, request: Execute, version: Timestamp, now: int, out: ApplicationOutbox) -> None:
+        """At this version, which some shard has completed."""
         if self._number is None:  # answers to an earlier life must not be taken for answers to this one
             self._number = self._rng.getrandbits(48)
-        self._number += 1
-        shards = self._moves.map.shards_of(request.transaction)
-        asked = self._asked[self._number] = _Asked(token, operations[0], version, shards, now)
-        for shard in shards:
-            self._ask(shard, self._number, asked, now, out)
+        operations = request.transaction.success
+        asked = _Asked(token, request, self._number + 1, version, now)
+        self._number += len(operations)
+        for index, operation in enumerate(operations):
+            self._asked[asked.number + index] = asked
+            for shard in self._moves.map.shards_of(Transaction(success=(operation,))):
+                asked.missing[index, shard] = 0
+        for index, shard in list(asked.missing):
+            self._ask(index, shard, asked, now, out)
 
-    def _ask(self, shard: GroupId, number: int, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
+    def _ask(self, index: int, shard: GroupId, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
         """The next replica of this shard; this one before all others."""
-        request, attempt = ReadAt(number, asked.version, asked.operation), asked.missing[shard]
-        asked.missing[shard] += 1
+        operation, attempt = asked.operations[index], asked.missing.get((index, shard), -1)
+        if attempt < 0 or not isinstance(operation, Get | Range):
+            return
+        request = ReadAt(asked.number + index, asked.version, operation)
+        asked.missing[index, shard] += 1
         if shard == self._peers.shard:
             if not attempt:
                 self._wait(_Waiting(self._peers.self_id, request, now), now, out)
@@ -151,26 +168,36 @@ class Versions:
     def on_found(self, sender: ProcessId, message: FoundAt, now: int, out: ApplicationOutbox) -> None:
         """What a replica of another shard says, or of this one."""
         asked = self._asked.get(message.number)
-        if asked is None or message.shard not in asked.missing:
+        if asked is None:
+            return
+        index = message.number - asked.number
+        if (index, message.shard) not in asked.missing:
             return
         if message.result is None:
             asked.compacted[sender] = message.oldest
             replicas = self._peers.replicas[message.shard]
             known = [asked.compacted[replica] for replica in replicas if replica in asked.compacted]
-            if len(known) >= quorum_of(len(replicas)):
-                oldest = min(known)
-                self._finish(message.number, _compacted(asked.version, oldest), out)
+            if len(known) < quorum_of(len(replicas)):
+                self._ask(index, message.shard, asked, now, out)
+            elif asked.chosen:
+                self._end(asked)
+                self._unread.append((asked.token, asked.request))
             else:
-                self._ask(message.shard, message.number, asked, now, out)
+                self._finish(asked, _compacted(asked.version, min(known)), out)
             return
-        del asked.missing[message.shard]
-        asked.found.append([(0, message.result)])
+        del asked.missing[index, message.shard]
+        asked.found.append([(index, message.result)])
         if not asked.missing:
-            results = merge_results((asked.operation,), asked.found)
-            self._finish(message.number, Answered(Result(True, asked.version, results)), out)
+            results = merge_results(asked.operations, asked.found)
+            self._finish(asked, Answered(Result(True, asked.version, results), seen=asked.version), out)
 
-    def _finish(self, number: int, answer: Answered | Refused, out: ApplicationOutbox) -> None:
-        out.answer(self._asked.pop(number).token, answer)
+    def _finish(self, asked: _Asked, answer: Answered | Refused, out: ApplicationOutbox) -> None:
+        self._end(asked)
+        out.answer(asked.token, answer)
+
+    def _end(self, asked: _Asked) -> None:
+        for index in range(len(asked.operations)):
+            del self._asked[asked.number + index]
 
     # -- of this shard ------------------------------------------------------------------------------------------------
 
@@ -244,7 +271,7 @@ class Versions:
             self._emptied_at, self._emptied_after = now, self._delivered_to()
             self.emptied += 1
             message_id = new_message_id(self._clock(now) or now, self._rng.getrandbits(62))
-            out.submit(AppMessage(message_id, (self._peers.shard,), _EMPTY, self._peers.self_id))
+            out.submit(AppMessage(message_id, (self._peers.shard,), EMPTY, self._peers.self_id))
 
     def _delivered_to(self) -> Timestamp:
         entries = self._log.entries
@@ -262,13 +289,13 @@ class Versions:
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask others, look on, give up. Returns when to do so again."""
-        for number, asked in list(self._asked.items()):
+        for asked in [asked for number, asked in self._asked.items() if number == asked.number]:
             if now - asked.since >= WAIT_US_MAX:
-                self._finish(number, Refused("timeout", "no answer in time", True, "not_applied"), out)
+                self._finish(asked, Refused("timeout", "no answer in time", True, "not_applied"), out)
             elif now >= asked.due:
                 asked.due = now + RETRY_US
-                for shard in asked.missing:
-                    self._ask(shard, number, asked, now, out)
+                for index, shard in list(asked.missing):
+                    self._ask(index, shard, asked, now, out)
         self.advance(now, out)
         wakes = [asked.due for asked in self._asked.values()]
         wakes += [waiting.since + WAIT_US_MAX for waiting in self._waiting]

@@ -7,7 +7,7 @@ for every one of them.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -20,12 +20,10 @@ from kvstore.core.audit import (
     MOVED,
     REPEATED,
     MoveOutcome,
-    Outcome,
-    Read,
     decode_outcomes,
 )
 from kvstore.core.messages import Answered
-from kvstore.simulated import backups, past, remembered, watched
+from kvstore.simulated import backups, past, reading, remembered, watched
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
@@ -45,16 +43,21 @@ def check(
     logs, disagreements = agreement(cluster)
     moved, differing = moves(logs)
     states = final_states(cluster, logs)
+    asked = [*asked, *reading.at_versions(history)]
     at_versions = past.check(logs.values(), asked, cluster.keeps_history and not moved)
     differing_watches = watched.check(logs.values(), watches, history.operations.values(), cluster.keeps_history)
-    _insert_reads(logs, history)
+    unordered = reading.Unordered(cluster, logs, history, moved)
+    seen = {shard: list(log) for shard, log in logs.items()}
+    unordered.insert(seen, strict=False)
+    unordered.insert(logs, strict=True)
     found = {
         "agreement": disagreements,
-        "exactly once": exactly_once(logs, history),
+        "exactly once": exactly_once(seen, history),
         "moves": differing + ownership(cluster, logs, moved),
         "final states": states,
-        "reads": reads(logs, moved),
-        "answers": answers(logs, history),
+        "reads": reads(seen, moved),
+        "ages of reads": unordered.ages(),
+        "answers": answers(seen, history),
         "serial execution": serial_execution(logs.values(), told(history)),
         "reads at versions": at_versions,
         "watches": differing_watches,
@@ -108,18 +111,6 @@ def _disagreements(
         if logged.record and other.record and logged.record != other.record:
             yield f"shard {shard}: replica {pid} has another outcome at position {place}"
             return
-
-
-def _insert_reads(logs: Logs, history: History) -> None:
-    """What was read at a leader, where it says that it was: so it is checked as if it had been ordered there."""
-    for message_id, operation in history.operations.items():
-        if operation.unnamed is None or not operation.read_at_leader:
-            continue
-        seen = tuple(Read(key, version) for key, version in reads_of(operation).items())
-        outcome = Outcome(message_id, APPLIED, True, seen)
-        position, shards, log = operation.position, (operation.unnamed,), logs[operation.unnamed]
-        read = Executed(position, ZERO, False, message_id, shards, operation.transaction, outcome)
-        log.insert(bisect_right(log, position, key=lambda executed: executed.position), read)
 
 
 def exactly_once(logs: Logs, history: History) -> list[str]:
@@ -316,7 +307,7 @@ def answers(logs: Logs, history: History) -> list[str]:
         known = journaled.get(_name(operation))
         if result is None or known is None:
             continue
-        if not operation.read_at_leader and (result.version, result.succeeded) != known[:2]:
+        if not operation.unordered and (result.version, result.succeeded) != known[:2]:
             violations.append(f"{message_id.hex()} was answered {result.version}, the journals say {known[0]}")
         second = operation.second
         if second is not None and not same_answer(operation, second):
@@ -339,7 +330,7 @@ def same_answer(operation: Operated, second: Answered) -> bool:
 
 def _name(operation: Operated) -> MessageId | Timestamp:
     """By which the logs know it: what was ordered without an id by its version."""
-    if operation.unnamed is None or operation.read_at_leader:
+    if operation.unnamed is None or operation.unordered:
         return operation.id
     return operation.result.version if operation.result is not None else ZERO
 
@@ -349,7 +340,7 @@ def told(history: History) -> dict[Timestamp, Result]:
     return {
         operation.result.version: operation.result
         for operation in history.operations.values()
-        if operation.result is not None and not operation.results_omitted and not operation.read_at_leader
+        if operation.result is not None and not operation.results_omitted and not operation.unordered
     }
 
 

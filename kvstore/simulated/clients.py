@@ -32,9 +32,9 @@ from kvstore.api.model import (
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.core.messages import Answered, Consistency, Execute, Refused
 from kvstore.simulated.cluster import SimulatedCluster
-from multicast.types import ZERO, MessageId, ProcessId, Timestamp, new_message_id
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, new_message_id
 
 ACCOUNTS = 12
 MINIMUM = 1_000_000
@@ -70,9 +70,10 @@ _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get
 class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
     refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
-    the id here is that of the history alone. position: with which of the shard's deliveries it was read at the leader;
-    0: it was ordered. impatient: asked of two replicas at a time; second: what the other one answered. contested: the
-    id was used for something else, too."""
+    the id here is that of the history alone; -1: of several shards. consistency, age_us: see `Execute`. places: of one
+    that was not ordered shard -> with how many of its deliveries it was read; seen: else at which version. impatient:
+    asked of two replicas at a time; second: what the other one answered. contested: the id was used for something else,
+    too."""
 
     id: MessageId
     f: str
@@ -87,14 +88,17 @@ class Operated(msgspec.Struct):
     impatient: bool = False
     second: Answered | None = None
     contested: bool = False
-    position: int = 0
+    consistency: Consistency = "linearizable"
+    age_us: int = 0
+    places: dict[GroupId, int] = {}
+    seen: Timestamp = ZERO
 
     @property
-    def read_at_leader(self) -> bool:
-        """Whether it was answered without being ordered: in an empty shard there is no position either."""
+    def unordered(self) -> bool:
+        """Whether it was answered without being ordered."""
         if self.unnamed is None or self.result is None:
             return False
-        return self.position > 0 or self.result.version == ZERO
+        return bool(self.places) or self.seen != ZERO or self.result.version == ZERO
 
 
 class History:
@@ -120,7 +124,7 @@ class History:
             event.version = str(result.version)
             event.succeeded = result.succeeded
             event.shard = -1 if operation.unnamed is None else operation.unnamed
-            event.position = operation.position
+            event.position = operation.places.get(event.shard, 0)
             if not operation.results_omitted:
                 txn = operation.transaction
                 event.told = audit.told(txn.success if result.succeeded else txn.failure, result.results)
@@ -284,13 +288,17 @@ class Client:
         impatient: bool = False,
         contested: bool = False,
         unnamed: bool = False,
+        consistency: Consistency = "linearizable",
+        age_us: int = 0,
     ) -> None:
-        """Get it executed, by repeating it if need be; `done` in any case. unnamed: it is a read of one shard, and is
-        asked once, without an id; so are half of these anyhow."""
+        """Get it executed, by repeating it if need be; `done` in any case. unnamed: it is a read, and is asked once,
+        without an id; so are half of those of one shard anyhow."""
         message_id = self._workload.new_id()
-        operation = Operated(message_id, f, transaction, self._world.now)
+        operation = Operated(message_id, f, transaction, self._world.now, consistency=consistency, age_us=age_us)
         shards = self._workload.cluster.shard_map.shards_of(transaction)
-        if unnamed or (only_reads(transaction) and len(shards) == 1 and message_id[-1] & 1):
+        if unnamed and len(shards) > 1:
+            operation.unnamed = -1
+        elif unnamed or (only_reads(transaction) and len(shards) == 1 and message_id[-1] & 1):
             operation.unnamed = shards[0]
         else:
             # Where slots move, two uses of one id may have no shard in common, and nobody can tell.
@@ -345,7 +353,8 @@ class Client:
                 self._answered(operation, attempt, uncertain, answer, done)
 
         message_id = operation.id if operation.unnamed is None else NO_ID
-        world.request(replica, Execute(message_id, operation.transaction), answered)
+        request = Execute(message_id, operation.transaction, None, operation.consistency, operation.age_us)
+        world.request(replica, request, answered)
         world.after(TIMEOUT_US, lambda: answered(None))
 
     def _answered(
@@ -358,9 +367,11 @@ class Client:
                 history.end(self._process, "fail", now, operation, answer.result.failure)
             else:
                 operation.result, operation.results_omitted = answer.result, answer.results_omitted
-                operation.position = answer.position
+                operation.places, operation.seen = dict(answer.places), answer.seen
                 if operation.unnamed is not None and answer.shard >= 0:
                     operation.unnamed = answer.shard
+                    if answer.position or answer.result.version == ZERO:
+                        operation.places = {answer.shard: answer.position}
                 history.end(self._process, "ok", now, operation)
         elif isinstance(answer, Refused) and (
             answer.code in ("expired", "id_reused") or (not uncertain and not answer.retryable)

@@ -123,7 +123,7 @@ class SimulatedCluster:
     None: as the live store decides it (`signals_for`).
     replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`. spares: replicas
     that may be added to shards.
-    drops: old segments of journals may go. kept: whatever was kept for cuts.
+    shared_reads: see `Replica`. drops: old segments of journals may go. kept: whatever was kept for cuts.
     """
 
     def __init__(
@@ -142,11 +142,13 @@ class SimulatedCluster:
         name: str = "",
         drops: bool = False,
         spares: Mapping[GroupId, Sequence[ProcessId]] | None = None,
+        shared_reads: bool = False,
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
         self.topology = Topology(Topology.grid(shards, replicas).groups, spares)
         self.shard_map = ShardMap.even(list(self.topology.groups))
         self.signals = signals
+        self._shared_reads = shared_reads
         values = {"clock": "hybrid", **(options or {})}
         if values["clock"] == "hybrid":
             values.setdefault("dedup_window_us", DEDUP_WINDOW_US)
@@ -211,6 +213,7 @@ class SimulatedCluster:
             leader_of=protocol.leader_of,
             real_clock=protocol.real_clock,
             leader_reads=protocol.specification.leader_reads,
+            shared_reads=self._shared_reads,
             has_majority=protocol.has_majority,
             waits_for=protocol.waits_for,
             silent_us=self._silent_us,

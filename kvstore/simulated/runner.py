@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.model import Transaction
-from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
+from kvstore.core.bundles import EMPTY
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import backups, chase, clients, moving, past, watched
+from kvstore.simulated import backups, chase, clients, moving, past, reading, watched
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -47,9 +46,9 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
-    and delete ranges. past, watch: whether there are reads at versions, and
-    watches. moves: whether slots move. size: one of
-    `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
+    and delete ranges. reads: whether some read in every way, and replicas share what they must know for that. past,
+    watch: whether there are reads at versions, and watches. moves: whether slots move. size: one of `drawing.SIZES`.
+    options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -61,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clients: int | None = None
     backups: bool = False
     ranges: bool = False
+    reads: bool = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False
@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
         words += ["--backups"] * self.backups + ["--ranges"] * self.ranges
+        words += ["--reads"] * self.reads
         names = ("signals", "size", "shards", "replicas", "clients", "past", "watch", "moves", "seconds")
         return shlex.join(words + fixed_words(self, names))
 
@@ -193,12 +194,12 @@ def run_seed(
         name=settings.replay(seed),
         drops=settings.profile == "faults",
         spares=joins.with_spares(topology, changes).spares,
+        shared_reads=settings.reads,
     )
     world = cluster.world
     world.observers += observers
     attach(world, TrueTime(cluster.options), Vouching(kind.specification), Elections(), Returns())
-    nothing = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
-    coming = Joins(kind.specification, own, size.patience_us, nothing)
+    coming = Joins(kind.specification, own, size.patience_us, EMPTY)
     if changes:
         attach(world, coming)
     if chasing:
@@ -280,6 +281,8 @@ def _execute(
     world.start()
     workload.ranges = settings.ranges
     workload.start()
+    if settings.reads:
+        reading.start(workload, f"{settings.protocol}/{seed}/store")
     if settings.backups:
         backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)
     if changes:
@@ -368,7 +371,7 @@ class _Judge:
         log, clients = replica.log, replica.clients
         return {
             "log": len(log), "by_id": len(log.by_id), "items": len(log.items), "requests": len(clients.requests),
-            "reads": len(clients.reads),
+            "reads": len(replica.reads) + len(replica.collects),
         }  # fmt: skip
 
     def settle(self) -> None:

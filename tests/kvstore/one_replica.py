@@ -88,11 +88,11 @@ class Bench:
         self.ids += 1
         return new_message_id(self.now, self.ids << 20)
 
-    def request(self, transaction: Transaction, message_id: bytes | None = None) -> bytes:
-        """Of a client, under this id or a fresh one, which is returned."""
+    def request(self, transaction: Transaction, message_id: bytes | None = None, **how: Any) -> bytes:
+        """Of a client, under this id or a fresh one, which is returned. how: see `Execute`."""
         message_id = self.new_id() if message_id is None else message_id
         self.tokens += 1
-        self.replica.on_request(self.tokens, Execute(message_id, transaction), self.now, self.out)
+        self.replica.on_request(self.tokens, Execute(message_id, transaction, **how), self.now, self.out)
         return message_id
 
     def deliver(

@@ -64,7 +64,7 @@ GET = Transaction(success=(Get(key(0)),))
 
 
 def test_a_read_that_nobody_can_repeat_leaves_nothing_in_the_store():
-    bench = Bench()
+    bench = Bench(shared_reads=False)
     bench.deliver(write(key(0)))
     before = bench.store.pending_bytes
     bench.request(GET, NO_ID)
@@ -77,7 +77,7 @@ def test_a_read_that_nobody_can_repeat_leaves_nothing_in_the_store():
 
 
 def test_two_of_them_in_one_bundle_are_two():
-    bench = Bench()
+    bench = Bench(shared_reads=False)
     bench.deliver(write(key(0)))
     for transaction in (GET, Transaction(success=(Get(key(0, 1)),))):
         bench.request(transaction, NO_ID)
@@ -89,7 +89,7 @@ def test_two_of_them_in_one_bundle_are_two():
 
 
 def test_such_a_read_may_ask_several_shards():
-    bench = Bench()
+    bench = Bench(shared_reads=False)
     everything = Transaction(success=(Range(b"k", 9),))
     bench.request(everything, NO_ID)
     (message,) = bench.multicast()
@@ -105,7 +105,7 @@ def test_such_a_read_may_ask_several_shards():
 
 
 def test_its_result_is_told_again_if_it_was_lost_on_its_way():
-    bench = Bench()
+    bench = Bench(shared_reads=False)
     delivery = bench.deliver(GET, NO_ID, origin=4)
     ((to, first),) = bench.sent(ShardResults)
     bench.hear(4, ResultRequest([unnamed_id(delivery.message.id, 0)]))
@@ -113,7 +113,7 @@ def test_its_result_is_told_again_if_it_was_lost_on_its_way():
 
 
 def test_of_such_results_only_the_last_are_kept():
-    bench = Bench()
+    bench = Bench(shared_reads=False)
     delivered = [bench.deliver(GET, NO_ID, origin=4) for _ in range(READS_KEPT + 1)]
     bench.sent(ShardResults)
     ids = [unnamed_id(delivery.message.id, 0) for delivery in delivered[:2]]

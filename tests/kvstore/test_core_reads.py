@@ -1,4 +1,4 @@
-"""Reads at the leader of a shard: what is asked of the protocol, what is read when, and what is ordered after all."""
+"""Reads of one shard: what is asked of the protocol or the leader, what is read when, and what is ordered after all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from kvstore.api.model import Get, Transaction
-from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered
+from kvstore.core.bundles import EMPTY, NO_ID, last_version
+from kvstore.core.messages import Answered, PositionRequest, PositionTold, Refused
+from kvstore.core.positions import BARRIER_US, LEADER_US, WAIT_US_MAX
 from tests.kvstore.one_replica import Bench, key, write
+
+ALONE = {"shared_reads": False}
 
 
 def read(*keys: bytes) -> Transaction:
@@ -66,8 +69,21 @@ def test_reads_of_one_batch_are_one_question() -> None:
     assert asked(bench) == []
 
 
-def test_where_the_protocol_does_not_know_the_read_is_ordered() -> None:
+def test_where_the_protocol_does_not_know_a_barrier_does() -> None:
     bench = leader()
+    bench.deliver(write(key(0)))
+    bench.request(read(key(0)), NO_ID)
+    (token,) = asked(bench)
+    assert readable(bench, token, None) == []
+    (barrier,) = bench.multicast()
+    assert (barrier.destinations, barrier.payload) == ((0,), EMPTY)
+    bench.order(barrier)
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and (answer.shard, answer.position) == (0, 2)
+
+
+def test_it_is_ordered_where_barriers_are_not_wanted() -> None:
+    bench = leader(shared_reads=False)
     bench.request(read(key(0)), NO_ID)
     (token,) = asked(bench)
     assert readable(bench, token, None) == []
@@ -76,6 +92,97 @@ def test_where_the_protocol_does_not_know_the_read_is_ordered() -> None:
     bench.order(message)
     (answer,) = bench.answers()
     assert isinstance(answer, Answered) and (answer.shard, answer.position) == (0, 0)
+
+
+def test_one_barrier_is_for_all_that_wait_and_what_comes_later_waits_for_the_next() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.request(read(key(0)), NO_ID)
+    (first,) = bench.multicast()
+    bench.request(read(key(0)), NO_ID)
+    assert bench.multicast() == []
+    bench.order(first)
+    assert len(bench.answers()) == 3
+    (second,) = bench.multicast()
+    bench.order(second)
+    assert len(bench.answers()) == 1
+    assert bench.multicast() == []
+
+
+def test_a_lost_barrier_is_followed_by_another_one_and_at_last_by_a_refusal() -> None:
+    bench = Bench()
+    bench.request(read(key(0)), NO_ID)
+    first, second = bench.multicast() + (bench.tick(BARRIER_US), bench.multicast())[1]
+    assert first.id != second.id
+    bench.tick(WAIT_US_MAX)
+    bench.tick()
+    (refused,) = bench.answers()
+    assert isinstance(refused, Refused) and (refused.code, refused.outcome) == ("timeout", "not_applied")
+
+
+def test_a_follower_asks_its_leader_once_for_all_and_waits_until_it_has_come_there() -> None:
+    bench = Bench(1, leader_reads=True)
+    for _ in range(2):
+        bench.request(read(key(0)), NO_ID)
+    ((to, question),) = bench.sent(PositionRequest)
+    assert to == (0,)
+    bench.hear(0, PositionTold(question.number, 1))
+    assert bench.answers() == []
+    bench.deliver(write(key(0)))
+    assert len(bench.answers()) == 2 and bench.multicast() == []
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_where_the_leader_does_not_know_or_is_silent_there_is_a_barrier(told: bool) -> None:
+    bench = Bench(1, leader_reads=True)
+    bench.request(read(key(0)), NO_ID)
+    ((_, question),) = bench.sent(PositionRequest)
+    if told:
+        bench.hear(0, PositionTold(question.number, None))
+    else:
+        bench.tick(LEADER_US)
+    (barrier,) = bench.multicast()
+    bench.hear(0, PositionTold(question.number, 0))  # late
+    assert bench.answers() == []
+    bench.order(barrier)
+    assert len(bench.answers()) == 1
+
+
+def test_the_leader_tells_the_position_before_it_has_come_there_itself() -> None:
+    bench = leader()
+    bench.hear(1, PositionRequest(7))
+    (token,) = asked(bench)
+    bench.replica.on_readable(token, 5, bench.now, bench.out)
+    assert bench.sent(PositionTold) == [((1,), PositionTold(7, 5))]
+
+
+def test_who_does_not_lead_knows_nothing_for_others() -> None:
+    bench = Bench(1, leader_reads=True)
+    bench.hear(2, PositionRequest(7))
+    assert bench.sent(PositionTold) == [((2,), PositionTold(7, None))]
+
+
+def test_a_snapshot_is_what_is_complete_here() -> None:
+    bench = Bench(1)
+    written = bench.deliver(write(key(0)))
+    bench.request(read(key(0)), NO_ID, consistency="snapshot")
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and answer.seen == last_version(written.timestamp)
+    assert bench.multicast() == [] and bench.sent(PositionRequest) == []
+
+
+def test_a_stale_read_asks_nobody_while_the_last_question_is_young_enough() -> None:
+    bench = Bench()
+    bench.request(read(key(0)), NO_ID, consistency="stale", age_us=1_000)
+    (barrier,) = bench.multicast()
+    bench.tick(600)
+    bench.order(barrier)
+    assert len(bench.answers()) == 1
+    for late, answered in ((399, 1), (1, 0)):  # the age counts from the question on
+        bench.tick(late)
+        bench.request(read(key(0)), NO_ID, consistency="stale", age_us=1_000)
+        assert len(bench.answers()) == answered
+    assert len(bench.multicast()) == 1
 
 
 def test_after_a_restart_what_the_store_holds_counts_as_complete() -> None:
@@ -94,10 +201,10 @@ def test_after_a_restart_what_the_store_holds_counts_as_complete() -> None:
 @pytest.mark.parametrize(
     ("transaction", "self_id", "options"),
     [
-        pytest.param(read(key(1)), 0, {"leader_reads": True}, id="of another shard"),
-        pytest.param(read(key(0), key(1)), 0, {"leader_reads": True}, id="of two shards"),
-        pytest.param(read(key(0)), 1, {"leader_reads": True}, id="at a follower"),
-        pytest.param(read(key(0)), 0, {"leader_reads": False}, id="with another protocol"),
+        pytest.param(read(key(1)), 0, {"leader_reads": True, **ALONE}, id="of another shard"),
+        pytest.param(read(key(0), key(1)), 0, {"leader_reads": True, **ALONE}, id="of two shards"),
+        pytest.param(read(key(0)), 1, {"leader_reads": True, **ALONE}, id="at a follower"),
+        pytest.param(read(key(0)), 0, {"leader_reads": False, **ALONE}, id="with another protocol"),
         pytest.param(read(key(0)), 0, {"leader_reads": True, "signals": "off"}, id="without signals"),
     ],
 )

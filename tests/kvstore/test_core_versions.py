@@ -176,8 +176,23 @@ def test_others_are_told_what_stood_there_and_only_their_own_shard_speaks_for_it
         bench.hear(4, FoundAt(2, 1, OperationResult(), ZERO))
 
 
-@pytest.mark.parametrize("operations", [(), (Get(A), Get(A)), (Put(A, b"1"),)])
-def test_only_one_get_or_range_can_be_read_at_a_version(operations: tuple[Get | Put, ...]) -> None:
+def test_several_operations_are_read_at_one_version() -> None:
+    bench = Bench()
+    bench.deliver(write(A, value=b"1"))
+    at = version(bench)
+    bench.deliver(write(A, value=b"2"))
+    read(bench, at, Get(A), Get(key(0, 1)), Range(A, 9, keys_only=True))
+    for (replica,), asked in bench.sent(ReadAt):  # the range is of all shards
+        bench.hear(replica, FoundAt(bench.topology.group_of[replica], asked.number, OperationResult(), ZERO))
+    [answer] = bench.answers()
+    assert isinstance(answer, Answered) and answer.result.version == at
+    first, second, third = answer.result.results
+    assert first.found is not None and first.found.value == b"1"
+    assert second.found is None and [entry.key for entry in third.entries] == [A]
+
+
+@pytest.mark.parametrize("operations", [(), (Put(A, b"1"),), (Get(A), Put(A, b"1"))])
+def test_only_reads_are_made_at_a_version(operations: tuple[Get | Put, ...]) -> None:
     bench = Bench()
     bench.deliver(write(A))
     read(bench, version(bench), *operations)

@@ -21,7 +21,7 @@ STATUS = {
     "fdatasync_us": {"p50": 500, "p99": 2000}, "details": {"clock": 17, "ballot": "1/0"},
     "store": {
         "position": 6, "log_length": 1, "head_waiting_us": 1_500_000, "requests_waiting": 2, "bundles": 3, "bundled": 9,
-        "reads_at_leader": 8, "reads_at_version": 3, "parts_pushed": 1, "parts_pulled": 0,
+        "reads_unordered": 8, "read_barriers": 1, "reads_at_version": 3, "parts_pushed": 1, "parts_pulled": 0,
         "transactions": {"applied": 6, "failed": 1},
     },
 }  # fmt: skip

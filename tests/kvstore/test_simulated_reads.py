@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.api.model import Get, Put, Transaction
+from kvstore.api.model import Get, Put, Range, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute
 from kvstore.simulated.cluster import SimulatedCluster
@@ -16,6 +16,7 @@ from multicast.protocols.white_box import AcceptAck, Deliver, WhiteBox
 from multicast.types import ProcessId, new_message_id
 
 READ = Transaction(success=(Get(b"a"),))
+KEYS = [b"k%d" % number for number in range(100)]
 
 
 def asked(cluster: SimulatedCluster, replica: ProcessId, request: Execute) -> Answered:
@@ -97,3 +98,22 @@ def test_nothing_comes_of_a_message_that_can_wait(protocol: type[Watched], harml
         run_seed(Settings(protocol="white_box", size="small", seconds=1.0), seed, protocol=protocol)
     assert {AcceptAck, Deliver} <= protocol.waited.keys()
     assert (not protocol.harmful) == harmless
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "ft_skeen", "toto"])
+def test_reads_through_any_replica_of_any_shard_see_what_was_answered_and_are_in_no_journal(protocol: str) -> None:
+    cluster = SimulatedCluster(protocol, 2, 3, 1, shared_reads=True)
+    cluster.world.start()
+    cluster.world.run_for(1_000_000)
+    keys = [b"a", next(key for key in KEYS if cluster.shard_map.shard_of(key) != cluster.shard_map.shard_of(b"a"))]
+    both = Transaction(success=tuple(Put(key, b"v") for key in keys))
+    asked(cluster, 0, Execute(new_message_id(cluster.world.now, 1), both))
+    for reading in (READ, Transaction(success=tuple(Get(key) for key in keys)), Transaction(success=(Range(b"", 9),))):
+        for replica in cluster.topology.processes:
+            answer = asked(cluster, replica, Execute(NO_ID, reading))
+            found = answer.result.results
+            assert all(one.found is not None or len(one.entries) == 2 for one in found)
+    cluster.world.run_for(1_000_000)
+    for replica in cluster.topology.processes:
+        ordered = [executed.transaction for logged in cluster.log(replica) for executed in logged.transactions]
+        assert [transaction for transaction in ordered if transaction != Transaction()] == [both]

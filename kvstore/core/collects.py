@@ -1,0 +1,171 @@
+"""Reads of several shards, or of another one, where they enter: neither ordered nor journaled. Pure.
+
+Theory of operation. The replica asks one replica of each shard (`ReadNow`), and makes one answer of theirs. What is of
+one shard is what that replica says (`kvstore.core.reads`). Of several:
+- *linearizable*: a double collect (Afek et al., Atomic snapshots of shared memory, 1993). Each shard is asked, and when
+  all have answered each is asked again. If every one has found the same keys at the same versions, and has deleted
+  nothing since if it might have stood where nothing stands now, all of it held at the instant T between the two
+  rounds. After COLLECTS_MAX differences the read is ordered as any transaction.
+    Why: let E be all that has taken effect anywhere by T, and everything below that. It is delivered by T (see
+    `reads`), so in each shard the second answer has seen E, for it sees what was delivered before it was asked; and
+    what the first has seen took effect by T, and belongs to E. Nothing of what was read changed between the two. So
+    all of it is as E left it, which has, with each transaction, all that is below. What was answered before the read
+    began is in E; what begins after its answer can be below nothing of E.
+- with a Range: each shard is asked for the last version that it has completed, freshly, and all is read at the greatest
+  of these (`kvstore.core.versions`): so a version tells what the answer has seen, for further pages, and for those who
+  go on from there. What was answered before is of no later version in any shard of these; what follows is above.
+- *snapshot*: at the least of the versions that the asked replicas have completed, freshly or not, unless somebody has
+  forgotten that.
+- *stale*: each shard by itself.
+Where slots have moved to a shard that was not asked the read is ordered.
+"""
+
+from __future__ import annotations
+
+import random
+
+from kvstore.api.model import Result, has_range
+from kvstore.core.execution import merge_results
+from kvstore.core.messages import Answered, Execute, FoundNow, ReadNow, Refused
+from kvstore.core.moves import Moves, moved
+from kvstore.core.peers import Peers
+from kvstore.core.positions import WAIT_US_MAX
+from kvstore.core.reads import Unread
+from kvstore.core.versions import RETRY_US, Versions
+from multicast.protocol import ApplicationOutbox
+from multicast.types import GroupId
+
+COLLECTS_MAX = 3
+"""After so many differences a read is ordered."""
+
+
+class _Collect:
+    """A client's read. before, found: what the shards said in the last round and say in this one. missing: those that
+    have not, and how often they were asked."""
+
+    def __init__(self, token: int, request: Execute, shards: tuple[GroupId, ...], now: int):
+        self.token = token
+        self.request = request
+        self.shards = shards
+        self.several = len(shards) > 1
+        self.whence = self.several and (
+            request.consistency == "snapshot"
+            or (request.consistency == "linearizable" and has_range(request.transaction))
+        )
+        self.before: dict[GroupId, FoundNow] = {}
+        self.found: dict[GroupId, FoundNow] = {}
+        self.missing: dict[GroupId, int] = {}
+        self.differences = 0
+        self.since = now
+        self.due = now + RETRY_US
+
+    def held(self) -> bool:
+        """Whether all that was found held at an instant between the two rounds."""
+        for shard, found in self.found.items():
+            before = self.before[shard]
+            if found.digest != before.digest or found.deleted_at > before.position:
+                return False
+        return True
+
+
+class Collects:
+    """Those of one replica; the rest as in `Replica`. unread: see `Reads`."""
+
+    def __init__(self, peers: Peers, moves: Moves, versions: Versions, rng: random.Random, unread: Unread):
+        self._peers = peers
+        self._moves = moves
+        self._versions = versions
+        self._rng = rng
+        self._unread = unread
+        self._collects: dict[int, _Collect] = {}
+        self._number: int | None = None
+
+    def __len__(self) -> int:
+        """How many clients wait."""
+        return len(self._collects)
+
+    def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
+        """Answered, or put among the unread."""
+        shards = self._moves.map.shards_of(request.transaction)
+        self._begin(_Collect(token, request, shards, now), now, out)
+
+    def _begin(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
+        """A round. Answers to an earlier one, or to an earlier life, are not taken for answers to it."""
+        if self._number is None:
+            self._number = self._rng.getrandbits(48)
+        self._number += 1
+        self._collects[self._number] = collect
+        collect.before, collect.found = collect.found, {}
+        collect.missing = dict.fromkeys(collect.shards, 0)
+        collect.due = now + RETRY_US
+        for shard in collect.shards:
+            self._ask(shard, self._number, collect, out)
+
+    def _ask(self, shard: GroupId, number: int, collect: _Collect, out: ApplicationOutbox) -> None:
+        """The next replica of this shard; this one before all others."""
+        request, attempt = collect.request, collect.missing[shard]
+        collect.missing[shard] += 1
+        age_us = None if request.consistency == "snapshot" else request.age_us
+        known = collect.before[shard].digest if shard in collect.before else b""
+        asked = ReadNow(number, request.transaction, age_us, known, collect.whence)
+        if shard == self._peers.shard:
+            attempt -= 1
+        peer = self._peers.self_id if attempt < 0 else self._peers.to_ask(shard, attempt)
+        if peer is not None:
+            out.send((peer,), asked)
+
+    def on_found(self, message: FoundNow, now: int, out: ApplicationOutbox) -> None:
+        """What a replica of a shard says."""
+        collect = self._collects.get(message.number)
+        if collect is None or message.shard not in collect.missing:
+            return
+        before = collect.before.get(message.shard)
+        if message.results is None and before is not None and before.digest == message.digest:
+            message.results = before.results
+        del collect.missing[message.shard]
+        collect.found[message.shard] = message
+        if not collect.missing:
+            del self._collects[message.number]
+            self._judge(collect, now, out)
+
+    def _judge(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
+        """All have answered."""
+        found, request = list(collect.found.values()), collect.request
+        if moved([one.places for one in found], collect.shards) or any([one.results is None for one in found]):
+            self._unread.append((collect.token, request))
+        elif collect.whence:
+            versions = [one.seen for one in found]
+            at = max(versions)
+            if request.consistency == "snapshot":
+                at = max(min(versions), *[one.oldest for one in found])
+            self._versions.read(collect.token, request, at, now, out)
+        elif not collect.several or request.consistency == "stale" or (collect.before and collect.held()):
+            out.answer(collect.token, self._answer(collect, found))
+        else:
+            collect.differences += bool(collect.before)
+            if collect.differences == COLLECTS_MAX:
+                self._unread.append((collect.token, request))
+            else:
+                self._begin(collect, now, out)
+
+    def _answer(self, collect: _Collect, found: list[FoundNow]) -> Answered:
+        results = merge_results(collect.request.transaction.success, [one.results or [] for one in found])
+        if not collect.several:
+            (one,) = found
+            return Answered(Result(True, one.version, results), False, False, one.shard, one.position, one.seen)
+        seen = list((collect.before or collect.found).values())
+        places = tuple([(one.shard, one.position) for one in seen])
+        return Answered(Result(True, min([one.seen for one in seen]), results), places=places)
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Ask others, give up. Returns when to do so again."""
+        for number, collect in list(self._collects.items()):
+            if now - collect.since >= WAIT_US_MAX:
+                del self._collects[number]
+                out.answer(collect.token, Refused("timeout", "no answer in time", True, "not_applied"))
+            elif now >= collect.due:
+                collect.due = now + RETRY_US
+                for shard in collect.missing:
+                    self._ask(shard, number, collect, out)
+        return min([min(c.due, c.since + WAIT_US_MAX) for c in self._collects.values()], default=None)
+

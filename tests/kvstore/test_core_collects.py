@@ -1,0 +1,181 @@
+"""Reads of several shards, at the replica where they enter: what is asked of each, and what makes one answer of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvstore.api.model import Get, KeyValue, OperationResult, Range, Transaction
+from kvstore.core.bundles import NO_ID
+from kvstore.core.collects import COLLECTS_MAX
+from kvstore.core.messages import Answered, FoundAt, FoundNow, ReadAt, ReadNow, Refused
+from kvstore.core.positions import WAIT_US_MAX
+from kvstore.core.versions import RETRY_US
+from multicast.types import ZERO, Timestamp
+from tests.kvstore.one_replica import NOW, Bench, key
+
+B, C = key(1), key(2)
+BOTH = Transaction(success=(Get(B), Get(C)))
+
+
+def at(time: int) -> Timestamp:
+    return Timestamp(NOW + time, 0)
+
+
+def row(k: bytes, time: int) -> OperationResult:
+    return OperationResult(found=KeyValue(k, b"v", at(time)))
+
+
+def found(shard: int, number: int, position: int, *results: tuple[int, OperationResult], **more: Any) -> FoundNow:
+    """What a replica of this shard says after `position` deliveries, each a microsecond after the one before."""
+    version = at(position)
+    digest = bytes([len(results)]) + b"".join(str(result).encode() for _, result in results)
+    values = {"seen": version, "oldest": ZERO, "deleted_at": 0, **more}
+    return FoundNow(shard, number, position, version, digest=digest, results=list(results), **values)
+
+
+def asked(bench: Bench) -> dict[int, ReadNow]:
+    """Shard -> what one of its replicas is asked."""
+    return {bench.topology.group_of[to]: message for (to,), message in bench.sent(ReadNow)}
+
+
+def tell(bench: Bench, message: FoundNow) -> None:
+    bench.hear(bench.topology.groups[message.shard][0], message)
+
+
+def round_of(bench: Bench, *results: tuple[int, OperationResult], position: int = 9, **more: Any) -> None:
+    """Shards 1 and 2 answer: each the result of its operation."""
+    questions = asked(bench)
+    assert set(questions) == {1, 2}
+    for index, shard in enumerate((1, 2)):
+        tell(bench, found(shard, questions[shard].number, position, results[index], **more))
+
+
+def test_a_read_of_another_shard_is_what_one_of_its_replicas_says() -> None:
+    bench = Bench()
+    bench.request(Transaction(success=(Get(B),)), NO_ID)
+    (question,) = asked(bench).values()
+    tell(bench, found(1, question.number, 9, (0, row(B, 7))))
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and (answer.shard, answer.position) == (1, 9)
+    assert answer.result.results == (row(B, 7),) and bench.multicast() == []
+
+
+def test_what_two_rounds_find_alike_held_in_between() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID)
+    for position in (9, 12):
+        assert bench.answers() == []
+        round_of(bench, (0, row(B, 7)), (1, row(C, 8)), position=position)
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and answer.places == ((1, 9), (2, 9))
+    assert answer.result.results == (row(B, 7), row(C, 8)) and bench.multicast() == []
+
+
+def test_the_second_round_brings_only_what_is_new() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID)
+    round_of(bench, (0, row(B, 7)), (1, row(C, 8)))
+    for shard, question in asked(bench).items():
+        assert question.known
+        same = found(shard, question.number, 10, (shard - 1, row((B, C)[shard - 1], 6 + shard)))
+        assert same.digest == question.known
+        same.results = None
+        tell(bench, same)
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and answer.result.results == (row(B, 7), row(C, 8))
+
+
+def test_after_some_differences_the_read_is_ordered() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID)
+    for time in range(COLLECTS_MAX + 1):
+        assert bench.multicast() == []
+        round_of(bench, (0, row(B, time)), (1, row(C, 8)))
+    (message,) = bench.multicast()
+    assert message.destinations == (1, 2)
+
+
+def test_what_stands_nowhere_must_not_have_been_deleted_in_between() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID)
+    nothing = (0, OperationResult()), (1, OperationResult())
+    round_of(bench, *nothing)
+    round_of(bench, *nothing, position=12, deleted_at=11)
+    assert bench.answers() == []
+    round_of(bench, *nothing, position=13, deleted_at=11)
+    assert len(bench.answers()) == 1
+
+
+def test_late_answers_to_the_first_round_are_not_taken_for_the_second() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID)
+    first = asked(bench)
+    for _ in range(2):
+        for shard, question in first.items():
+            tell(bench, found(shard, question.number, 9, (shard - 1, row((B, C)[shard - 1], 7))))
+    assert bench.answers() == []
+
+
+def test_a_range_is_read_at_the_last_version_that_any_shard_has_freshly_completed() -> None:
+    bench = Bench()
+    bench.request(Transaction(success=(Range(b"k", 9),)), NO_ID)
+    questions = asked(bench)
+    assert set(questions) == {0, 1, 2} and all(q.whence and q.age_us == 0 for q in questions.values())
+    for shard, question in questions.items():
+        tell(bench, found(shard, question.number, 10 + shard))
+    assert {message.version for _, message in bench.sent(ReadAt)} == {at(12)}
+
+
+def test_a_snapshot_is_of_the_last_version_that_all_have_completed_unless_somebody_has_forgotten_it() -> None:
+    for oldest, version in ((ZERO, at(10)), (at(11), at(11))):
+        bench = Bench()
+        bench.request(BOTH, NO_ID, consistency="snapshot")
+        questions = asked(bench)
+        assert all(question.age_us is None for question in questions.values())
+        tell(bench, found(1, questions[1].number, 10))
+        tell(bench, found(2, questions[2].number, 12, oldest=oldest))
+        assert {message.version for _, message in bench.sent(ReadAt)} == {version}
+
+
+def test_what_is_compacted_meanwhile_is_ordered() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID, consistency="snapshot")
+    for shard, question in asked(bench).items():
+        tell(bench, found(shard, question.number, 10))
+    (_, question), _ = bench.sent(ReadAt)
+    for replica in (3, 4):
+        bench.hear(replica, FoundAt(1, question.number, None, at(11)))
+    (message,) = bench.multicast()
+    assert message.destinations == (1, 2) and bench.answers() == []
+
+
+def test_stale_reads_take_each_shard_by_itself() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID, consistency="stale", age_us=5)
+    round_of(bench, (0, row(B, 7)), (1, row(C, 8)))
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and answer.places == ((1, 9), (2, 9))
+
+
+def test_who_is_silent_is_followed_by_the_next_replica_and_at_last_by_a_refusal() -> None:
+    bench = Bench()
+    bench.request(Transaction(success=(Get(B),)), NO_ID)
+    first = bench.sent(ReadNow)[0][0]
+    bench.tick(RETRY_US)
+    assert bench.sent(ReadNow)[0][0] != first
+    bench.tick(WAIT_US_MAX)
+    (refused,) = bench.answers()
+    assert isinstance(refused, Refused) and (refused.code, refused.outcome) == ("timeout", "not_applied")
+
+
+@pytest.mark.parametrize("code", ["no_majority"])
+def test_a_shard_that_can_take_nothing_is_named(code: str) -> None:
+    bench = Bench()
+    bench.replica.shards.trouble = lambda shard, now: f"shard {shard} has no leader" if shard == 0 else ""  # type: ignore
+    bench.request(Transaction(success=(Get(key(0)),)), NO_ID)
+    bench.multicast()
+    bench.tick()
+    (refused,) = bench.answers()
+    assert isinstance(refused, Refused) and refused.code == code
