@@ -11,12 +11,10 @@ one shard is what that replica says (`kvstore.core.reads`). Of several:
     what the first has seen took effect by T, and belongs to E. Nothing of what was read changed between the two. So
     all of it is as E left it, which has, with each transaction, all that is below. What was answered before the read
     began is in E; what begins after its answer can be below nothing of E.
-- with a Range: each shard is asked for the last version that it has completed, freshly, and all is read at the greatest
-  of these (`kvstore.core.versions`): so a version tells what the answer has seen, for further pages, and for those who
-  go on from there. What was answered before is of no later version in any shard of these; what follows is above.
+    A Range that has more than it may tell is ordered, too: further pages are of one version.
 - *snapshot*: at the least of the versions that the asked replicas have completed, freshly or not, unless somebody has
-  forgotten that.
-- *stale*: each shard by itself.
+  forgotten that (`kvstore.core.versions`).
+- *stale*: each shard by itself; with a Range all at the greatest of the versions that they have completed.
 Where slots have moved to a shard that was not asked the read is ordered.
 """
 
@@ -49,8 +47,7 @@ class _Collect:
         self.shards = shards
         self.several = len(shards) > 1
         self.whence = self.several and (
-            request.consistency == "snapshot"
-            or (request.consistency == "linearizable" and has_range(request.transaction))
+            request.consistency == "snapshot" or (request.consistency == "stale" and has_range(request.transaction))
         )
         self.before: dict[GroupId, FoundNow] = {}
         self.found: dict[GroupId, FoundNow] = {}
@@ -61,11 +58,31 @@ class _Collect:
 
     def held(self) -> bool:
         """Whether all that was found held at an instant between the two rounds."""
+        if not self.before:
+            return False
         for shard, found in self.found.items():
             before = self.before[shard]
             if found.digest != before.digest or found.deleted_at > before.position:
                 return False
         return True
+
+    def answer(self) -> Answered | None:
+        """What was found; None if it cannot be told: a slot was moving, an answer was too large, or a Range of several
+        shards has more than it may tell."""
+        found = list(self.found.values())
+        pieces = [one.results for one in found if one.results is not None]
+        told = {index for results in pieces for index, _ in results}
+        if len(pieces) < len(found) or len(told) < len(self.request.transaction.success):
+            return None
+        results = merge_results(self.request.transaction.success, pieces)
+        if not self.several:
+            (one,) = found
+            return Answered(Result(True, one.version, results), False, False, one.shard, one.position, one.seen)
+        if any([result.more for result in results]):
+            return None
+        seen = list((self.before or self.found).values())
+        places = tuple([(one.shard, one.position) for one in seen])
+        return Answered(Result(True, min([one.seen for one in seen]), results), places=places)
 
 
 class Collects:
@@ -131,7 +148,7 @@ class Collects:
     def _judge(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
         """All have answered."""
         found, request = list(collect.found.values()), collect.request
-        if moved([one.places for one in found], collect.shards) or any([one.results is None for one in found]):
+        if moved([one.places for one in found], collect.shards):
             self._unread.append((collect.token, request))
         elif collect.whence:
             versions = [one.seen for one in found]
@@ -139,23 +156,16 @@ class Collects:
             if request.consistency == "snapshot":
                 at = max(min(versions), *[one.oldest for one in found])
             self._versions.read(collect.token, request, at, now, out)
-        elif not collect.several or request.consistency == "stale" or (collect.before and collect.held()):
-            out.answer(collect.token, self._answer(collect, found))
+        elif (answer := collect.answer()) is None:
+            self._unread.append((collect.token, request))
+        elif not collect.several or request.consistency == "stale" or collect.held():
+            out.answer(collect.token, answer)
         else:
             collect.differences += bool(collect.before)
             if collect.differences == COLLECTS_MAX:
                 self._unread.append((collect.token, request))
             else:
                 self._begin(collect, now, out)
-
-    def _answer(self, collect: _Collect, found: list[FoundNow]) -> Answered:
-        results = merge_results(collect.request.transaction.success, [one.results or [] for one in found])
-        if not collect.several:
-            (one,) = found
-            return Answered(Result(True, one.version, results), False, False, one.shard, one.position, one.seen)
-        seen = list((collect.before or collect.found).values())
-        places = tuple([(one.shard, one.position) for one in seen])
-        return Answered(Result(True, min([one.seen for one in seen]), results), places=places)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask others, give up. Returns when to do so again."""

@@ -26,7 +26,7 @@ from kvstore.core.messages import PositionRequest, PositionTold, Refused
 from kvstore.core.peers import Peers
 from kvstore.core.shards import Shards
 from multicast.protocol import ApplicationOutbox
-from multicast.types import AppMessage, MessageId, new_message_id
+from multicast.types import AppMessage, MessageId, ProcessId, new_message_id
 
 T = TypeVar("T")
 
@@ -133,8 +133,9 @@ class Positions(Generic[T]):
         else:
             self._unknown += question.waiting
 
-    def on_told(self, message: PositionTold, now: int, out: ApplicationOutbox) -> None:
+    def on_told(self, sender: ProcessId, message: PositionTold, now: int, out: ApplicationOutbox) -> None:
         """The leader's answer."""
+        self._peers.check(sender, self._peers.shard, "a position")
         question = self._open
         if question is None or question.number != message.number or self._ids:
             return

@@ -62,6 +62,7 @@ from kvstore.core.messages import (
     PositionTold,
     ReadAt,
     ReadNow,
+    ResultRequest,
     ShardResult,
     ShardResults,
     ShardState,
@@ -97,6 +98,8 @@ _STATUS_NAMES = {
 
 
 _SUCCEEDED, _NOT_SUCCEEDED = Fate(APPLIED, True), Fate(APPLIED, False)
+
+_TOLD_BY_SHARDS = frozenset([kind for kind in MESSAGES if "shard" in kind.__struct_fields__])
 
 
 class Replica(Application):
@@ -168,6 +171,22 @@ class Replica(Application):
             self.collects, self.versions, self.shards,
         )  # fmt: skip
         self.signals = Signals(self.peers, self.moves, store, self.log, signals, part_retry_us)
+        self._handlers: dict[type, Callable[[ProcessId, Any, int, ApplicationOutbox], object]] = {
+            Parts: lambda _, message, now, out: self.signals.on_parts(message),
+            PartRequest: lambda sender, message, now, out: self.signals.on_part_request(sender, message, out),
+            Decisions: lambda _, message, now, out: self.signals.on_decisions(message),
+            ShardState: self._on_shard_state,
+            ShardResults: self.clients.on_results,
+            ResultRequest: lambda sender, message, now, out: self.clients.tell(sender, message, out),
+            ReadAt: self.versions.on_read_at,
+            FoundAt: self.versions.on_found,
+            ReadNow: self.reads.on_read_now,
+            FoundNow: lambda _, message, now, out: self.collects.on_found(message, now, out),
+            PositionRequest: lambda sender, message, now, out: self.reads.on_position_request(sender, message, out),
+            PositionTold: self.reads.positions.on_told,
+            ChangesAfter: self.changes.ask,
+            ChangesTold: self.watches.on_told,
+        }
         self._replaying = True
         self._last_forget = 0
         self._now = 0
@@ -450,45 +469,15 @@ class Replica(Application):
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: ApplicationOutbox) -> None:
         kind = type(message)
-        if kind is Parts:
-            self.peers.check(sender, message.shard, "a part")
-            self.signals.on_parts(message)
-        elif kind is PartRequest:
-            self.signals.on_part_request(sender, message, out)
-        elif kind is ShardState:
-            self.peers.check(sender, message.shard, "the state")
-            self.shards.on_state(message, now)
-            if self.moves.learn(message.places):
-                self.clients.on_map(now, out)
-        elif kind is Decisions:
-            self.peers.check(sender, message.shard, "a decision")
-            self.signals.on_decisions(message)
-        elif kind is ShardResults:
-            self.peers.check(sender, message.shard, "a result")
-            self.clients.on_results(sender, message, now, out)
-        elif kind is ReadAt:
-            self.versions.on_read_at(sender, message, now, out)
-        elif kind is FoundAt:
-            self.peers.check(sender, message.shard, "what was read")
-            self.versions.on_found(sender, message, now, out)
-        elif kind is ChangesAfter:
-            self.changes.ask(sender, message, now, out)
-        elif kind is ChangesTold:
-            self.peers.check(sender, message.shard, "what was changed")
-            self.watches.on_told(sender, message, now, out)
-        elif kind is ReadNow:
-            self.reads.on_read_now(sender, message, now, out)
-        elif kind is FoundNow:
-            self.peers.check(sender, message.shard, "what was read")
-            self.collects.on_found(message, now, out)
-        elif kind is PositionRequest:
-            self.reads.on_position_request(sender, message, out)
-        elif kind is PositionTold:
-            self.peers.check(sender, self.shard, "a position")
-            self.reads.positions.on_told(message, now, out)
-        else:
-            self.clients.tell(sender, message, out)
+        if kind in _TOLD_BY_SHARDS:
+            self.peers.check(sender, message.shard, kind.__name__)
+        self._handlers[kind](sender, message, now, out)
         self._advance(now, out)
+
+    def _on_shard_state(self, sender: ProcessId, message: ShardState, now: int, out: ApplicationOutbox) -> None:
+        self.shards.on_state(message, now)
+        if self.moves.learn(message.places):
+            self.clients.on_map(now, out)
 
     def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
         for held in self._held:

@@ -8,10 +8,10 @@ for every one of them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from kvstore.api.model import RANGES, Result, Transaction, between, bounds, has_range, move_of
+from kvstore.api.model import RANGES, DeleteRange, Range, Result, between, bounds, has_range, move_of
 from kvstore.api.shard_map import slot_of, slots_of
 from kvstore.core.audit import (
     APPLIED,
@@ -33,6 +33,10 @@ from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
 Logs = dict[GroupId, list[Executed]]
 
+Owner = Callable[[bytes, Timestamp], GroupId]
+"""Whose a key was when everything up to a version had taken effect, and nothing after it."""
+Within = Callable[[bytes], bool]
+
 STRICTNESS = "strict serializability"
 
 
@@ -42,7 +46,7 @@ def check(
     """Everything below."""
     logs, disagreements = agreement(cluster)
     moved, differing = moves(logs)
-    states = final_states(cluster, logs)
+    states, memory = final_states(cluster, logs), remembered.check(cluster, logs, moved)
     asked = [*asked, *reading.at_versions(history)]
     at_versions = past.check(logs.values(), asked, cluster.keeps_history and not moved)
     differing_watches = watched.check(logs.values(), watches, history.operations.values(), cluster.keeps_history)
@@ -61,10 +65,10 @@ def check(
         "serial execution": serial_execution(logs.values(), told(history)),
         "reads at versions": at_versions,
         "watches": differing_watches,
-        STRICTNESS: strict_serializability(logs, history),
+        STRICTNESS: strict_serializability(logs, history, unordered.owner),
         "conservation": conservation(history),
         "cuts": backups.check(logs, cluster.kept, moved),
-        "memory": remembered.check(cluster, logs, moved),
+        "memory": memory,
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 
@@ -353,11 +357,11 @@ def conservation(history: History) -> list[str]:
     return [] if len(totals) <= 1 else [f"reads of all accounts saw different totals: {totals}"]
 
 
-def strict_serializability(logs: Logs, history: History) -> list[str]:
+def strict_serializability(logs: Logs, history: History, owner: Owner) -> list[str]:
     """One cycle of transactions, if there is any: each precedes the next in a shard's log by a shared key, or ended
     before the next began in real time."""
     graph: dict[object, set[object]] = {}
-    _add_key_edges(graph, [executed for _, _, executed in _in_order(logs)])
+    _add_key_edges(graph, _in_order(logs), owner)
     _add_real_time_edges(graph, logs, history)
     cycle = _find_cycle(graph)
     if not cycle:
@@ -382,12 +386,15 @@ def _in_order(logs: Logs) -> list[tuple[Timestamp, GroupId, Executed]]:
     return [(at, shard, executed) for at, shard, _, executed in sorted(placed, key=lambda place: place[:3])]
 
 
-def _add_key_edges(graph: dict[object, set[object]], log: list[Executed]) -> None:
-    """Writer -> reader, reader -> next writer, writer -> next writer. A range is a read of all that lies in it."""
+def _add_key_edges(
+    graph: dict[object, set[object]], log: list[tuple[Timestamp, GroupId, Executed]], owner: Owner
+) -> None:
+    """Writer -> reader, reader -> next writer, writer -> next writer. A range is a read of all that lies in it; of one
+    that stands at several places, of what is its shard's at each."""
     last_writer: dict[bytes, MessageId] = {}
     readers: dict[bytes, list[MessageId]] = {}
-    ranges: list[tuple[bytes, bytes, MessageId]] = []
-    for executed in log:
+    ranges: list[tuple[Within, MessageId]] = []
+    for at, shard, executed in log:
         outcome = executed.outcome
         if outcome is None or outcome.status != APPLIED:
             continue
@@ -397,24 +404,29 @@ def _add_key_edges(graph: dict[object, set[object]], log: list[Executed]) -> Non
             if read.key in last_writer:
                 before.add(last_writer[read.key])
             readers.setdefault(read.key, []).append(node)
-        found = _ranges(executed.transaction, outcome.succeeded)
-        before.update(w for first, end in found for key, w in last_writer.items() if between(key, first, end))
+        branch = executed.transaction.success if outcome.succeeded else executed.transaction.failure
+        found = [_within(op, executed, shard, at, owner) for op in branch if isinstance(op, RANGES)]
+        before.update(w for within in found for key, w in last_writer.items() if within(key))
         for write in outcome.writes:
             if write.key in last_writer:
                 before.add(last_writer[write.key])
             before.update(readers.pop(write.key, []))
-            before.update(reader for first, end, reader in ranges if between(write.key, first, end))
+            before.update(reader for within, reader in ranges if within(write.key))
             last_writer[write.key] = node
-        ranges += [(first, end, node) for first, end in found]
+        ranges += [(within, node) for within in found]
         for earlier in before:
             if earlier != node:
                 graph.setdefault(earlier, set()).add(node)
         graph.setdefault(node, set())
 
 
-def _ranges(transaction: Transaction, succeeded: bool) -> list[tuple[bytes, bytes]]:
-    branch = transaction.success if succeeded else transaction.failure
-    return [bounds(op) for op in branch if isinstance(op, RANGES)]
+def _within(
+    operation: Range | DeleteRange, executed: Executed, shard: GroupId, at: Timestamp, owner: Owner
+) -> Within:
+    first, end = bounds(operation)
+    if executed.version != ZERO or len(executed.destinations) == 1:
+        return lambda key: between(key, first, end)
+    return lambda key: between(key, first, end) and owner(key, at) == shard
 
 
 def _add_real_time_edges(graph: dict[object, set[object]], logs: Logs, history: History) -> None:

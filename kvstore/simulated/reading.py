@@ -102,7 +102,7 @@ class Unordered:
                 version = operation.seen if not operation.places else self._versions[shard][at - 1] if at else ZERO
                 seen = tuple(
                     Read(key, read) for key, read in reads_of(operation).items()
-                    if len(places) == 1 or self._owner(key, version) == shard
+                    if len(places) == 1 or self.owner(key, version) == shard
                 )  # fmt: skip
                 outcome = Outcome(operation.id, APPLIED, True, seen)
                 shards = tuple(sorted(places))
@@ -111,7 +111,8 @@ class Unordered:
                 log = logs[shard]
                 log.insert(bisect_right(log, position, key=lambda executed: executed.position), read)
 
-    def _owner(self, key: bytes, version: Timestamp) -> GroupId:
+    def owner(self, key: bytes, version: Timestamp) -> GroupId:
+        """See `checks.Owner`."""
         slot = slot_of(key)
         owner = self._first_owners[slot]
         for at, move in self._moved:

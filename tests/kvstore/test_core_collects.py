@@ -118,14 +118,51 @@ def test_late_answers_to_the_first_round_are_not_taken_for_the_second() -> None:
     assert bench.answers() == []
 
 
-def test_a_range_is_read_at_the_last_version_that_any_shard_has_freshly_completed() -> None:
+RANGE = Transaction(success=(Range(b"k", 9),))
+
+
+def some(shard: int, more: bool = False) -> tuple[int, OperationResult]:
+    entry = KeyValue(key(shard), b"v", at(shard))
+    return 0, OperationResult(entries=(entry,), more=more)
+
+
+def test_a_range_of_all_shards_is_collected_twice_like_keys() -> None:
     bench = Bench()
-    bench.request(Transaction(success=(Range(b"k", 9),)), NO_ID)
+    bench.request(RANGE, NO_ID)
+    for _ in range(2):
+        for shard, question in asked(bench).items():
+            tell(bench, found(shard, question.number, 10 + shard, some(shard)))
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and len(answer.result.results[0].entries) == 3
+    assert answer.result.version == at(10)  # of the shard that has come least far
+
+
+def test_a_range_that_goes_on_is_ordered_for_its_further_pages() -> None:
+    bench = Bench()
+    bench.request(RANGE, NO_ID)
+    for shard, question in asked(bench).items():
+        tell(bench, found(shard, question.number, 10 + shard, some(shard, more=True)))
+    (message,) = bench.multicast()
+    assert message.destinations == (0, 1, 2)
+
+
+def test_a_stale_range_is_read_at_the_last_version_that_any_shard_has_completed() -> None:
+    bench = Bench()
+    bench.request(RANGE, NO_ID, consistency="stale", age_us=5)
     questions = asked(bench)
-    assert set(questions) == {0, 1, 2} and all(q.whence and q.age_us == 0 for q in questions.values())
+    assert set(questions) == {0, 1, 2} and all(q.whence and q.age_us == 5 for q in questions.values())
     for shard, question in questions.items():
         tell(bench, found(shard, question.number, 10 + shard))
     assert {message.version for _, message in bench.sent(ReadAt)} == {at(12)}
+
+
+def test_what_nobody_tells_because_it_is_moving_is_ordered() -> None:
+    bench = Bench()
+    bench.request(BOTH, NO_ID, consistency="stale", age_us=5)
+    for shard, question in asked(bench).items():
+        tell(bench, found(shard, question.number, 10, *([(0, row(B, 7))] if shard == 1 else [])))
+    (message,) = bench.multicast()
+    assert message.destinations == (1, 2)
 
 
 def test_a_snapshot_is_of_the_last_version_that_all_have_completed_unless_somebody_has_forgotten_it() -> None:

@@ -210,7 +210,7 @@ def test_the_checks_find_a_stale_read():
     _, logs, history = finished_run()
     swapped = {0: logs[0], 1: [logs[1][1], logs[1][0]]}
     swapped[1][0].outcome.reads[0].version = Timestamp(0, 0)
-    assert "a cycle: " in checks.strict_serializability(swapped, history)[0]
+    assert "a cycle: " in checks.strict_serializability(swapped, history, lambda key, at: 0)[0]
 
 
 def test_the_checks_find_a_transaction_that_did_something_else_than_it_says():
