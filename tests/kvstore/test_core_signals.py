@@ -202,7 +202,7 @@ def test_parts_whose_settlement_was_lost_in_a_crash_go_with_the_next_one():
 
 def test_a_part_from_a_replica_of_another_shard_is_the_peers_error():
     bench = Bench()
-    with pytest.raises(PeerError, match="part of shard 1"):
+    with pytest.raises(PeerError, match="Parts of shard 1"):
         bench.hear(6, Parts(1, []))
     with pytest.raises(PeerError, match="result of shard 2"):
         bench.hear(3, ShardResults(2, []))
