@@ -204,7 +204,7 @@ def test_a_part_from_a_replica_of_another_shard_is_the_peers_error():
     bench = Bench()
     with pytest.raises(PeerError, match="Parts of shard 1"):
         bench.hear(6, Parts(1, []))
-    with pytest.raises(PeerError, match="result of shard 2"):
+    with pytest.raises(PeerError, match="ShardResults of shard 2"):
         bench.hear(3, ShardResults(2, []))
 
 
