@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl import course, edges, frames, tables
+from spark_etl import base, course, edges, frames, tables
 from spark_etl.certify.proof import CLIENTS, HISTORY, LOGS, READS, VALUES, Proof
 from spark_etl.certify.source import Source, source
 from spark_etl.certify.tasks import prove, work
@@ -58,11 +58,14 @@ class Case:
 
     def _open(self) -> None:
         manifest = tables.check_tables(self.out)
-        self._opened = opened = tables.Tables(self.spark, self.out, manifest)
+        out, manifest, self.base = base.above(self.out, manifest)
+        self.notes += self.base.sentences() if self.base else []
+        self._opened = opened = tables.Tables(self.spark, out, manifest)
         self.counts = {"history": 0, **opened.counts}
         self.small = opened.small()
-        self.source = source(self.out, manifest.files())
-        self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks, manifest.floors)
+        self.source = source(out, manifest.files())
+        begins = self.base.begins if self.base else {}
+        self.inputs: Inputs = understand(self.small, sorted(manifest.marks), manifest.marks, manifest.floors, begins)
         self.has_history = self.counts["history"] > 0
         self.span = opened.span("deliveries", "at")
         positions_, versions = opened.span("history", "position"), opened.span("history", "version")

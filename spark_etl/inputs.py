@@ -66,10 +66,16 @@ Floors = Mapping[int, tuple[int, int, int]]
 
 
 def understand(
-    rows: Iterable[Any], present: Iterable[int], marks: Mapping[int, int | None], floors: Floors | None = None
+    rows: Iterable[Any],
+    present: Iterable[int],
+    marks: Mapping[int, int | None],
+    floors: Floors | None = None,
+    begins: Mapping[int, tuple[int, int]] | None = None,
 ) -> Inputs:
     """rows: of the tables lives, segments and damage. present: replicas with a journal directory. marks: replica -> the
-    journal offset up to which it vouched. floors: see `sources.find_floors`."""
+    journal offset up to which it vouched. floors: see `sources.find_floors`. begins: replica -> (segment, journal
+    offset) with which its journal may begin, see `base`."""
+    begins = begins or {}
     by_table: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
         by_table[row.table].append(row)
@@ -77,7 +83,7 @@ def understand(
     foreign = _foreign(by_table["segments"], problems)
     holed |= foreign
     holed |= _dropped(by_table["segments"], floors or {}, problems)
-    short = _continuity(by_table["segments"], marks, problems, holed)
+    short = _continuity(by_table["segments"], marks, begins, problems, holed)
     by_table["lives"] = [row for row in by_table["lives"] if row.replica not in foreign]
     unsure = holed | short
     shards = _members(by_table["lives"], by_table["segments"])
@@ -91,7 +97,7 @@ def understand(
         unsure.add(replica)
     for replica in sorted(set(present) - known - unsure):
         problems.append(f"replicas/{replica}/journal: no other replica of this run knows replica {replica}")
-    crashed, down, stops = _ends(by_table["lives"])
+    crashed, down, stops = _ends(by_table["lives"], begins)
     if not shards and not problems:
         problems.append("replicas: no journal says that its replica ever started")
     if len(shards) > SHARDS_MAX:
@@ -135,7 +141,13 @@ def _dropped(segments: list[Any], floors: Floors, problems: list[str]) -> set[in
     return dropped
 
 
-def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: list[str], holed: set[int]) -> set[int]:
+def _continuity(
+    segments: list[Any],
+    marks: Mapping[int, int | None],
+    begins: Mapping[int, tuple[int, int]],
+    problems: list[str],
+    holed: set[int],
+) -> set[int]:
     """Each replica's segments follow one another without a gap, up to what it vouched for. Returns
     the replicas that lack only what came after the end of their journals."""
     short: set[int] = set()
@@ -144,7 +156,7 @@ def _continuity(segments: list[Any], marks: Mapping[int, int | None], problems: 
         by_replica[row.replica].append(row)
     for replica in sorted({*marks, *by_replica} - holed):
         rows, mark = by_replica[replica], marks.get(replica)
-        number, end = 0, 0
+        number, end = begins.get(replica, (0, 0))
         for row in rows:
             if (row.segment, row.offset) != (number, end):
                 missing = f"replicas/{replica}/journal/journal-{number:08d}.seg"
@@ -202,12 +214,12 @@ def _removed(shards: Mapping[int, list[int]], lives: list[Any]) -> set[int]:
     return {r for shard, (_, _, own) in last.items() for r in shards.get(shard, ()) if r not in own}
 
 
-def _ends(lives: list[Any]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
+def _ends(lives: list[Any], begins: Iterable[int]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
     """(replicas with a life that did not end in good order, those whose last one did not, what the others said at their
-    last clean stop)."""
-    crashed: set[int] = set()
+    last clean stop). begins: those of whose lives some are not known, and count as if one had ended badly."""
+    crashed = set(begins)
     stops: dict[int, tuple[int, int, int, int]] = {}
-    running: dict[int, bool] = {}
+    running = dict.fromkeys(begins, True)
     for row in sorted(lives, key=lambda row: (row.replica, row.offset)):
         if row.event == "started":
             if running.get(row.replica):

@@ -118,13 +118,21 @@ def _segments(directory: Path) -> dict[int, Path]:
     return {int(path.name[8:16]): path for path in paths}
 
 
+def is_archived(run: Path) -> bool:
+    """Unless its configuration says that nothing is kept."""
+    return _configured(run) != "none"
+
+
+def _configured(run: Path) -> Any:
+    try:
+        return msgspec.json.decode((run / "cluster.json").read_bytes())["archive"]
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+        return "archive"
+
+
 def _archive(run: Path) -> Path | None:
     """None if there is none."""
-    configured: Any = None
-    try:
-        configured = msgspec.json.decode((run / "cluster.json").read_bytes())["archive"]
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
-        configured = "archive"
+    configured = _configured(run)
     archive = run / configured if isinstance(configured, str) and configured != "none" else None
     return archive if archive is not None and (archive / "replicas").is_dir() else None
 

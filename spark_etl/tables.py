@@ -32,7 +32,7 @@ from multicast.records import HEADER_BYTES
 from spark_etl import schemas
 from spark_etl.extract import Batches, SegmentParser, arrow_schema, unreadable_segment
 from spark_etl.histories import parse_history, unreadable_history
-from spark_etl.sources import SegmentFile, find_floors, find_histories, find_segments, gone, same, status
+from spark_etl.sources import SegmentFile, find_floors, find_histories, find_segments, gone, is_archived, same, status
 from spark_etl.traces import find_traces, parse_trace
 
 MANIFEST, LOCK = "extract.json", ".lock"
@@ -70,7 +70,8 @@ class SourceState(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
-    """`extract.json`. marks: replica -> the journal offset up to which it vouched. floors: see `find_floors`."""
+    """`extract.json`. marks: replica -> the journal offset up to which it vouched. floors: see `find_floors`.
+    archived: unless the cluster says that it keeps nothing."""
 
     version: int
     run: str
@@ -79,6 +80,7 @@ class Manifest(msgspec.Struct):
     histories: dict[str, SourceState]
     traces: dict[str, SourceState] = {}
     floors: dict[int, tuple[int, int, int]] = {}
+    archived: bool = True
 
     def _states(self) -> list[SourceState]:
         return [*self.segments.values(), *self.histories.values(), *self.traces.values()]
@@ -341,7 +343,7 @@ def _extract(run: Path, out: Path, spark: SparkSession | None) -> Extraction:
     manifest = Manifest(
         schemas.SCHEMA_VERSION, old.run, {segment.replica: segment.mark for segment in segments},
         {state.name: state for state, _ in read}, {state.name: state for state, _ in events},
-        {state.name: state for state, _ in frames}, find_floors(run),
+        {state.name: state for state, _ in frames}, find_floors(run), is_archived(run),
     )  # fmt: skip
     kept = gone(old.segments, segments, manifest.floors)
     manifest.segments |= {name: old.segments[name] for name in kept}

@@ -41,7 +41,8 @@ def _accounts(key: pa.Array, writes: pa.Table) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _no_money_made(transfers: pa.Array, writes: pa.Table, account: np.ndarray) -> None:
-    balance = _integers(writes)
+    told = valid(writes["value"]) | numbers(writes["deleted"]).astype(bool)
+    balance = _integers(writes, told)
     order = np.lexsort((ranks(halves(writes["gts"]))[0], account))
     before = np.concatenate(([0], balance[order][:-1]))
     first = np.concatenate(([True], account[order][1:] != account[order][:-1]))
@@ -50,14 +51,15 @@ def _no_money_made(transfers: pa.Array, writes: pa.Table, account: np.ndarray) -
     mover = names(writes["id"], transfers)
     total = np.zeros(int(max(m.max(initial=-1) for m in mover)) + 1, np.int64)
     np.add.at(total, mover[0], change)
+    blind = np.concatenate(([False], ~told[order][:-1])) & ~first
+    total[mover[0][order[blind]]] = 0
     trust(total[mover[1]] == 0, "money made")
 
 
-def _integers(writes: pa.Table) -> np.ndarray:
-    """Values as integers, 0 for a deletion. Suspect for anything else."""
+def _integers(writes: pa.Table, told: np.ndarray) -> np.ndarray:
+    """Values as integers, 0 for a deletion and what is not told. Suspect for anything else."""
     deleted = numbers(writes["deleted"]).astype(bool)
     trust(~numbers(writes["digested"]).astype(bool), "a value that is only a digest")
-    trust(valid(writes["value"]) | deleted, "a write of nothing")
-    text = pc.if_else(pa.array(deleted), pa.scalar(b"0"), whole(writes["value"]))
+    text = pc.if_else(pa.array(deleted | ~told), pa.scalar(b"0"), whole(writes["value"]))
     trust(pc.match_substring_regex(text.cast(pa.string(), safe=False), r"^-?[0-9]{1,18}$"), "an account without number")
     return numbers(text.cast(pa.string()).cast(pa.int64()))

@@ -15,7 +15,8 @@ def conservation(operations: DataFrame, transactions: DataFrame, writes: DataFra
     A bank's accounts are the keys that the "read_all" operations of a history report; histories with the same accounts
     are of one bank. The total of a bank that shares accounts with others, and does not have all of theirs, may change:
     it is not judged. A transfer's effect on the total is the sum,
-    over the accounts that it wrote, of the new balance minus the one before it in the order of versions.
+    over the accounts that it wrote, of the new balance minus the one before it in the order of versions; if one of
+    these is not known, it is not judged.
     whole: `frames.applied_everywhere`; of other transfers only a part is known.
     """
     done = operations.where(F.col("type") == "ok").join(transactions.select("id", "gts"), "id")
@@ -55,14 +56,16 @@ def _changed(changed: DataFrame) -> DataFrame:
 
 def _made(operations: DataFrame, accounts: DataFrame, writes: DataFrame) -> DataFrame:
     by_version = Window.partitionBy("key").orderBy("gts")
+    told = F.col("deleted") | F.col("value").isNotNull()
     balance = F.when(F.col("digested"), None).otherwise(F.col("value").cast("string").try_cast("bigint"))
     moved = (
         writes.join(F.broadcast(accounts), "key", "left_semi")
         .withColumn("balance", F.coalesce(balance, F.lit(0)))
         .withColumn("change", F.col("balance") - F.coalesce(F.lag("balance").over(by_version), F.lit(0)))
+        .withColumn("compared", F.coalesce(F.lag(told).over(by_version), F.lit(True)))
         .groupBy("id", "gts")
-        .agg(F.sum("change").alias("change"), F.collect_set("key").alias("keys"))
-        .where(F.col("change") != 0)
+        .agg(F.sum("change").alias("change"), F.collect_set("key").alias("keys"), F.min("compared").alias("compared"))
+        .where("compared and change != 0")
     )
     transfers = operations.where(F.col("f") == "transfer").select("id").distinct()
     made = moved.join(transfers, "id", "left_semi")

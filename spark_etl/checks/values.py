@@ -82,7 +82,8 @@ def _version(version: bytes) -> str:
 def _before(one: dict[str, Any]) -> Any:
     if _version(one["version"]) == str(ZERO):
         return None
-    return _text(one) if one["known"] and not one["deleted"] else replay.UNKNOWN
+    known = one["known"] and one["value"] is not None
+    return _text(one) if known and not one["deleted"] else replay.UNKNOWN
 
 
 def _text(one: dict[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import spark_etl
-from spark_etl import course, schemas, tables
+from spark_etl import base, course, schemas, tables
 from spark_etl.certify import proof
 from spark_etl.certify.proof import Proof
 from spark_etl.certify.source import NOBODY, Source, source
@@ -32,9 +32,11 @@ def workers(told: list[bytes]) -> list[bytes]:
 def of_directory(run: Path, out: Path) -> Proof:
     """A run on the disk."""
     manifest = tables.extract(run, out).manifest
+    out, manifest, found = base.above(out, manifest)
     opened = tables.Tables(None, out, manifest)  # type: ignore[arg-type]
     small, span = opened.small(), opened.span("deliveries", "at")
-    inputs = understand(small, sorted(manifest.marks), manifest.marks)
+    begins = found.begins if found else None
+    inputs = understand(small, sorted(manifest.marks), manifest.marks, manifest.floors, begins)
     has_history = opened.counts.get("history", 0) > 0
     width = course.slice_width(small, span)
     return prove(workers, source(out, manifest.files()), inputs, has_history=has_history, width=width)
