@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from kvstore.api.model import CUT, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.simulated.runner import Settings
@@ -16,6 +18,7 @@ from tests.planted.store import Planted
 SMALL = Settings(protocol="white_box", size="small", backups=True)
 TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2, backups=True)
 CALM = Settings(protocol="white_box", profile="calm", size="small", shards=2, clients=6, backups=True)
+MOVING = msgspec.structs.replace(CALM, moves=True)
 
 
 class OneDeliveryLate(Store):
@@ -57,6 +60,11 @@ class OnlyWhereNothingIsBuffered(Store):
     """A shard that is busy keeps nothing."""
 
 
+@rewrite("reached", 'self.note(PLACES) or b""', 'b""')
+class WithoutPlaces(Store):
+    """A cut does not tell which slots the shard has given and taken."""
+
+
 class AtOneShard(ShardMap):
     """A cut is ordered at one shard, as if it concerned no other."""
 
@@ -74,6 +82,7 @@ class WhatIsLater(Cut):
 
 PLANTED_IN_STORE = (
     Planted("at_one_shard", "cuts", core=AtOneShard, settings=TWO_SHARDS),
+    Planted("without_places", "cuts", store=WithoutPlaces, settings=MOVING),
     Planted("what_is_later", "cuts", core=WhatIsLater, settings=SMALL),
     Planted("one_delivery_late", "cuts", store=OneDeliveryLate, settings=SMALL),
     Planted("inside_its_bundle", "cuts", store=InsideItsBundle, settings=CALM),

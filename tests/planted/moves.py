@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.signals import Signals
+from kvstore.core.versions import Versions
 from kvstore.simulated.runner import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 
 CALM = Settings(protocol="white_box", profile="calm", size="small", shards=2, seconds=1.0, clients=6, moves=True)
 MOVING = Settings(protocol="white_box", size="small", shards=2, moves=True)
+PAST = msgspec.structs.replace(CALM, past=True)
+FORGETTING = Settings(
+    protocol="white_box", size="small", shards=2, moves=True, seconds=1.0, options={"dedup_window_us": "300000"}
+)
 THREE = Settings(protocol="white_box", size="small", shards=3, moves=True)
 
 
@@ -64,6 +71,36 @@ class PlacesLostAtRestart(Moves):
     """Which slots were given and taken is known until the next restart."""
 
 
+@rewrite("_gave", "store.place(key[1:], None, ZERO, at)", "pass")
+class RowsStayBehind(Moves):
+    """The source keeps what it has given."""
+
+
+@rewrite("give", "kept = forgotten_before(timestamp, self._window_us) if self._window_us else b\"\"", 'kept = b""')
+class ToldByMemory(Moves):
+    """A step tells ids that some replicas have forgotten and others not yet."""
+
+
+@rewrite("step", "self._store.forget_past(at)", "pass")
+class ReadOnBothSides(Moves):
+    """Shards are read at versions before a move: what moved is found twice."""
+
+
+@rewrite("_drop", "if not _gives(part):", "if True:")
+class GivenPartDropped(Signals):
+    """A step's part goes when a quorum of both shards has completed it: who is behind finds what it gave nowhere."""
+
+
+@rewrite("on_deliver", "if self._held or self.log.moving:", "if self._held:")
+class LooksPastAStep(Replica):
+    """What is delivered after a step of a move is looked at before that is complete."""
+
+
+@rewrite("_serve", "isinstance(operation, Get) and not self._moves.owns(operation.key)", "False")
+class AbsentWhereItWas(Versions):
+    """A key that has moved away is read at a version as one that is not there."""
+
+
 @rewrite("_gave", "store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))", "pass")
 class LeavingLostAtRestart(Moves):
     """How far a move has come is known until the next restart."""
@@ -89,6 +126,12 @@ PLANTED_IN_STORE = (
     Planted("dirty_ids_forgotten", "", core=DirtyIdsForgotten, settings=MOVING),
     Planted("staged_of_another_move", "", core=StagedOfAnotherMove, settings=CALM),
     Planted("places_lost_at_restart", "", core=PlacesLostAtRestart, settings=MOVING),
+    Planted("rows_stay_behind", "final states", core=RowsStayBehind, settings=MOVING),
+    Planted("told_by_memory", "", core=ToldByMemory, settings=FORGETTING),
+    Planted("read_on_both_sides", "reads at versions", core=ReadOnBothSides, settings=PAST),
+    Planted("given_part_dropped", "memory", core=GivenPartDropped, settings=MOVING),
+    Planted("looks_past_a_step", "", LooksPastAStep, settings=CALM),
+    Planted("absent_where_it_was", "reads at versions", core=AbsentWhereItWas, settings=PAST),
     Planted("leaving_lost_at_restart", "", core=LeavingLostAtRestart, settings=MOVING),
     Planted("read_after_the_move", "", core=ReadAfterTheMove, settings=CALM),
     Planted("repetition_not_told", "", core=RepetitionNotTold, settings=THREE),

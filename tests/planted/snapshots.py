@@ -9,7 +9,7 @@ import msgspec
 
 from kvstore.simulated.runner import Settings
 from kvstore.storage import snapshot
-from kvstore.storage.backend import IDS, TABLES
+from kvstore.storage.backend import IDS, NOTES, PARTS, TABLES
 from multicast import snapshot as transfer
 from multicast.batch import Batch
 from multicast.parts.delivered import DeliveredLog
@@ -21,6 +21,7 @@ from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 
 SMALL = Settings(protocol="white_box", size="small")
+MOVING = Settings(protocol="white_box", size="small", shards=2, moves=True)
 
 
 class WithoutResults(snapshot.Snapshots):
@@ -28,6 +29,20 @@ class WithoutResults(snapshot.Snapshots):
 
     def stage(self, chunk: SnapshotChunk) -> bool:
         return super().stage(_without(IDS, chunk))
+
+
+class WithoutNotes(snapshot.Snapshots):
+    """A snapshot does not tell which slots the shard has given and taken."""
+
+    def stage(self, chunk: SnapshotChunk) -> bool:
+        return super().stage(_without(NOTES, chunk))
+
+
+class WithoutParts(snapshot.Snapshots):
+    """A snapshot does not hold what the shard has given to others."""
+
+    def stage(self, chunk: SnapshotChunk) -> bool:
+        return super().stage(_without(PARTS, chunk))
 
 
 def _without(table: str, chunk: SnapshotChunk) -> SnapshotChunk:
@@ -87,6 +102,8 @@ class AheadOfItsPosition(snapshot.Snapshots):
 
 PLANTED_IN_STORE = (
     Planted("without_results", "", core=WithoutResults, settings=SMALL),
+    Planted("without_notes", "memory", core=WithoutNotes, settings=MOVING),
+    Planted("without_parts", "memory", core=WithoutParts, settings=MOVING),
     Planted("without_delivered_ids", "", core=WithoutDeliveredIds, settings=SMALL),
     Planted("without_unsettled", "", core=WithoutUnsettled, settings=SMALL),
     Planted("ids_ahead", "", core=IdsAhead, settings=SMALL),
