@@ -71,7 +71,7 @@ class PlacesLostAtRestart(Moves):
     """Which slots were given and taken is known until the next restart."""
 
 
-@rewrite("_gave", "store.place(key[1:], None, ZERO, at)", "pass")
+@rewrite("_gave", "store.place(key[1:], None, at)", "pass")
 class RowsStayBehind(Moves):
     """The source keeps what it has given."""
 

@@ -60,7 +60,7 @@ class NewestOverwriteSeen(Past):
     """Of what several commits have overwritten under a key the newest is seen, whatever the version."""
 
 
-@rewrite("_row", 'return row if row[:_VERSION_BYTES] <= version else b""', "return row")
+@rewrite("_row", 'return row if version_bytes(row) <= version else b""', "return row")
 class LaterSeen(Past):
     """What did not stand there yet is seen."""
 

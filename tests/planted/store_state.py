@@ -318,7 +318,7 @@ class PositionOneBehind(Store):
     """The committed position is one behind the data."""
 
 
-@rewrite("_put", "(self._digest + digest - before)", "(self._digest + digest)")
+@rewrite("_put", "(self._digest + after[0] - before[0])", "(self._digest + after[0])")
 class DigestGrows(Store):
     """The digest counts what was overwritten, too."""
 
