@@ -106,7 +106,7 @@ class LeavingLostAtRestart(Moves):
     """How far a move has come is known until the next restart."""
 
 
-@rewrite("advance", "if moved([self._moves.told(request.transaction)], (self._peers.shard,)):", "if False:")
+@rewrite("_serve", "if moved([self._moves.told(request.transaction)], (self._peers.shard,)):", "if False:")
 class ReadAfterTheMove(Reads):
     """A leader reads what its shard had until a moment ago."""
 
