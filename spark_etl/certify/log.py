@@ -1,12 +1,13 @@
 """One shard's journals against one another: the *log* kernel.
 
 It proves that each replica has a beginning of one and the same log, with accounts for a beginning of that, in which
-nothing is out of place. Then the longest journals stand for all: what later kernels read is theirs.
+nothing is out of place; but for what a replica holds by a snapshot, and lacks for that. Then the longest journals stand
+for all, which lack nothing: what later kernels read is theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -26,10 +27,14 @@ OUTCOMES = ("replica", "offset", "position", "index", "id", "gts", "message", "t
 
 TAKEN = (APPLIED, FAILED)
 
+Installs = Mapping[int, list[tuple[int, int]]]
+"""replica -> (position, journal offset) of each snapshot that it installed."""
+
 
 class ShardLog(msgspec.Struct):
     """What is proved of a shard. tops: how far each replica's journal goes. longest: the replica whose deliveries, and
-    the one whose accounts, stand for all; -1: nobody has any. renewed: replicas that began with another's journal.
+    the one whose accounts, stand for all; -1: nobody has any. renewed: replicas that began with another's journal, or
+    snapshot.
     optimistic: early deliveries: all, mistaken, and not yet final."""
 
     tops: list[Top]
@@ -39,7 +44,11 @@ class ShardLog(msgspec.Struct):
 
 
 def certify(
-    shard: int, deliveries: pa.Table, outcomes: pa.Table, stops: Mapping[int, tuple[int, int]]
+    shard: int,
+    deliveries: pa.Table,
+    outcomes: pa.Table,
+    stops: Mapping[int, tuple[int, int]],
+    installs: Installs,
 ) -> ShardLog:
     """The journals of a shard's replicas: DELIVERIES and OUTCOMES. stops: replica -> (delivered, completed) as it said
     at its last clean stop. Suspect."""
@@ -47,29 +56,38 @@ def certify(
     outcomes = _in_order(outcomes, "offset", "index")
     final = deliveries.filter(pc.equal(deliveries["stage"], FINAL))
     logs, accounts = _by_replica(final), _by_replica(outcomes)
-    for log in logs.values():
-        _in_places(log)
-    longest = max(logs, key=lambda replica: (logs[replica].num_rows, -replica), default=-1)
+    for replica, log in logs.items():
+        _in_places(log, installs.get(replica, ()))
+    longest = _longest(logs)
     if longest >= 0:
         _is_sound(shard, logs[longest])
         for log in logs.values():
             _is_beginning(log, logs[longest], ("id", "gts", "destinations", "expired", "origin"))
     firsts = {replica: _bundles(account) for replica, account in accounts.items()}
-    fullest = max(firsts, key=lambda replica: (firsts[replica].num_rows, -replica), default=-1)
-    none = outcomes.slice(0, 0)
     for replica, told in firsts.items():
-        trust(replica in logs and told.num_rows <= logs[replica].num_rows, "an outcome without a delivery")
+        _in_places(told, installs.get(replica, ()))
+        trust(replica in logs and _last(told) <= _last(logs[replica]), "an outcome without a delivery")
+    fullest = _longest(firsts)
+    for told in firsts.values():
         _is_beginning(told, firsts[fullest], ("content",))
-        _same_digests(told["state_digest"], firsts[fullest]["state_digest"])
+        _same_digests(told, firsts[fullest])
     if fullest >= 0:
         _are_of(accounts[fullest], firsts[fullest], logs[longest])
     tops = []
-    for replica in sorted({*logs, *accounts}):
-        log, account = logs[replica], accounts.get(replica, none)
-        tops.append(_top(shard, replica, log, account, firsts.get(replica, none).num_rows))
+    for replica in sorted({*logs, *(r for r, found in installs.items() if found)}):
+        held = max((position for position, _ in installs.get(replica, ())), default=0)
+        delivered = max(held, _last(logs[replica]) if replica in logs else 0)
+        completed = max(held, _last(firsts[replica]) if replica in firsts else 0)
+        trust(longest >= 0 and delivered <= _last(logs[longest]), "a snapshot of what nobody has")
+        trust(not held or (fullest >= 0 and held <= _last(firsts[fullest])), "a snapshot of what nobody has")
+        account = accounts[fullest] if fullest >= 0 else outcomes.slice(0, 0)
+        tops.append(_top(shard, replica, logs[longest].slice(0, delivered), account, completed))
     _as_stopped(tops, stops)
-    renewed = final.filter(pc.and_(pc.equal(final["position"], 1), pc.is_valid(final["installed_from"])))
-    return ShardLog(tops, (longest, fullest), pc.unique(renewed["replica"]).to_pylist(), _guesses(deliveries, logs))
+    beginnings = final.filter(pc.equal(final["position"], 1))
+    renewed = beginnings.filter(pc.is_valid(beginnings["installed_from"]))["replica"].to_pylist()
+    began = set(beginnings["replica"].to_pylist())
+    renewed += [replica for replica, found in installs.items() if found and replica not in began]
+    return ShardLog(tops, (longest, fullest), sorted({*renewed}), _guesses(deliveries, logs))
 
 
 def _in_order(table: pa.Table, *columns: str) -> pa.Table:
@@ -84,20 +102,38 @@ def _by_replica(table: pa.Table) -> dict[int, pa.Table]:
     return {int(r): table.slice(a, b - a) for r, a, b in zip(replicas, starts, ends, strict=True)}
 
 
-def _in_places(log: pa.Table) -> None:
-    """Positions 1, 2, 3, ..., as they stand in the journal."""
-    trust(numbers(log["position"]) == np.arange(1, log.num_rows + 1), "positions are not 1, 2, 3, ...")
+def _in_places(log: pa.Table, installs: Sequence[tuple[int, int]]) -> None:
+    """Positions 1, 2, 3, ..., as they stand in the journal; where a snapshot was installed it goes on behind that."""
+    position = np.concatenate(([0], numbers(log["position"])))
+    offset = np.concatenate(([-1], numbers(log["offset"])))
+    follows = position[1:] == position[:-1] + 1
+    for held, at in installs:
+        follows |= (position[1:] == held + 1) & (position[:-1] < held) & (offset[:-1] < at) & (at < offset[1:])
+    trust(follows, "positions are not 1, 2, 3, ...")
+
+
+def _last(log: pa.Table) -> int:
+    return int(log["position"][-1].as_py())
+
+
+def _longest(logs: Mapping[int, pa.Table]) -> int:
+    """Whose goes furthest, and lacks nothing; -1: nobody has any. Suspect if it is not so of one and the same."""
+    furthest = max(logs, key=lambda replica: (_last(logs[replica]), logs[replica].num_rows, -replica), default=-1)
+    trust(furthest < 0 or _last(logs[furthest]) == logs[furthest].num_rows, "whoever is furthest lacks something")
+    return furthest
 
 
 def _is_beginning(part: pa.Table, log: pa.Table, columns: tuple[str, ...]) -> None:
+    rows = pa.array(numbers(part["position"]) - 1)
     for name in columns:
         trust(not whole(part[name]).null_count, f"no {name}")
-        trust(whole(part[name]).equals(whole(log[name]).slice(0, part.num_rows)), f"replicas differ in {name}")
+        trust(whole(part[name]).equals(whole(log[name]).take(rows)), f"replicas differ in {name}")
 
 
-def _same_digests(part: pa.Array, log: pa.Array) -> None:
+def _same_digests(part: pa.Table, log: pa.Table) -> None:
     """A digest is not kept at every position, nor by every replica at the same ones."""
-    mine, theirs = whole(part), whole(log).slice(0, len(part))
+    rows = pa.array(numbers(part["position"]) - 1)
+    mine, theirs = whole(part["state_digest"]), whole(log["state_digest"]).take(rows)
     trust(not pc.any(pc.not_equal(mine, theirs), min_count=0).as_py(), "replicas hold different states")
 
 
@@ -115,20 +151,18 @@ def _is_sound(shard: int, log: pa.Table) -> None:
 
 
 def _bundles(account: pa.Table) -> pa.Table:
-    """The first row of each bundle of a replica's. Suspect unless they are at positions 1, 2, 3, ..., each whole."""
+    """The first row of each bundle of a replica's. Suspect unless each is whole."""
     index, offset = numbers(account["index"]), numbers(account["offset"])
     trust(not len(index) or index[0] == 0, "no first outcome")
     follows = (index[1:] == index[:-1] + 1) & (offset[1:] == offset[:-1])
     trust((index[1:] == 0) & (offset[1:] != offset[:-1]) | follows, "a bundle with a hole")
-    firsts = account.filter(pa.array(index == 0))
-    _in_places(firsts)
-    return firsts
+    return account.filter(pa.array(index == 0))
 
 
 def _are_of(account: pa.Table, firsts: pa.Table, log: pa.Table) -> None:
     """The accounts are of these deliveries, and none of a transaction that was taken twice."""
     trust(not pc.any(pc.is_valid(account["message"]), min_count=0).as_py(), "outcomes of format 1")
-    _is_beginning(pa.table({"gts": firsts["timestamp"]}), log, ("gts",))
+    _is_beginning(pa.table({"gts": firsts["timestamp"], "position": firsts["position"]}), log, ("gts",))
     status, position = numbers(account["status"]), numbers(account["position"])
     expired = numbers(log["expired"])[position - 1]
     trust(~(expired & (status == APPLIED)), "expired with effect")
@@ -137,7 +171,7 @@ def _are_of(account: pa.Table, firsts: pa.Table, log: pa.Table) -> None:
 
 
 def _top(shard: int, replica: int, log: pa.Table, account: pa.Table, completed: int) -> Top:
-    """completed: up to which position there are outcomes."""
+    """log: what is delivered; completed: up to which position there are outcomes, of which `account` tells."""
     top = Top(replica, shard, log.num_rows, completed)
     live = np.flatnonzero(~numbers(log["expired"]))
     if not len(live):

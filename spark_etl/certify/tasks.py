@@ -38,13 +38,14 @@ _TRANSFERS = ("transfer", "read_all")
 
 
 class Shard(msgspec.Struct, tag=True):
-    """What the first task is told. stops: replica -> what it said at its last clean stop. width: of a slice of the
-    course, 0: no course."""
+    """What the first task is told. stops: replica -> what it said at its last clean stop. installs: see `log`. width:
+    of a slice of the course, 0: no course."""
 
     source: Source
     number: int
     replicas: list[int]
     stops: dict[int, tuple[int, int]]
+    installs: dict[int, list[tuple[int, int]]]
     width: int
 
 
@@ -79,7 +80,7 @@ def judge_shard(told: Shard) -> OfShard:
     try:
         for table in (deliveries, outcomes):
             trust(numbers(table["shard"]) == told.number, "a replica of two shards")
-        found = log.certify(told.number, deliveries, outcomes, told.stops)
+        found = log.certify(told.number, deliveries, outcomes, told.stops, told.installs)
     except DOUBTS as doubt:
         return OfShard(nothing, str(doubt) or type(doubt).__name__)
     answer = OfShard(found)
@@ -259,10 +260,16 @@ def prove(workers: Workers, source: Source, inputs: Inputs, *, has_history: bool
         proof.why = {"all": str(suspect)}
         return proof
     stops = {replica: (delivered, completed) for replica, _, delivered, completed in inputs.stops}
+    installs: dict[int, list[tuple[int, int]]] = {}
+    for replica, position, offset in inputs.installed:
+        installs.setdefault(replica, []).append((position, offset))
     shards = [
-        Shard(source, shard, members, {r: stops[r] for r in members if r in stops}, width)
+        Shard(
+            source, shard, members, {r: stops[r] for r in members if r in stops},
+            {r: installs[r] for r in members if r in installs}, width,
+        )
         for shard, members in inputs.shards.items()
-    ]
+    ]  # fmt: skip
     encode = msgspec.msgpack.encode
     found = [msgspec.msgpack.decode(one, type=OfShard) for one in workers([encode(one) for one in shards])]
     if doubt := "; ".join(one.suspicion for one in found if one.suspicion):
