@@ -33,7 +33,7 @@ from kvstore.config import (
     mark_started,
     save,
 )
-from kvstore.core.messages import Answered, Execute, Lookup, Refused, Told
+from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, Refused, Told
 from kvstore.core.replica import Replica
 from kvstore.core.signals import signals_for
 from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
@@ -121,18 +121,14 @@ class LiveReplica:
             files = FileDisk(home / "journal")
             opened.callback(files.close)
             disk = self._disk = FailingDisk(files, failpoints) if failpoints else files
-            self._journal = Journal(
-                disk, config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max
-            )
+            self._journal = Journal(disk, config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max)
             backend: Backend = LmdbBackend(home / "data", durability=config.durability)
             opened.callback(backend.close)
             if failpoints:
                 backend = FailingBackend(backend, failpoints)
             self._snapshots = Snapshots(backend)
             owner = owner_of(config.cluster, replica_id)
-            self._snapshots.install(
-                self._journal, new_protocol(), owner, (wall_us(), config.durability), wall_us()
-            )
+            self._snapshots.install(self._journal, new_protocol(), owner, (wall_us(), config.durability), wall_us())
             life = self._journal.life()
             if life is not None and life < self.me.since:
                 raise ConfigError(f"{home} is of the replica {replica_id} in whose place another one was put")
@@ -161,6 +157,7 @@ class LiveReplica:
             full=lambda: bool(self.full()),
             rng=random.Random(self._random.getrandbits(64)),
         )
+        self._replica.watches.buffer_bytes_max = config.limits.watch_buffer_bytes_max
         self._host: Host | None = None
         self._written = self._flushed = self._frozen_at = 0
         self._frozen = self._held = self._suspended = False
@@ -304,9 +301,13 @@ class LiveReplica:
     def lookup(self, message_id: MessageId, answer: Told) -> int:
         return self._request(Lookup(message_id), answer)
 
-    def _request(self, request: Execute | Lookup, answer: Told) -> int:
-        assert self._host is not None
+    def follow(self, asked: Follow, answer: Told) -> int:
+        return self._request(asked, answer)
+
+    def _request(self, request: Execute | Lookup | Follow, answer: Told) -> int:
         try:
+            if self._host is None:
+                raise HostStopped("this replica is recovering")
             return self._host.request(request, partial(_told, answer))
         except Overloaded as error:
             answer(Refused("overloaded", str(error), retryable=True, outcome="not_applied"))
@@ -386,9 +387,7 @@ class LiveReplica:
 
     def describe_cluster(self) -> ClusterJson:
         config, leader_of = self.config, self._protocol.leader_of if self._host is not None else lambda _: None
-        limits = LimitsJson(
-            body_bytes_max=config.limits.body_bytes_max, timeout_max_ms=config.limits.timeout_max_ms
-        )
+        limits = LimitsJson(body_bytes_max=config.limits.body_bytes_max, timeout_max_ms=config.limits.timeout_max_ms)
         return ClusterJson(
             cluster_id=config.cluster_id,
             protocol=config.protocol,
@@ -489,7 +488,7 @@ class LiveReplica:
                 _log.warning("stopped without the last commit to LMDB; the journal has everything")
 
 
-def _told(answer: Told, result: Answered | Refused | HostStopped) -> None:
+def _told(answer: Told, result: Answered | Followed | Refused | HostStopped) -> None:
     answer(_stopped(result) if isinstance(result, HostStopped) else result)
 
 

@@ -24,7 +24,9 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
     on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
     history_ms: for so long what was overwritten can be read at its version, if it is not more than about
-    history_bytes_max at one replica; 0: nothing of it is kept, and the pages of a scan are of different versions.
+    history_bytes_max at one replica; 0: nothing of it is kept, the pages of a scan are of different versions, and there
+    are no watches. watches_max: at one replica. watch_buffer_bytes_max: of changes that it keeps in memory for all of
+    them; who falls further behind is told so.
     """
 
     connections_max: int = 4096
@@ -43,6 +45,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     disk_stop_bytes: int = 16 * MIB
     history_ms: int = HISTORY_US // 1000
     history_bytes_max: int = HISTORY_BYTES_MAX
+    watches_max: int = 2_000
+    watch_buffer_bytes_max: int = 16 * MIB
 
     def problem(self) -> str:
         """What is wrong with them, beginning with the key; empty if nothing is."""
@@ -76,4 +80,6 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "disk_stop_bytes": (0, MIB * MIB),
     "history_ms": (0, 30 * 86_400_000),
     "history_bytes_max": (64 * 1024, MIB * MIB),
+    "watches_max": (0, 1_000_000),
+    "watch_buffer_bytes_max": (64 * 1024, 1024 * MIB),
 }

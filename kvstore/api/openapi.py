@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kvstore.api.problem import ProblemJson
-from kvstore.api.routes import BYTES, ROUTES, Parameter, Route
+from kvstore.api.routes import BYTES, EVENTS, ROUTES, Parameter, Route
 
 _PROBLEMS = (400,)
 """Any request may be malformed."""
@@ -17,7 +17,7 @@ _PROBLEMS = (400,)
 def document(version: str) -> dict[str, Any]:
     """JSON-ready. version: of the program."""
     named = [kind for route in ROUTES for side in (route.body, route.answer) for kind in _kinds(side)]
-    kinds = [kind for kind in named if kind not in (None, BYTES, str)]
+    kinds = [kind for kind in named if kind not in (None, BYTES, EVENTS, str)]
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components([*kinds, ProblemJson], ref_template=template)
     of_kind = {str(kind): schema for kind, schema in zip(kinds, schemas[:-1], strict=True)}
@@ -76,6 +76,8 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 def _content(kind: Any, of_kind: dict[str, Any]) -> dict[str, Any]:
     if kind is BYTES:
         return {"application/octet-stream": {}}
+    if kind is EVENTS:
+        return {"text/event-stream": {"schema": {"type": "string"}}}
     if kind is str:
         return {"text/plain": {"schema": {"type": "string"}}}
     schemas = [of_kind[str(one)] for one in _kinds(kind)]

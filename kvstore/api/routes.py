@@ -13,6 +13,8 @@ from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
 
 BYTES = bytes
 """A body of any bytes: a value."""
+EVENTS = "events"
+"""Server-sent events, see `kvstore.api.events`."""
 
 
 class Parameter(NamedTuple):
@@ -94,6 +96,10 @@ ROUTES: tuple[Route, ...] = (
           codec.TransactionJson, answers.TransactionAnswer, (200,), WRITE),
     Route("GET", "/v1/txn/{id}", "outcome", "What became of a write, while it is remembered.",
           (Parameter("id", "path", _ID_SCHEMA, "A UUIDv7."), _TIMEOUT), None, answers.Outcome, (200,), (*READ, 404)),
+    Route("GET", "/v1/watch", "watch", "Every change from now on, or after a version, in the order of versions.",
+          (*_BOUNDS, Parameter("from", "query", _STRING, "What follows this version; absent: from now on."),
+           Parameter("Last-Event-ID", "header", _STRING, "The same, as who connects again sends it; it counts.")),
+          None, EVENTS, (200,), (*READ, 410)),
     Route("POST", "/v1/backups", "make_cut", "A cut for a backup.", (_ID, _TIMEOUT),
           None, answers.CutAnswer, (200,), WRITE),
     Route("GET", "/v1/backups/{version}", "cut_rows", "Rows of this shard at a cut, framed.",

@@ -11,10 +11,10 @@ earlier can follow. The rest is asked for again with the next round. Who does no
 for, is followed by the next replica, until most replicas of a shard have compacted it.
 
 Rounds over everything follow one another as long as anybody watches: the *feed*. What it releases is kept for a while
-(`_Feed.released`): one buffer for all clients, of `buffer_bytes_max`; who asks for what follows a version in there is
-answered from it, at once or when something comes that lies in his bounds, or after PROGRESS_US without anything. What
-is older costs a round of its own, over the client's bounds. Whoever was in the buffer and has fallen behind it is told
-"lagged": he is too slow, and may begin again.
+(`_Feed.released`): one buffer for all clients, of `buffer_bytes_max`. Who asks for what follows a version in there is
+answered from it: if he goes on from an answer, when something comes that lies in his bounds, or after PROGRESS_US
+without that; else at once. What is older costs a round of its own, over the client's bounds. Whoever was in the buffer
+and has fallen behind it is told "lagged": he is too slow, and may begin again.
 
 Who names no version begins where a round that began after his question found the shards: all are moved on to there
 before he is answered. So whatever begins after the answer is told.
@@ -71,7 +71,7 @@ class _Client:
         self.starts = asked.after is None
         self.versioned = not self.starts
         self.since = now
-        self.due = now + PROGRESS_US
+        self.due = now + PROGRESS_US if asked.live else now
         self.done = False
 
 
@@ -167,7 +167,7 @@ class Watches:
         if client.starts or client.after >= feed.begin:
             if client.starts or client.after > feed.upto or not self._answer(client, feed, out):
                 self._clients[client] = None
-                self._dues.append(client)
+                (self._dues.append if live else self._dues.appendleft)(client)
             if client.starts or client.after > feed.upto:
                 self._hurry(feed, now, out)
         elif live:

@@ -16,6 +16,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON = b"Content-Type: application/json\r\n"
 OCTETS = b"Content-Type: application/octet-stream\r\n"
 TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+EVENTS = b"Content-Type: text/event-stream\r\nCache-Control: no-store\r\n"
 
 _STATUS_LINES = [
     {status.value: b"HTTP/1.%d %d %b\r\n" % (minor, status, status.phrase.encode()) for status in HTTPStatus}
@@ -31,16 +32,24 @@ _CONNECTION = {
 
 
 class Response(NamedTuple):
-    """headers: whole lines, each with its CRLF; nothing that a client chose stands in them unchecked."""
+    """headers: whole lines, each with its CRLF; nothing that a client chose stands in them unchecked. streams: its body
+    is still to be made, and ends with the connection."""
 
     status: int
     headers: bytes
     body: bytes = b""
+    streams: bool = False
+
+
+def stream_head(response: Response, minor: int, date: bytes) -> bytes:
+    """What comes before an answer that ends with its connection (RFC 9112, Section 6.3)."""
+    status, headers, _, _ = response
+    return b"".join((_STATUS_LINES[minor][status], headers, date, _CONNECTION[minor, False], b"\r\n"))
 
 
 def encoded(response: Response, minor: int, keep_alive: bool, date: bytes, bodiless: bool) -> bytes:
     """The whole answer to a request of HTTP/1.`minor`. date: a line, see `Date`. bodiless: to a HEAD."""
-    status, headers, body = response
+    status, headers, body, _ = response
     length = b"" if status in _EMPTY else b"Content-Length: %d\r\n" % len(body)
     if bodiless or status in _EMPTY:
         body = b""

@@ -38,12 +38,13 @@ from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
 from kvstore.api.routes import ROUTES
 from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered, Refused, Told
+from kvstore.core.messages import Answered, Follow, Refused, Told
 from kvstore.http import errors, request
 from kvstore.http.answers import JSON, OCTETS, TEXT, Response, json_headers, origin_lines, read_at, read_at_line
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
+from kvstore.http.watching import Watching
 from kvstore.limits import Limits
 from kvstore.members import Unfit, Wanted, decode_wanted
 from kvstore.storage.backend import ViewGone
@@ -72,6 +73,9 @@ class Node(Protocol):
 
     def lookup(self, message_id: MessageId, answer: Told) -> int:
         """What became of the transaction of this id; otherwise as `execute`."""
+
+    def follow(self, asked: Follow, answer: Told) -> int:
+        """What has changed since; otherwise as `execute`."""
 
     def forget(self, token: int) -> None:
         """Nobody waits for that answer any longer: it is not called. Nobody knows the outcome."""
@@ -116,6 +120,7 @@ class HttpApi:
         self.limits = limits
         self.metrics = metrics
         self.calls = Calls(limits, metrics, node.forget, cors_origins)
+        self._watch = Watching(node, limits, self.calls, self._check_ready).begin
         self._routes: dict[str, dict[str, Callable[[Call], None]]] = {}
         for route in ROUTES:
             methods = self._routes.setdefault(route.place, {"OPTIONS": self._options})

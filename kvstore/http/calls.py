@@ -67,6 +67,29 @@ class Caller(Protocol):
     def send_continue(self, call: Call) -> None:
         """Tell the client that its body is waited for."""
 
+    def push(self, data: bytes, last: bool) -> None:
+        """More of the answer that streams."""
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the client does not take what was written."""
+
+    def abort(self) -> None:
+        """End the connection."""
+
+
+class Stream(Protocol):
+    """What makes an answer that goes on."""
+
+    def ready(self) -> None:
+        """Its head has been written, or what followed is taken: more may come."""
+
+    def gone(self) -> None:
+        """The client has gone."""
+
+    def stop(self) -> None:
+        """The server stops."""
+
 
 class Call:
     """One request. `response` is None until it is answered.
@@ -90,6 +113,7 @@ class Call:
     ordered = False
     token = 0
     text_id = ""
+    stream: Stream | None = None
     then: Callable[[Call, bytes], None] | None = None
     deadline = math.inf
     _under_way_since = 0.0
@@ -154,6 +178,8 @@ class Call:
                 response = response._replace(headers=response.headers + CORS % origin.encode())
             self.response = response
             self.leave()
+            if self.stream is not None and not response.streams:
+                self.stream.gone()
             self.calls.metrics.observe(self.head.method, self.route, response.status, time.monotonic() - self.began)
             self.caller.answered(self)
 
@@ -295,6 +321,7 @@ class Calls:
         self._refused: deque[tuple[Call, Response]] = deque()
         self.arriving = Arrivals(limits.in_flight_bytes_max)
         self.ordering = ByteBudget(limits.in_flight_bytes_max)
+        self.streams: dict[Stream, None] = {}
         self._open: dict[Call, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -362,6 +389,8 @@ class Calls:
     async def drain(self, deadline_seconds: float) -> int:
         """Wait for the open calls; what is open at the deadline is answered "unknown". Returns how many were."""
         self.stopping = True
+        for stream in list(self.streams):
+            stream.stop()
         if self._open:
             self._idle.clear()
             try:

@@ -23,9 +23,9 @@ from typing import cast
 import structlog
 
 from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
-from kvstore.http.answers import CONTINUE, Date, encoded
+from kvstore.http.answers import CONTINUE, Date, Response, encoded, stream_head
 from kvstore.http.app import HttpApi
-from kvstore.http.calls import OWN_BYTES, Call
+from kvstore.http.calls import OWN_BYTES, Call, Stream
 from kvstore.http.errors import Problem, too_large
 
 CONCURRENT_MAX = 64
@@ -59,6 +59,8 @@ class Connection(asyncio.BufferedProtocol):
         """No further request begins."""
         self._advancing = self._clogged = self._paused = False
         self._at_eof = self._broken = self._lingering = self._lost = False
+        self._streaming: Stream | None = None
+        """What makes the answer to the first of `_calls`, which is the last."""
         self._linger: asyncio.TimerHandle | None = None
         self.used_at = time.monotonic()
         self._head_since = 0.0
@@ -76,6 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._linger is not None:
             self._linger.cancel()
         for call in self._calls:
+            if call.stream is not None:
+                call.stream.gone()
             if not call.token:
                 call.leave()
 
@@ -102,15 +106,43 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._clogged = False
         self._advance()
+        if self._streaming is not None:
+            self._streaming.ready()
 
     # -- what the calls say -------------------------------------------------------------------------------------------
 
     def answered(self, call: Call) -> None:
-        """See `Caller`; so the next two."""
+        """See `Caller`; so the next six."""
         calls = self._calls
-        while calls and calls[0].response is not None:
-            self._send(calls.popleft())
+        while calls and (response := calls[0].response) is not None and self._streaming is None:
+            if response.streams:
+                self._begin_stream(calls[0], response)
+            else:
+                self._send(calls.popleft())
         self._advance()
+
+    def push(self, data: bytes, last: bool) -> None:
+        self._out.append(data)
+        if last:
+            self._streaming = None
+            self._calls.popleft()
+        self._advance()
+
+    @property
+    def clogged(self) -> bool:
+        return self._clogged
+
+    def abort(self) -> None:
+        """End it, whatever is on its way."""
+        self._transport.abort()
+
+    def _begin_stream(self, call: Call, response: Response) -> None:
+        """No other answer follows on this connection."""
+        self._last = True
+        self._out.append(stream_head(response, call.head.minor, self._server.date.line(time.monotonic())))
+        self._streaming = call.stream
+        if call.stream is not None:
+            call.stream.ready()
 
     def go_on(self) -> None:
         self._advance()
@@ -256,9 +288,6 @@ class Connection(asyncio.BufferedProtocol):
         self._last = True
         if not self._lost:
             self._flush()
-
-    def abort(self) -> None:
-        self._transport.abort()
 
 
 class ApiServer:

@@ -189,6 +189,18 @@ def scan_of(query: str) -> tuple[Range, Timestamp | None]:
     return scan, version
 
 
+def watch_of(query: str, fields: Mapping[str, str]) -> tuple[Timestamp | None, bytes, bytes]:
+    """After which version `GET /v1/watch` asks for changes, None: from now on; and in which keys, as `model.bounds`."""
+    parameters = query_of(query, (*_BOUNDS, "from"))
+    wanted = DeleteRange(**_bounds_of(parameters))
+    last = fields.get("last-event-id", "")
+    name, text = ("Last-Event-ID", last) if last else ("query.from", parameters.get("from", b"").decode("latin-1"))
+    try:
+        return (Timestamp.parse(text) if text else None), *range_bounds(wanted)
+    except ValueError:
+        raise invalid(name, f"a version, as events have it, not {text[:40]!r}") from None
+
+
 def deletion_of(query: str) -> DeleteRange:
     """The range that `DELETE /v1/kv` asks for. Who means everything says `prefix=`."""
     parameters = query_of(query, _BOUNDS)

@@ -1,0 +1,147 @@
+"""Watches over HTTP: answers that go on as long as anything changes (`kvstore.api.events`).
+
+A watch asks its replica for what follows the last event (`Follow`), writes that, and asks again once its client takes
+what was written: so a connection never holds more than one answer. A client that takes nothing for STALLED_SECONDS is
+cut off; one that falls behind the replica's buffer is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from kvstore.api.events import encode_change, encode_end, encode_progress
+from kvstore.core.messages import Answered, Follow, Followed, Refused, Told
+from kvstore.http import errors, request
+from kvstore.http.answers import EVENTS, Response
+from kvstore.http.calls import Call, Calls
+from kvstore.limits import Limits
+from multicast.types import ZERO
+
+STALLED_SECONDS = 60.0
+PROGRESS_SECONDS = 1.0
+"""So often a client is told how far everything was told, while changes come; without any the replica says it."""
+
+
+class Node(Protocol):
+    """The replica behind watches."""
+
+    def follow(self, asked: Follow, answer: Told) -> int:
+        """As `execute` of `kvstore.http.app.Node`; answered with `Followed` or `Refused`."""
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for that answer any longer."""
+
+
+class Watching:
+    """The watches of one server. check_ready: raises Problem."""
+
+    def __init__(self, node: Node, limits: Limits, calls: Calls, check_ready: Callable[[], None]):
+        self._node = node
+        self._limits = limits
+        self._calls = calls
+        self._check_ready = check_ready
+
+    def begin(self, call: Call) -> None:
+        """`GET /v1/watch`."""
+        after, first, end = request.watch_of(call.query, call.head.fields.values)
+        if not self._limits.history_ms:
+            raise errors.invalid("", "this cluster keeps no history (limits.history_ms is 0): there are no watches")
+        self._check_ready()
+        if call.head.method == "HEAD":
+            call.answer(Response(200, EVENTS))
+            return
+        if len(self._calls.streams) >= self._limits.watches_max:
+            detail = f"more than watches_max = {self._limits.watches_max} watches are open"
+            raise errors.unavailable("overloaded", detail)
+        self._calls.open(call, self._limits.timeout_default_ms)
+        call.stream = _Watch(self._node, call, Follow(after, first, end))
+        self._calls.streams[call.stream] = None
+        call.stream.ask()
+
+
+class _Watch:
+    """One. asked: what it asks for, or has asked for."""
+
+    def __init__(self, node: Node, call: Call, asked: Follow):
+        self._node = node
+        self._call = call
+        self._asked = asked
+        self._pending = b""
+        self._marked_at = 0.0
+        self._over = False
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def ask(self) -> None:
+        """What follows the last event."""
+        self._call.token = self._node.follow(self._asked, self._told)
+
+    def _told(self, answer: Answered | Followed | Refused) -> None:
+        call = self._call
+        call.token = 0
+        if call.response is None:
+            call.step(self._begin, answer)
+        else:
+            self._go_on(answer)
+            self.ready()
+
+    def _begin(self, call: Call, answer: Answered | Followed | Refused) -> None:
+        if isinstance(answer, Refused):
+            raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
+        self._go_on(answer)
+        call.answer(Response(200, EVENTS, streams=True))
+
+    def _go_on(self, answer: Answered | Followed | Refused) -> None:
+        if isinstance(answer, Followed):
+            self._pending += self._events(answer)
+            self._asked = Follow(answer.upto, self._asked.first, self._asked.end, True)
+        elif isinstance(answer, Refused):
+            self._end(answer.code, answer.message)
+
+    def _events(self, answer: Followed) -> bytes:
+        events = [encode_change(version, changes) for version, changes in answer.transactions]
+        if not events or time.monotonic() - self._marked_at > PROGRESS_SECONDS:
+            self._marked_at = time.monotonic()
+            events.append(encode_progress(answer.upto))
+        return b"".join(events)
+
+    def _end(self, code: str, detail: str) -> None:
+        self._pending += encode_end(self._asked.after or ZERO, code, detail)
+        self._over = True
+
+    # -- what the connection says -------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """See `kvstore.http.calls.Stream`; so the next two."""
+        call = self._call
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        if self._over:
+            self.gone()
+        if self._pending:
+            data, self._pending = self._pending, b""
+            call.caller.push(data, self._over)
+        if self._over or call.token:
+            return
+        if call.caller.clogged:
+            self._stalled = asyncio.get_running_loop().call_later(STALLED_SECONDS, call.caller.abort)
+        else:
+            self.ask()
+
+    def gone(self) -> None:
+        self._over = True
+        call = self._call
+        call.calls.streams.pop(self, None)
+        if self._stalled is not None:
+            self._stalled.cancel()
+        if call.token:
+            self._node.forget(call.token)
+            call.token = 0
+
+    def stop(self) -> None:
+        if self._call.response is not None:
+            self._end("stopping", "this replica is stopping")
+            self.ready()

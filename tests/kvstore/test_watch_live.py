@@ -1,0 +1,88 @@
+"""Watches of a live cluster: every change of two shards in one order, while clients transfer and a leader dies."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvstore import config
+from kvstore.api.events import CHANGE, PROGRESS, Event, EventReader
+from kvstore.process import Handle
+from multicast.types import Timestamp
+from tests.kvstore.live import Replica, running_cluster
+
+ACCOUNTS = [f"account/{i}" for i in range(20)]
+TRANSFERS = 60
+
+
+def events(replica: Replica, query: str, **headers: str) -> Iterator[Event]:
+    """Those of one stream, until it ends."""
+    connection = http.client.HTTPConnection(replica.host, replica.port, timeout=20)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("GET", f"/v1/watch?{query}", headers=named)
+        answer, reader = connection.getresponse(), EventReader()
+        assert answer.status == 200, answer.read()
+        while data := answer.read1():
+            yield from reader.feed(data)
+    finally:
+        connection.close()
+
+
+def transfer(replica: Replica, number: int) -> Timestamp | None:
+    """Its version, if it was applied and answered."""
+    one, other = ACCOUNTS[number % 20], ACCOUNTS[(7 * number + 1) % 20]
+    operations = [{"op": "add", "key": one, "delta": -1}, {"op": "add", "key": other, "delta": 1}]
+    answer = replica.txn({"success": operations})
+    return Timestamp.parse(answer.json["version"]) if answer.status == 200 else None
+
+
+def test_a_watch_of_two_shards_is_the_order_though_a_leader_dies(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 2, 3, "white_box") as replicas:
+        watcher = events(replicas[4], "prefix=account/")
+        assert next(watcher).kind == PROGRESS
+        opened = replicas[4].txn({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
+        versions: list[Timestamp] = []
+
+        def transfers() -> None:
+            for number in range(TRANSFERS):
+                if number == TRANSFERS // 3:
+                    victim = Handle.of(config.replica_directory(tmp_path, 0))
+                    assert victim is not None
+                    victim.send(signal.SIGKILL)
+                    victim.close()
+                if (version := transfer(replicas[3 + number % 3], number)) is not None:
+                    versions.append(version)
+
+        working = threading.Thread(target=transfers)
+        working.start()
+        seen: list[Timestamp] = []
+        state: dict[bytes, int] = {}
+        for event in watcher:
+            if event.kind == CHANGE:
+                seen.append(event.version)
+                state |= {change.key: int(change.value or b"") for change in event.changes}
+            assert sum(state.values()) == 2000
+            if not working.is_alive() and event.version >= versions[-1]:
+                break
+        working.join()
+        assert seen[0] == Timestamp.parse(opened.json["version"]) and set(versions) <= set(seen)
+        assert seen == sorted(set(seen)) and len(versions) > TRANSFERS // 2
+        begin = TRANSFERS // 4
+        again = events(replicas[1], "prefix=account/&from=0-0", Last_Event_ID=str(seen[begin]))
+        assert [next(e.version for e in again if e.kind == CHANGE) for _ in seen[begin + 1 :]] == seen[begin + 1 :]
+
+
+def test_what_is_wrong_is_said_before_the_stream_begins(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1, 1, "white_box", watches_max=1) as [kv]:
+        assert kv("GET", "/v1/watch?from=x").json["field"] == "query.from"
+        assert kv("GET", "/v1/watch", Last_Event_ID="x").json["field"] == "Last-Event-ID"
+        assert kv("GET", "/v1/watch?from=ffffffffffffff-0").json["code"] == "future"
+        assert kv("HEAD", "/v1/watch").headers["Content-Type"] == "text/event-stream"
+        first = events(kv, "")
+        assert next(first).kind == PROGRESS
+        assert kv("GET", "/v1/watch").json["code"] == "overloaded"
+        first.close()
