@@ -40,13 +40,14 @@ class Replica:
         self.port = port
 
     def __call__(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        """`headers` by name with _ for -, e.g. If_Match."""
+        """`headers` by name with _ for -, e.g. If_Match. Of what never ends, the beginning."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)
             answer = connection.getresponse()
-            return Answer(answer.status, answer.headers, answer.read())
+            streams = answer.headers["Content-Type"] == "text/event-stream"
+            return Answer(answer.status, answer.headers, answer.read1() if streams else answer.read())
         finally:
             connection.close()
 
