@@ -155,6 +155,8 @@ def curl(arguments: list[str]) -> None:
         validate(codec.parse_transaction(asked.data_binary.encode()))
     elif url.path == "/v1/kv":
         assert isinstance(request.scan_of(url.query)[0], Range)
+    elif url.path == "/v1/watch":
+        request.watch_of(url.query, fields)
     else:
         request.version_of(request.query_of(url.query, ("version",) if asked.X == "GET" else ()))
         request.conditions_of(fields, request.key_of(url.path, "", "/v1/kv/"))

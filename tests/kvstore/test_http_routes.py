@@ -70,7 +70,8 @@ SAMPLES: dict[str, list[str]] = {
     "limit": ["1", "1000", "0", "x"],
     "page_token": ["AWE", "!"],
     "reverse": ["true", "false", "yes"], "keys_only": ["true", "false"], "count_only": ["true", "false"],
-    "version": ["1-1", "x"], "from": ["0-0", "ffffffffffffff-0", "x"], "Last-Event-ID": ["0-0", "x"], "after": ["6b", "x"],
+    "version": ["1-1", "x"], "from": ["0-0", "ffffffffffffff-0", "x"], "Last-Event-ID": ["0-0", "x"],
+    "after": ["6b", "x"],
 }  # fmt: skip
 OPERATION = st.fixed_dictionaries(
     {"op": st.sampled_from(["get", "put", "delete", "add", "append", "range", "delete_range", "none"])},
