@@ -12,7 +12,7 @@ BASE_PORT ?= 7600
 REPLICAS ?= $(if $(filter skeen sequencer,$(PROTOCOL)),1,3)
 PROTOCOLS ?= all
 PYTEST_ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 # PYTEST_ARGS='-n 0' for one process, as for --pdb and -s.
 

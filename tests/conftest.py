@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,8 @@ DEAR = (
     "tests/conformance/", "tests/simulation/test_latency", "tests/simulation/test_mutants",
     "tests/kvstore/test_simulated_strictness",
 )  # fmt: skip
+LONG = ("tests/simulation/test_explore", "tests/test_house")
+"""Files of which each is one unit, and takes a while."""
 MARK = "KVSTORE_TEST_RUN"
 INHERITED = ("KVSTORE_", "SPARK_", "PYSPARK_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
@@ -48,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: longest_first(item.nodeid))
+        items.sort(key=lambda item: order(item.nodeid))
     if config.getoption("--full"):
         return
     left_out = [item for item in items if item.get_closest_marker("full")]
@@ -68,10 +71,23 @@ def unit(test: str) -> str:
     return test.partition("-")[0] if path.startswith(DEAR) else path
 
 
-def longest_first(test: str) -> int:
-    """So that no worker is left with something long when the others are done: Spark's tests, then those that are dear,
-    then files."""
-    return 0 if unit(test) == SPARK else 1 if test.startswith(DEAR) else 2
+def order(test: str) -> tuple[int, int]:
+    """The longest first, so that no worker is left with something long when the others are done: Spark's tests, then
+    what is dear or long, then the other files. Otherwise mixed, so that what computes runs beside what waits."""
+    rank = 0 if unit(test) == SPARK else 1 if test.startswith((*DEAR, *LONG)) else 2
+    return rank, crc32(unit(test).encode())
+
+
+@cache
+def make_way() -> None:
+    """There are more workers than cores, as many tests wait: the one with Spark's tests, which take longest, goes before
+    the others and the processes that they start."""
+    os.nice(5)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if hasattr(item.config, "workerinput") and unit(item.nodeid) != SPARK:
+        make_way()
 
 
 @pytest.hookimpl(optionalhook=True)
