@@ -80,8 +80,8 @@ def order(test: str) -> tuple[int, int]:
 
 @cache
 def make_way() -> None:
-    """There are more workers than cores, as many tests wait: the one with Spark's tests, which take longest, goes before
-    the others and the processes that they start."""
+    """There are more workers than cores, as many tests wait: the one with Spark's tests, which take longest, goes
+    before the others and the processes that they start."""
     os.nice(5)
 
 

@@ -84,7 +84,7 @@ def measure(name: str, options: dict[str, str], skew: float = 0.0, plan: Plan = 
 def test_latencies_are_the_papers(
     name: str, options: dict[str, str], figures: tuple[float, float, float, float | None]
 ) -> None:
-    row = measure(name, options, plan=Plan(effort=0.2, seed=41))
+    row = measure(name, options, plan=Plan(effort=0.1, seed=41))
     assert tuple(row.paper[field] for field in list(row.paper)[:4]) == figures
     found = (row.collision_free_first, row.collision_free_all, row.failure_free_first, row.failure_free_all)
     for value, figure in zip(found, figures, strict=True):
@@ -181,7 +181,7 @@ class NoRealClock(PrimCast):
         (Mute, {}, 0.1, ["collision_free_first: not delivered"]),
         (Chatty, {}, 0.1, ["messages: 34, the paper has 32", "messages for k = 1, n = 3: 11 (Multicast 2, "]),
         (TooGood, {}, 0.02, ["failure_free_first: "]),
-        (NoRealClock, {"clock": "hybrid"}, 0.4, ["failure_free_all: 4.999, the paper has 4"]),
+        (NoRealClock, {"clock": "hybrid"}, 0.2, ["failure_free_all: 4.999, the paper has 4"]),
     ],
 )
 def test_another_latency_is_noticed(
@@ -309,7 +309,7 @@ def test_a_schedule_is_said_in_words() -> None:
 def test_the_command_prints_the_table_and_writes_rows(simulate: Callable[..., Done], tmp_path: Path) -> None:
     path = tmp_path / "latency.json"
     done = simulate(
-        "latency", "--protocol", "white_box", "--groups", "3", "--replicas", "5", "--seed", "9", "--effort", "0.1",
+        "latency", "--protocol", "white_box", "--groups", "3", "--replicas", "5", "--seed", "9", "--effort", "0.05",
         "--schedules", "--json", str(path),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
