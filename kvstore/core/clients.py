@@ -17,7 +17,8 @@ follow: memory needs nobody's clock and nobody else's word. Results are kept for
 who ask late. The same id with another body is refused where both are known, and a shard that knows the id with another
 body votes so against the transaction in all.
 
-Reads that nobody can repeat, because the replica itself asked for them (NO_ID), leave nothing behind. The results of
+Reads that nobody can repeat, because the replica itself asked for them (NO_ID), leave nothing behind, unless a slot of
+theirs had moved: a replica that comes later must hear of that (`Decisions`). The results of
 the last `READS_KEPT` that entered elsewhere stay in memory, should one be lost on its way, or the entry replica slow.
 """
 
@@ -246,6 +247,8 @@ class Clients:
                 result = self._remember(result, item.slots)
             else:
                 result.id = unnamed_id(message.id, index)
+                if result.status == MOVED:  # else it was applied, and nobody needs to be told
+                    self._store.remember(result.id, encode_remembered(result, None))
                 if origin != self._peers.self_id and not replaying:
                     self._keep_read(result)
             waiting = by_id.get(result.id)

@@ -191,7 +191,7 @@ class Decided(msgspec.Struct, array_like=True, gc=False):
 
 class Decisions(msgspec.Struct, array_like=True, tag=5):
     """In place of a part that is forgotten. id: the message's. decided: of its transactions in their order; None for
-    one without an id, which only reads and so was applied."""
+    one without an id that was applied: it only reads."""
 
     shard: GroupId
     id: MessageId

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import Literal
 
 from kvstore.core.audit import MOVED, REPEATED
-from kvstore.core.bundles import version_of
+from kvstore.core.bundles import unnamed_id, version_of
 from kvstore.core.execution import vote, voting_keys
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import (
@@ -213,10 +213,10 @@ class Signals:
         """It is complete here and settled: unless its results are forgotten, too, tell how it ended."""
         decided: list[Decided | None] = []
         for index, message_id in enumerate(wanted.ids):
-            if not message_id:
+            record = self._store.remembered(message_id or unnamed_id(wanted.id, index))
+            if record is None and not message_id:
                 decided.append(None)
                 continue
-            record = self._store.remembered(message_id)
             if record is None:
                 return
             r = decode_remembered(record)

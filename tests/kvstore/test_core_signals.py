@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvstore.api.model import Add, Compare, Get, Put, Transaction
-from kvstore.core.audit import APPLIED
+from kvstore.api.shard_map import PlacedRun, slot_of
+from kvstore.core.audit import APPLIED, MOVED
 from kvstore.core.bundles import NO_ID, decode_bundle
 from kvstore.core.messages import Decisions, PartRequest, Parts, ShardResults, Vote, Wanted
 from kvstore.core.signals import PULLS_BEFORE_FETCH
@@ -154,6 +155,18 @@ def test_how_a_settled_bundle_ended_does_instead_of_its_parts():
         assert len(here.out.completions) == completed + 1
     assert [(o.status, o.succeeded) for o in here.outcomes()] == [(APPLIED, False), (APPLIED, True), (APPLIED, True)]
     assert here.store.get(key(0)).value == b"7"
+
+
+def test_a_read_without_an_id_that_was_moved_is_not_told_as_if_it_were_applied():
+    there, here = Bench(3), Bench()
+    delivery = there.deliver_bundle((NO_ID, Transaction(success=(Get(key(0)), Get(key(1))))))
+    slot = slot_of(key(0))
+    there.part(0, delivery, Vote(places=[PlacedRun(slot, slot, 2, delivery.timestamp)]))
+    there.replica.on_settled(delivery.message.id, there.now, there.out)
+    there.hear(1, pull_of(here.order(delivery.message)))
+    ((_, decisions),) = there.sent(Decisions)
+    here.hear(4, decisions)
+    assert there.statuses() == here.statuses() == [MOVED]
 
 
 def test_nothing_is_told_of_a_bundle_that_has_not_come_yet_or_whose_results_are_forgotten():
