@@ -66,7 +66,7 @@ from client_sdk.interactive import InteractiveTransaction
 from client_sdk.operations import Add, Append, Compare, Delete, DeleteRange, Get, Operation, Put, Range
 from client_sdk.requests import new_id
 from kvstore.api.answers import Outcome, Page
-from kvstore.api.model import KeyValue, OperationResult, Operator, Result, Target
+from kvstore.api.model import Consistency, KeyValue, OperationResult, Operator, Result, Target
 from multicast.types import ZERO, MessageId, Timestamp
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "Compare",
     "ConditionFailed",
     "Conflict",
+    "Consistency",
     "Delete",
     "DeleteRange",
     "Expired",

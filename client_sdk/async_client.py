@@ -17,7 +17,7 @@ from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import Router, find_authority, find_urls
 from kvstore.api.answers import Page
-from kvstore.api.model import KeyValue
+from kvstore.api.model import Consistency, KeyValue
 from multicast.types import Timestamp
 
 P = ParamSpec("P")
@@ -100,18 +100,21 @@ class AsyncClient:
         keys_only: bool = False,
         page_size: int = 100,
         version: Timestamp | None = None,
+        consistency: Consistency = "linearizable",
+        max_age: float | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[Page]:
         """The keys that begin with `prefix`, are not less than `start` and less than `end`, in order, or with `reverse`
         from the last to the first; page by page; with `keys_only` without their values. All are as they were at
-        one point of the order, that of the first page, or `version`. Compacted if that is too long ago for the next
-        page; in a cluster that keeps no history each page is of another version. `timeout` is for each page."""
+        one point of the order, that of the first page, or `version`; `consistency` and `max_age` of the first page are
+        as in `get`. Compacted if that is too long ago for the next page; in a cluster that keeps no history each page
+        is of another version. `timeout` is for each page."""
         token: str | None = None
         while True:
             page = await self.run(
                 requests.page(
                     prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size,
-                    token=token, version=version, timeout=timeout,
+                    token=token, version=version, consistency=consistency, max_age=max_age, timeout=timeout,
                 )
             )  # fmt: skip
             yield page
@@ -129,12 +132,14 @@ class AsyncClient:
         keys_only: bool = False,
         page_size: int = 100,
         version: Timestamp | None = None,
+        consistency: Consistency = "linearizable",
+        max_age: float | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[KeyValue]:
         """The entries of `scan_pages`, one by one."""
         pages = self.scan_pages(
             prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, version=version,
-            timeout=timeout,
+            consistency=consistency, max_age=max_age, timeout=timeout,
         )  # fmt: skip
         async for page in pages:
             for entry in page.entries:

@@ -23,7 +23,7 @@ from client_sdk.errors import KvError
 from client_sdk.routing import find_urls
 from kvstore.api.answers import entry_json, result_json
 from kvstore.api.codec import id_text, operation_name, parse_transaction, text_or_b64
-from kvstore.api.model import SCAN_LIMIT_MAX, InvalidTransaction
+from kvstore.api.model import SCAN_LIMIT_MAX, Consistency, InvalidTransaction
 from kvstore.api.problem import APPLIED, UNKNOWN
 from kvstore.console import (
     FAILED,
@@ -46,7 +46,10 @@ REFUSED_SECONDS = 0.5
 """A cluster whose replicas all refuse connections for so long is taken for stopped."""
 REFUSED_PAUSE_SECONDS = 0.1
 
-OPTIONS = {"if_version": "--if-version", "if_absent": "--if-absent", "message_id": "--id", "query.version": "--version"}
+OPTIONS = {
+    "if_version": "--if-version", "if_absent": "--if-absent", "message_id": "--id", "query.version": "--version",
+    "consistency": "--consistency", "max_age": "--max-age",
+}  # fmt: skip
 """How arguments of the SDK are called here."""
 
 app = make_app("Read and write a cluster's data.")
@@ -74,6 +77,11 @@ EndOption = Annotated[str | None, typer.Option("--end", help="Keys before this o
 VersionOption = Annotated[
     str | None, typer.Option("--version", help="As it was when that was written: what puts and JSON output print.")
 ]
+ConsistencyOption = Annotated[
+    Consistency,
+    typer.Option("--consistency", help="What it may miss: nothing answered before; anything; what --max-age allows."),
+]
+MaxAgeOption = Annotated[float | None, typer.Option("--max-age", min=0, help="Seconds, of a stale read.")]
 
 
 @app.command("get")
@@ -81,6 +89,8 @@ def get_command(
     key: str,
     cluster: Target,
     version: VersionOption = None,
+    consistency: ConsistencyOption = "linearizable",
+    max_age: MaxAgeOption = None,
     timeout: Timeout = 10.0,
     raw: Annotated[bool, typer.Option("--raw", help="The value alone, byte for byte, without a line's end.")] = False,
     output: OutputOption = Output.text,
@@ -88,7 +98,7 @@ def get_command(
     """Print a key's value. Status 3 if there is no such key."""
     name, at = os.fsencode(key), _version("--version", version)
     with _client(cluster, timeout) as client:
-        found = client.get(name, version=at)
+        found = client.get(name, version=at, consistency=consistency, max_age=max_age)
     if output is Output.json:
         print_json(entry_json(found) if found else {**text_or_b64("key", name), "value": None})
     elif found:
@@ -165,6 +175,8 @@ def scan_command(
     count_only: Annotated[bool, typer.Option("--count-only", help="Print how many there are.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many keys.")] = 1000,
     version: VersionOption = None,
+    consistency: ConsistencyOption = "linearizable",
+    max_age: MaxAgeOption = None,
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
 ) -> None:
@@ -175,12 +187,12 @@ def scan_command(
         if count_only and at is not None:
             raise UserError("--version: what is counted is counted now")
         if count_only:
-            count = client.count(begins, start=first, end=last)
+            count = client.count(begins, start=first, end=last, consistency=consistency, max_age=max_age)
             print_json({"count": count}) if output is Output.json else say(str(count))
             return
         entries = client.scan(
             begins, start=first, end=last, reverse=reverse, keys_only=keys_only, page_size=min(limit, SCAN_LIMIT_MAX),
-            version=at,
+            version=at, consistency=consistency, max_age=max_age,
         )  # fmt: skip
         for count, found in enumerate(entries, 1):
             if output is Output.json:
@@ -203,6 +215,8 @@ def txn_command(
     transaction: Annotated[str, typer.Argument(metavar="JSON|FILE|-", help="As for POST /v1/txn.")],
     cluster: Target,
     message_id: MessageIdOption = None,
+    consistency: ConsistencyOption = "linearizable",
+    max_age: MaxAgeOption = None,
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
 ) -> None:
@@ -214,7 +228,8 @@ def txn_command(
         raise UserError(str(error)) from None
     identity = _message_id(message_id)
     with _client(cluster, timeout) as client:
-        result = client.run(requests.transaction(parsed, message_id=identity))
+        asked = requests.transaction(parsed, message_id=identity, consistency=consistency, max_age=max_age)
+        result = client.run(asked)
     branch = parsed.success if result.succeeded else parsed.failure
     results = [result_json(o, r, str(result.version)) for o, r in zip(branch, result.results, strict=False)]
     if output is Output.json:

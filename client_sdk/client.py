@@ -28,7 +28,7 @@ from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import find_authority, find_urls
 from kvstore.api.answers import Page
-from kvstore.api.model import KeyValue
+from kvstore.api.model import Consistency, KeyValue
 from multicast.types import Timestamp
 
 P = ParamSpec("P")
@@ -182,13 +182,15 @@ class Client:
         keys_only: bool = False,
         page_size: int = 100,
         version: Timestamp | None = None,
+        consistency: Consistency = "linearizable",
+        max_age: float | None = None,
         timeout: float | None = None,
     ) -> Iterator[Page]:
         """See `AsyncClient.scan_pages`."""
         return self._iterate(
             self._client.scan_pages(
                 prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size,
-                version=version, timeout=timeout,
+                version=version, consistency=consistency, max_age=max_age, timeout=timeout,
             )
         )  # fmt: skip
 
@@ -202,12 +204,14 @@ class Client:
         keys_only: bool = False,
         page_size: int = 100,
         version: Timestamp | None = None,
+        consistency: Consistency = "linearizable",
+        max_age: float | None = None,
         timeout: float | None = None,
     ) -> Iterator[KeyValue]:
         """See `AsyncClient.scan`."""
         pages = self.scan_pages(
             prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, version=version,
-            timeout=timeout,
+            consistency=consistency, max_age=max_age, timeout=timeout,
         )  # fmt: skip
         for page in pages:
             yield from page.entries

@@ -22,8 +22,11 @@ from client_sdk.operations import Compare, Operation, as_bytes, of_type
 from kvstore.api import answers, codec
 from kvstore.api.answers import MalformedAnswer, Outcome, Page
 from kvstore.api.model import (
+    AGE_MS_MAX,
+    CONSISTENCIES,
     EVERYWHERE,
     RANGE_KEYS_MAX,
+    Consistency,
     InvalidTransaction,
     KeyValue,
     Result,
@@ -38,8 +41,8 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 class Answer(NamedTuple):
-    """A successful answer, or 404 where the request allows it. read_at: shard, position and version of a read that has
-    no id, as `Kv-Read-At` says it. create_version, lease: of a key, as `Kv-Create-Version` and `Kv-Lease` say them."""
+    """A successful answer, or 404 where the request allows it. read_at: where a read that has no id saw its shards,
+    as `Kv-Read-At` says it. create_version, lease: of a key, as `Kv-Create-Version` and `Kv-Lease` say them."""
 
     status: int
     etag: str | None
@@ -58,6 +61,8 @@ ARGUMENTS = {
     "query.start": "start",
     "query.end": "end",
     "query.version": "version",
+    "query.consistency": "consistency",
+    "query.max_age_ms": "max_age",
 }
 """What a part of a request, as problems name it, is called here."""
 
@@ -136,12 +141,21 @@ def documented_by(make: Callable[..., Request[Any]]) -> Callable[[M], M]:
 
 
 def get(
-    key: bytes | str, *, version: Timestamp | None = None, timeout: float | None = None
+    key: bytes | str,
+    *,
+    version: Timestamp | None = None,
+    consistency: Consistency = "linearizable",
+    max_age: float | None = None,
+    timeout: float | None = None,
 ) -> Request[KeyValue | None]:
-    """The key's value and version; None if it is absent. Linearizable; or, where `version` is given, as it was when
-    that was written, by whatever transaction: Compacted if that is too long ago."""
+    """The key's value and version; None if it is absent. Where `version` is given, as it was when that was written, by
+    whatever transaction: Compacted if that is too long ago.
+
+    consistency: what it may miss. "linearizable": nothing that was answered before it was asked. "snapshot": anything;
+    it costs no message. "stale": what was answered less than `max_age` seconds before it was asked."""
     name = as_bytes("key", key)
-    path = _key_path(name) + (f"?version={of_type('version', version, Timestamp)}" if version is not None else "")
+    query = _freshness(version, consistency, max_age)
+    path = _key_path(name) + ("?" + "&".join(query) if query else "")
 
     def parse(answer: Answer) -> KeyValue | None:
         if answer.status == 404:
@@ -215,18 +229,27 @@ def txn(
     failure: Sequence[Operation] = (),
     *,
     message_id: MessageId | None = None,
+    consistency: Consistency = "linearizable",
+    max_age: float | None = None,
     timeout: float | None = None,
 ) -> Request[Result]:
     """If every comparison holds, do all of `success`, else all of `failure`; atomically, over any number of shards.
 
-    Which branch ran is `Result.succeeded`. What only reads has no id unless one is given: then it need not be ordered
-    where its shard's leader is asked. InvalidRequest before anything is sent if a limit is broken.
+    Which branch ran is `Result.succeeded`. What only reads has no id unless one is given, and then need not be ordered;
+    `consistency` and `max_age` are of that alone, and as in `get`: a snapshot is of one version in all shards, a stale
+    read takes each shard by itself. InvalidRequest before anything is sent if a limit is broken.
     """
-    return transaction(operations.transaction(compare, success, failure), message_id=message_id, timeout=timeout)
+    asked = operations.transaction(compare, success, failure)
+    return transaction(asked, message_id=message_id, consistency=consistency, max_age=max_age, timeout=timeout)
 
 
 def transaction(
-    asked: Transaction, *, message_id: MessageId | None = None, timeout: float | None = None
+    asked: Transaction,
+    *,
+    message_id: MessageId | None = None,
+    consistency: Consistency = "linearizable",
+    max_age: float | None = None,
+    timeout: float | None = None,
 ) -> Request[Result]:
     """`txn` of what the server knows."""
     try:
@@ -240,9 +263,13 @@ def transaction(
             raise ResultsForgotten(result.succeeded, result.version)
         return result
 
+    query, reads = _freshness(None, consistency, max_age), message_id is None and only_reads(asked)
+    if query and not reads:
+        raise InvalidRequest("consistency: of what only reads, without an id", code="invalid", field="consistency")
     body, fields, keys = codec.transaction_body(asked), "Content-Type: application/json\r\n", _keys(asked)
-    request = Request("POST", "/v1/txn", parse, keys, timeout, fields=fields, body=body)
-    return request if message_id is None and only_reads(asked) else request.under(message_id)
+    path = "/v1/txn" + ("?" + "&".join(query) if query else "")
+    request = Request("POST", path, parse, keys, timeout, fields=fields, body=body)
+    return request if reads else request.under(message_id)
 
 
 def outcome(message_id: MessageId, *, timeout: float | None = None) -> Request[Outcome | None]:
@@ -267,6 +294,8 @@ def page(
     page_size: int,
     token: str | None,
     version: Timestamp | None = None,
+    consistency: Consistency = "linearizable",
+    max_age: float | None = None,
     timeout: float | None,
 ) -> Request[Page]:
     """The keys that begin with `prefix`, are not less than `start` and less than `end`, in order: the first so many, or
@@ -276,16 +305,21 @@ def page(
         path += f"&{name}=true" if of_type(name, flag, bool) else ""
     if token is not None:
         path += f"&page_token={quote_from_bytes(token.encode(), safe='')}"
-    if version is not None:
-        path += f"&version={of_type('version', version, Timestamp)}"
+    path = "&".join([path, *_freshness(version, consistency, max_age)])
     return Request("GET", path, lambda answer: answers.parse_page(answer.body, keys_only), None, timeout)
 
 
 def count(
-    prefix: bytes | str = b"", *, start: bytes | str = b"", end: bytes | str = b"", timeout: float | None = None
+    prefix: bytes | str = b"",
+    *,
+    start: bytes | str = b"",
+    end: bytes | str = b"",
+    consistency: Consistency = "linearizable",
+    max_age: float | None = None,
+    timeout: float | None = None,
 ) -> Request[int]:
-    """How many keys begin with `prefix`, are not less than `start` and less than `end`. Linearizable. TransactionFailed
-    if there are more than RANGE_KEYS_MAX in one shard: count the pages of a scan."""
+    """How many keys begin with `prefix`, are not less than `start` and less than `end`; `consistency` and `max_age` as
+    in `get`. TransactionFailed if there are more than RANGE_KEYS_MAX in one shard: count the pages of a scan."""
 
     def parse(answer: Answer) -> int:
         found, more = answers.parse_count(answer.body)
@@ -293,7 +327,8 @@ def count(
             raise TransactionFailed(f"more than {RANGE_KEYS_MAX} keys in a shard", code="failed")
         return found
 
-    return Request("GET", f"/v1/kv?{_bounds_query(prefix, start, end)}&count_only=true", parse, None, timeout)
+    parts = [_bounds_query(prefix, start, end), "count_only=true", *_freshness(None, consistency, max_age)]
+    return Request("GET", "/v1/kv?" + "&".join(parts), parse, None, timeout)
 
 
 def cluster(url: str | None = None, *, timeout: float | None = None) -> Request[dict[str, Any]]:
@@ -306,6 +341,25 @@ def cluster(url: str | None = None, *, timeout: float | None = None) -> Request[
             raise MalformedAnswer(f"not a JSON object: {error}") from error
 
     return Request("GET", "/v1/cluster", parse, (), timeout, only=url)
+
+
+def _freshness(version: Timestamp | None, consistency: Consistency, max_age: float | None) -> list[str]:
+    """Of a query. InvalidRequest if that makes no sense."""
+    if of_type("consistency", consistency, str) not in CONSISTENCIES:
+        text = f"consistency: one of {', '.join(CONSISTENCIES)}, not {consistency!r}"
+        raise InvalidRequest(text, code="invalid", field="consistency")
+    if (consistency == "stale") != (max_age is not None):
+        raise InvalidRequest("max_age: a stale read has one, and no other", code="invalid", field="max_age")
+    parts = [] if version is None else [f"version={of_type('version', version, Timestamp)}"]
+    if consistency != "linearizable":
+        parts.append(f"consistency={consistency}")
+    if max_age is not None:
+        age_ms = of_type("max_age", max_age, int, float) * 1000
+        if not 0 <= age_ms <= AGE_MS_MAX:
+            text = f"max_age: from 0 to {AGE_MS_MAX / 1000:g} seconds, not {max_age}"
+            raise InvalidRequest(text, code="invalid", field="max_age")
+        parts.append(f"max_age_ms={int(age_ms)}")
+    return parts
 
 
 def _bounds_query(prefix: bytes | str, start: bytes | str, end: bytes | str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from kvstore.api.cluster import ClusterJson, LimitsJson
-from kvstore.api.model import Transaction
+from kvstore.api.model import Consistency, Transaction
 from kvstore.config import (
     NO_ARCHIVE,
     ClusterConfig,
@@ -294,9 +294,10 @@ class LiveReplica:
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
     def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None
+        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None,
+        consistency: Consistency = "linearizable", age_us: int = 0,
     ) -> int:
-        return self._request(Execute(message_id, transaction, at), answer)
+        return self._request(Execute(message_id, transaction, at, consistency, age_us), answer)
 
     def lookup(self, message_id: MessageId, answer: Told) -> int:
         return self._request(Lookup(message_id), answer)

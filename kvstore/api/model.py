@@ -35,6 +35,13 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SLOTS = 16384
 """Keys belong to so many slots, see `kvstore.api.shard_map`."""
 
+Consistency = Literal["linearizable", "snapshot", "stale"]
+"""What a read may miss. linearizable: nothing that was answered before it was asked. snapshot: anything; it is the
+state at one version of all its shards. stale: in each shard, what was answered less than an age before it was asked."""
+CONSISTENCIES = get_args(Consistency)
+AGE_MS_MAX = 3_600_000
+"""Of a stale read."""
+
 Target = Literal["value", "version", "create_version", "exists"]
 Operator = Literal["==", "!=", "<", ">"]
 TARGETS = get_args(Target)

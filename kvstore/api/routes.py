@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kvstore.api import answers, codec
 from kvstore.api.cluster import ClusterJson, LimitsJson, MembersJson, ShardsJson
-from kvstore.api.model import KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
+from kvstore.api.model import AGE_MS_MAX, CONSISTENCIES, KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
 
 BYTES = bytes
 """A body of any bytes: a value."""
@@ -63,6 +63,16 @@ _BOUNDS = tuple(
     )
 )
 _VERSION = Parameter("version", "query", _STRING, "What stood there then: a version, as answers and ETags have it.")
+_FRESHNESS = (
+    Parameter(
+        "consistency",
+        "query",
+        {"type": "string", "enum": list(CONSISTENCIES), "default": "linearizable"},
+        "What it may miss: nothing that was answered before it was asked; anything, if it is one state; or what was "
+        "answered less than max_age_ms before it was asked.",
+    ),
+    Parameter("max_age_ms", "query", {"type": "integer", "minimum": 0, "maximum": AGE_MS_MAX}, "Of a stale read."),
+)
 _SCAN = (
     *_BOUNDS,
     Parameter("reverse", "query", _FLAG, "From the last key to the first."),
@@ -76,6 +86,7 @@ _SCAN = (
     ),
     Parameter("page_token", "query", _STRING, "The next_page_token of the page before, of the same range."),
     _VERSION,
+    *_FRESHNESS,
 )
 
 READ = (400, 500, 503, 504)
@@ -83,7 +94,8 @@ WRITE = (*READ, 408, 409, 413, 415, 422, 507)
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/kv/{key}", "get", "A value; its version is the ETag.",
-          (_KEY, _VERSION, _IF_MATCH, _IF_NONE_MATCH, _TIMEOUT), None, BYTES, (200, 304), (*READ, 404, 410, 412)),
+          (_KEY, _VERSION, *_FRESHNESS, _IF_MATCH, _IF_NONE_MATCH, _TIMEOUT),
+          None, BYTES, (200, 304), (*READ, 404, 410, 412)),
     Route("PUT", "/v1/kv/{key}", "put", "Write a value.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
           BYTES, answers.WriteAnswer, (200, 201), (*WRITE, 412)),
     Route("DELETE", "/v1/kv/{key}", "delete", "Delete a key.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
@@ -92,7 +104,7 @@ ROUTES: tuple[Route, ...] = (
           None, (answers.PageAnswer, answers.CountAnswer), (200,), (*READ, 410)),
     Route("DELETE", "/v1/kv", "delete_range", "Delete a range at one instant.", (*_BOUNDS, _ID, _TIMEOUT),
           None, answers.WriteAnswer, (200,), WRITE),
-    Route("POST", "/v1/txn", "txn", "Compare, then success or failure, atomically.", (_ID, _TIMEOUT),
+    Route("POST", "/v1/txn", "txn", "Compare, then success or failure, atomically.", (*_FRESHNESS, _ID, _TIMEOUT),
           codec.TransactionJson, answers.TransactionAnswer, (200,), WRITE),
     Route("GET", "/v1/txn/{id}", "outcome", "What became of a write, while it is remembered.",
           (Parameter("id", "path", _ID_SCHEMA, "A UUIDv7."), _TIMEOUT), None, answers.Outcome, (200,), (*READ, 404)),

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 
-from kvstore.api.model import Get, OperationResult, Range, Result, Transaction
+from kvstore.api.model import Consistency, Get, OperationResult, Range, Result, Transaction
 from kvstore.api.shard_map import PlacedRun
 from kvstore.core.audit import Given
 from kvstore.core.state import Changed
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 # -- a client's request and its answer --------------------------------------------------------------------------------
-
-
-Consistency = Literal["linearizable", "snapshot", "stale"]
-"""What a read may see. linearizable: all that was answered before it was asked. snapshot: the state at one version of
-all its shards, no matter which. stale: in each shard all that was answered `age_us` before it was asked."""
 
 
 class Execute(msgspec.Struct, gc=False):

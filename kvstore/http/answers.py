@@ -58,9 +58,10 @@ def encoded(response: Response, minor: int, keep_alive: bool, date: bytes, bodil
 
 
 def read_at(answered: Answered) -> str:
-    """SHARD/POSITION/VERSION: where a read of one shard that had no id saw the shard, see `Answered`; else empty."""
+    """Where a read that had no id saw its shards, see `Answered`: SHARD/POSITION/VERSION of one; of several that were
+    not ordered SHARD/POSITION of each, with commas. Else empty."""
     if answered.shard < 0:
-        return ""
+        return ",".join([f"{shard}/{position}" for shard, position in answered.places])
     return f"{answered.shard}/{answered.position}/{answered.result.version}"
 
 

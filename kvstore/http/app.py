@@ -23,6 +23,7 @@ from kvstore.api.cluster import ClusterJson, MemberJson, MembersJson, ShardsJson
 from kvstore.api.model import (
     CUT,
     VALUE_BYTES_MAX,
+    Consistency,
     Delete,
     DeleteRange,
     Get,
@@ -66,10 +67,11 @@ class Node(Protocol):
     """The replica behind the HTTP interface."""
 
     def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None
+        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None,
+        consistency: Consistency = "linearizable", age_us: int = 0,
     ) -> int:
         """Have it ordered and executed; `answer` is called once, possibly before this returns. NO_ID: it only reads,
-        and nobody can repeat it; at: of the state at this version. Returns what `forget` takes, not 0."""
+        and nobody can repeat it; the rest: see `Execute`. Returns what `forget` takes, not 0."""
 
     def lookup(self, message_id: MessageId, answer: Told) -> int:
         """What became of the transaction of this id; otherwise as `execute`."""
@@ -164,7 +166,9 @@ class HttpApi:
 
     def _get(self, call: Call) -> None:
         if call.query:
-            call.at = request.version_of(request.query_of(call.query, ("version",)))
+            parameters = request.query_of(call.query, ("version", *request.FRESHNESS))
+            call.at = request.version_of(parameters)
+            call.freshness = request.freshness_of(parameters, "version" in parameters)
         self._read(call, Get(request.key_of(call.path, "", KV)), self._got)
 
     def _got(self, call: Call, answered: Answered) -> None:
@@ -238,7 +242,7 @@ class HttpApi:
     # -- several keys -------------------------------------------------------------------------------------------------
 
     def _scan(self, call: Call) -> None:
-        wanted, call.at = request.scan_of(call.query)
+        wanted, call.at, call.freshness = request.scan_of(call.query)
         self._read(call, wanted, self._scanned)
 
     def _scanned(self, call: Call, answered: Answered) -> None:
@@ -275,7 +279,7 @@ class HttpApi:
     def _txn(self, call: Call) -> None:
         fields = call.head.fields.values
         if call.query:
-            raise errors.invalid("query", "a transaction takes none")
+            call.freshness = request.freshness_of(request.query_of(call.query, request.FRESHNESS))
         if not request.is_json(fields.get("content-type", "")):
             detail = f"Content-Type: application/json is needed, not {fields.get('content-type', 'none')[:60]!r}"
             raise Problem(415, "unsupported_type", detail, field="Content-Type")
@@ -287,6 +291,8 @@ class HttpApi:
         transaction = request.valid(codec.parse_transaction, body)
         if not call.message_id and only_reads(transaction):
             self._execute(call, transaction, self._did_txn)
+        elif call.query:
+            raise errors.invalid("query.consistency", "of what only reads, and has no Idempotency-Key")
         else:
             self._write(call, transaction, self._did_txn, _writes(transaction))
 
@@ -397,10 +403,7 @@ class HttpApi:
         call.transaction = transaction
         call.ordered = writes
         answer = partial(call.step, self._executed, render)
-        if call.at is None:
-            call.token = self.node.execute(call.message_id, transaction, answer)
-        else:
-            call.token = self.node.execute(call.message_id, transaction, answer, call.at)
+        call.token = self.node.execute(call.message_id, transaction, answer, call.at, *call.freshness)
 
     def _check_ready(self) -> None:
         if self.calls.stopping:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import structlog
 
 from kvstore.api.http1 import Head
-from kvstore.api.model import Compare, Transaction
+from kvstore.api.model import Compare, Consistency, Transaction
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.core.bundles import NO_ID
 from kvstore.http import errors
@@ -104,6 +104,7 @@ class Call:
     transaction: Transaction
     message_id: MessageId = NO_ID
     at: Timestamp | None = None
+    freshness: tuple[Consistency, int] = ("linearizable", 0)
     what: str
     body_bytes_max: int
     timeout_ms: int

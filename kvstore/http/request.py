@@ -10,14 +10,18 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from kvstore.api.codec import id_text
 from kvstore.api.model import (
+    AGE_MS_MAX,
+    CONSISTENCIES,
     KEY_BYTES_MAX,
     SCAN_LIMIT_DEFAULT,
     SCAN_LIMIT_MAX,
     Compare,
+    Consistency,
     DeleteRange,
     InvalidTransaction,
     Range,
@@ -67,6 +71,23 @@ def version_of(parameters: Mapping[str, bytes]) -> Timestamp | None:
         return Timestamp.parse(text.decode("latin-1"))
     except ValueError:
         raise invalid("query.version", f"a version, as ETags and answers have it, not {text[:40]!r}") from None
+
+
+FRESHNESS = ("consistency", "max_age_ms")
+
+
+def freshness_of(parameters: Mapping[str, bytes], of_version: bool = False) -> tuple[Consistency, int]:
+    """How fresh a read must be, and the age, microseconds, of a stale one. of_version: its version is given."""
+    text, age = parameters.get("consistency", b"linearizable").decode("latin-1"), parameters.get("max_age_ms")
+    if of_version and ("consistency" in parameters or age is not None):
+        raise invalid("query.consistency", "the version says what is read; leave one of them out")
+    if text not in CONSISTENCIES:
+        raise invalid("query.consistency", f"one of {', '.join(CONSISTENCIES)}, not {text[:30]!r}")
+    if (text == "stale") != (age is not None):
+        raise invalid("query.max_age_ms", "a stale read has one, and no other")
+    if age is not None and (not age.isdigit() or len(age) > 9 or int(age) > AGE_MS_MAX):
+        raise invalid("query.max_age_ms", f"a whole number from 0 to {AGE_MS_MAX}, not {age[:30].decode('latin-1')!r}")
+    return cast(Consistency, text), int(age or 0) * 1000
 
 
 def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
@@ -165,14 +186,15 @@ def cut_of(path: str, query: str, prefix: str) -> tuple[Timestamp, bytes]:
         raise invalid("version or after", str(error)) from None
 
 
-def scan_of(query: str) -> tuple[Range, Timestamp | None]:
-    """The range that `GET /v1/kv` asks for, and at which version; None: now."""
-    parameters = query_of(query, (*_BOUNDS, "reverse", "keys_only", "count_only", "limit", "version", "page_token"))
+def scan_of(query: str) -> tuple[Range, Timestamp | None, tuple[Consistency, int]]:
+    """The range that `GET /v1/kv` asks for, and at which version; None: now, and how fresh."""
+    flags = ("reverse", "keys_only", "count_only")
+    parameters = query_of(query, (*_BOUNDS, *flags, "limit", "version", "page_token", *FRESHNESS))
     bounds = _bounds_of(parameters)
     limit = parameters.get("limit", str(SCAN_LIMIT_DEFAULT).encode())
     if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= SCAN_LIMIT_MAX:
         raise invalid("query.limit", f"a whole number from 1 to {SCAN_LIMIT_MAX}, not {limit[:30].decode('latin-1')!r}")
-    reverse, keys_only, count_only = [_flag(parameters, name) for name in ("reverse", "keys_only", "count_only")]
+    reverse, keys_only, count_only = [_flag(parameters, name) for name in flags]
     if keys_only and count_only:
         raise invalid("query.count_only", "give keys_only or count_only, not both")
     scan = Range(bounds["prefix"], int(limit), b"", bounds["start"], bounds["end"], reverse, keys_only, count_only)
@@ -186,7 +208,7 @@ def scan_of(query: str) -> tuple[Range, Timestamp | None]:
         if not last or not between(last, *range_bounds(scan)):
             raise invalid("query.page_token", "not a next_page_token of a scan with these bounds")
         scan.after, scan.end = (b"", last) if reverse else (last, scan.end)
-    return scan, version
+    return scan, version, freshness_of(parameters, "version" in parameters)
 
 
 def watch_of(query: str, fields: Mapping[str, str]) -> tuple[Timestamp | None, bytes, bytes]:

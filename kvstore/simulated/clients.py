@@ -19,6 +19,7 @@ from kvstore.api.model import (
     Add,
     Append,
     Compare,
+    Consistency,
     Delete,
     DeleteRange,
     Get,
@@ -32,7 +33,7 @@ from kvstore.api.model import (
 from kvstore.core import audit
 from kvstore.core.audit import HistoryEvent
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered, Consistency, Execute, Refused
+from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, new_message_id
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 
-from kvstore.api.model import Get, Range, Transaction
+from kvstore.api.model import Consistency, Get, Range, Transaction
 from kvstore.api.shard_map import slot_of
 from kvstore.core.audit import APPLIED, Outcome, Read
-from kvstore.core.messages import Consistency
 from kvstore.simulated.clients import Client, History, Operated, Workload, reads_of
 from kvstore.simulated.cluster import Executed, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt

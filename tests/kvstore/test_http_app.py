@@ -47,6 +47,7 @@ class FakeNode:
         self.broken = broken
         self.kept: dict[Timestamp, Cut] = {}
         self.at: list[Timestamp | None] = []
+        self.freshness: list[tuple[str, int]] = []
 
     def execute(
         self,
@@ -54,8 +55,11 @@ class FakeNode:
         transaction: Transaction,
         answer: Callable[[Answered | Refused], None],
         at: Timestamp | None = None,
+        consistency: str = "linearizable",
+        age_us: int = 0,
     ) -> int:
         self.at.append(at)
+        self.freshness.append((consistency, age_us))
 
         async def work() -> None:
             answer(await self._execute(message_id, transaction))
@@ -230,6 +234,51 @@ async def test_a_refusal_is_passed_on(code: str, status: int) -> None:
     async with serving(FakeNode(refuse)) as client:
         found = await client.problem("DELETE", "/v1/kv/a")
         assert is_problem(found, status=status, code=code, detail="because", retryable=True, outcome="unknown")
+
+
+@pytest.mark.parametrize(
+    ("query", "freshness"),
+    [
+        ("", ("linearizable", 0)),
+        ("?consistency=linearizable", ("linearizable", 0)),
+        ("?consistency=snapshot", ("snapshot", 0)),
+        ("?consistency=stale&max_age_ms=1500", ("stale", 1_500_000)),
+    ],
+)
+async def test_a_read_says_how_fresh_it_must_be(query: str, freshness: tuple[str, int]) -> None:
+    node = FakeNode(never)
+    body = json.dumps({"success": [{"op": "get", "key": "a"}]}).encode()
+    async with serving(node) as client:
+        for method, path, sent in (("GET", "/v1/kv/a", b""), ("GET", "/v1/kv", b""), ("POST", "/v1/txn", body)):
+            headers = {"X_Timeout_Ms": "1"} | ({"Content_Type": "application/json"} if sent else {})
+            status, _, _ = await client(method, path + query, sent, **headers)
+            assert status == 504
+    assert node.freshness == [freshness] * 3
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("consistency=eventual", "query.consistency"),
+        ("consistency=stale", "query.max_age_ms"),
+        ("consistency=snapshot&max_age_ms=1", "query.max_age_ms"),
+        ("consistency=stale&max_age_ms=-1", "query.max_age_ms"),
+        ("consistency=stale&max_age_ms=3600001", "query.max_age_ms"),
+        ("consistency=snapshot&version=0-0", "query.consistency"),
+        ("consistancy=snapshot", "query.consistancy"),
+    ],
+)
+async def test_what_says_it_wrongly_is_refused(query: str, field: str) -> None:
+    async with serving(FakeNode(never)) as client:
+        for path in ("/v1/kv/a", "/v1/kv"):
+            assert is_problem(await client.problem("GET", f"{path}?{query}"), code="invalid", field=field)
+
+
+async def test_writes_are_neither_old_nor_new() -> None:
+    body = json.dumps({"success": [{"op": "put", "key": "a", "value": "1"}]}).encode()
+    async with serving(FakeNode(never)) as client:
+        found = await client.problem("POST", "/v1/txn?consistency=snapshot", body, Content_Type="application/json")
+        assert is_problem(found, code="invalid", field="query.consistency")
 
 
 async def test_our_own_bug_is_a_500_without_its_innards() -> None:
