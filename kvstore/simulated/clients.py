@@ -55,6 +55,8 @@ REFUSALS = 30
 REFUSED_US = 100_000
 """After so long the accounts are opened again, if whoever was asked will not."""
 
+SEVERAL = -1
+"""In place of a shard."""
 CROWDS = 0.1
 """With so many of its operations a client brings others along, who ask one replica at one instant."""
 COMPANIONS_MAX = 12
@@ -71,7 +73,7 @@ _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get
 class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
     refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
-    the id here is that of the history alone; -1: of several shards. consistency, age_us: see `Execute`. places: of one
+    the id here is that of the history alone; SEVERAL: of several. consistency, age_us: see `Execute`. places: of one
     that was not ordered shard -> with how many of its deliveries it was read; seen: else at which version. impatient:
     asked of two replicas at a time; second: what the other one answered. contested: the id was used for something else,
     too."""
@@ -298,7 +300,7 @@ class Client:
         operation = Operated(message_id, f, transaction, self._world.now, consistency=consistency, age_us=age_us)
         shards = self._workload.cluster.shard_map.shards_of(transaction)
         if unnamed and len(shards) > 1:
-            operation.unnamed = -1
+            operation.unnamed = SEVERAL
         elif unnamed or (only_reads(transaction) and len(shards) == 1 and message_id[-1] & 1):
             operation.unnamed = shards[0]
         else:

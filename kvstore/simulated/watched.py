@@ -15,7 +15,7 @@ from kvstore.core.audit import APPLIED, Write
 from kvstore.core.messages import Follow, Followed, Refused
 from kvstore.core.state import Changed
 from kvstore.core.watches import PROGRESS_US
-from kvstore.simulated.clients import Operated, Workload
+from kvstore.simulated.clients import SEVERAL, Operated, Workload
 from kvstore.simulated.cluster import Executed
 from multicast.types import ZERO, Timestamp
 
@@ -70,7 +70,9 @@ class Watcher:
         self._ask()
 
     def _told(self) -> list[Timestamp]:
-        return [op.result.version for op in self._workload.history.operations.values() if op.result is not None]
+        """Versions of transactions; what reads of several shards say is between two of them."""
+        operations = self._workload.history.operations.values()
+        return [op.result.version for op in operations if op.result is not None and op.unnamed != SEVERAL]
 
     def _ask(self) -> None:
         watch, self._left = self._watched, self._left - 1

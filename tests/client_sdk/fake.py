@@ -191,7 +191,7 @@ class FakeCluster:
             return json_answer(answers.transaction_answer(txn, self.execute(txn), False, message_id))
         raw_path, _, query = http.raw_path.partition("?")
         if raw_path == "/v1/kv":
-            wanted, _ = request.scan_of(query)
+            wanted, _, _ = request.scan_of(query)
             result = self.execute(Txn(success=(wanted,)))
             page = result.results[0]
             token = request.page_token(page.entries[-1].key, None) if page.more else None

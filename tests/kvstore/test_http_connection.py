@@ -38,6 +38,8 @@ class ReadyNode(FakeNode):
         transaction: Transaction,
         answer: Callable[[Answered | Refused], None],
         at: Timestamp | None = None,
+        consistency: str = "linearizable",
+        age_us: int = 0,
     ) -> int:
         self.asked.append(transaction)
         key = transaction.success[0].key  # type: ignore[union-attr]
