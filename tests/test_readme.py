@@ -158,7 +158,7 @@ def curl(arguments: list[str]) -> None:
     elif url.path == "/v1/watch":
         request.watch_of(url.query, fields)
     else:
-        request.version_of(request.query_of(url.query, ("version",) if asked.X == "GET" else ()))
+        request.version_of(request.query_of(url.query, ("version", *request.FRESHNESS) if asked.X == "GET" else ()))
         request.conditions_of(fields, request.key_of(url.path, "", "/v1/kv/"))
 
 
