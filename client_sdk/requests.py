@@ -30,6 +30,7 @@ from kvstore.api.model import (
     InvalidTransaction,
     KeyValue,
     Result,
+    Revoke,
     Transaction,
     only_reads,
     validate,
@@ -389,7 +390,7 @@ def _keys(transaction: Transaction) -> list[bytes] | None:
     """What it touches; None: with a range, possibly everything."""
     keys = [compare.key for compare in transaction.compare]
     for operation in (*transaction.success, *transaction.failure):
-        if isinstance(operation, EVERYWHERE):
+        if isinstance(operation, (*EVERYWHERE, Revoke)):
             return None
         keys.append(operation.key)
     return keys

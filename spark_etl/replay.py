@@ -100,7 +100,8 @@ def compare(
             found += _answer(words[0], words[1], answers[at] if at < len(answers) else None, right)
     for key in sorted({*again.writes, *writes}):
         made, said = again.writes.get(key, UNCHANGED), writes.get(key, UNCHANGED)
-        if made is not UNKNOWN and not same(made, said):
+        attached = again.revokes and made == UNCHANGED and said is None
+        if made is not UNKNOWN and not attached and not same(made, said):
             found.append(_wrote(key, said, made))
     return found
 
@@ -137,11 +138,13 @@ def _answer(what: str, key: str, said: Any, right: Any) -> list[Mismatch]:
 
 
 class Replay:
-    """A branch, operation by operation. writes: key -> its last value."""
+    """A branch, operation by operation. writes: key -> its last value. revokes: it deletes other keys, too, those that
+    are attached to a lease."""
 
     def __init__(self, seen: Mapping[str, Seen]):
         self.seen = seen
         self.writes: dict[str, Any] = {}
+        self.revokes = False
 
     def run(self, what: str, key: str, operand: Any = None, *further: str) -> Any:
         """What the client must be told of this operation; of a range: key -> value or version, for all keys that are
@@ -157,6 +160,12 @@ class Replay:
             return UNKNOWN if now is UNKNOWN else now is not None
         if what == "put":
             self.writes[key] = operand
+            for lease in further:  # whose row notes where the key is
+                self.writes.setdefault(lease, UNKNOWN)
+            return None
+        if what == "revoke":
+            self.writes[key] = None
+            self.revokes = True
             return None
         if what == "add":
             return self._add(key, now, operand)

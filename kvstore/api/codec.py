@@ -19,6 +19,7 @@ from kvstore.api.model import (
     EVERYWHERE,
     INT64_MAX,
     INT64_MIN,
+    LEASE_ID_BYTES,
     RANGES,
     SCAN_LIMIT_DEFAULT,
     Add,
@@ -29,11 +30,13 @@ from kvstore.api.model import (
     DeleteRange,
     Get,
     InvalidTransaction,
+    LeasedPut,
     Move,
     Operation,
     Operator,
     Put,
     Range,
+    Revoke,
     Target,
     Transaction,
     each,
@@ -73,6 +76,17 @@ def id_text(message_id: MessageId) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def lease_of(text: str) -> MessageId:
+    """The id of a lease; the inverse of `id_text`."""
+    try:
+        lease = bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        lease = b""
+    if len(lease) != LEASE_ID_BYTES:
+        raise InvalidTransaction("lease", f"the id of a lease, as its grant told it, not {text[:60]!r}")
+    return lease
+
+
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
@@ -95,8 +109,11 @@ class GetJson(_Keyed, tag="get"):
 
 
 class PutJson(_Keyed, tag="put"):
+    """lease: to which the key shall be attached."""
+
     value: str | None = None
     value_b64: str | None = None
+    lease: str | None = None
 
 
 class DeleteJson(_Keyed, tag="delete"):
@@ -137,9 +154,9 @@ class DeleteRangeJson(_Bounded, tag="delete_range"):
 OperationJson = GetJson | PutJson | DeleteJson | AddJson | AppendJson | RangeJson | DeleteRangeJson
 _OPERATION_NAMES: dict[type[Operation], str] = {
     Get: "get", Put: "put", Delete: "delete", Add: "add", Append: "append", Range: "range", DeleteRange: "delete_range",
-    Cut: "cut",
+    LeasedPut: "put", Cut: "cut", Revoke: "revoke",
 }  # fmt: skip
-_OPERATIONS = tuple([name for kind, name in _OPERATION_NAMES.items() if kind is not Cut])
+_OPERATIONS = tuple([name for kind, name in _OPERATION_NAMES.items() if kind not in (LeasedPut, Cut, Revoke)])
 
 
 class TransactionJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -220,7 +237,8 @@ def _operation(operation: OperationJson) -> Operation:
     if isinstance(operation, GetJson):
         return Get(key)
     if isinstance(operation, PutJson):
-        return Put(key, bytes_of("value", operation.value, operation.value_b64))
+        value = bytes_of("value", operation.value, operation.value_b64)
+        return Put(key, value) if operation.lease is None else LeasedPut(key, value, lease_of(operation.lease))
     if isinstance(operation, AddJson):
         if not INT64_MIN <= operation.delta <= INT64_MAX:
             raise InvalidTransaction("delta", "a signed 64-bit integer")
@@ -234,6 +252,24 @@ def _bounds(operation: _Bounded) -> tuple[bytes, bytes, bytes]:
     prefix = bytes_of("prefix", operation.prefix, operation.prefix_b64, "")
     start = bytes_of("start", operation.start, operation.start_b64, "")
     return prefix, start, bytes_of("end", operation.end, operation.end_b64, "")
+
+
+class LeaseJson(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/leases`: after so many milliseconds without a renewal, at the earliest, it expires."""
+
+    ttl_ms: int
+
+
+_decode_lease = msgspec.json.Decoder(LeaseJson).decode
+
+
+def parse_ttl_ms(body: bytes) -> int:
+    """The body of `POST /v1/leases`. InvalidTransaction names the field that is wrong."""
+    try:
+        return _decode_lease(body).ttl_ms
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        text, _, place = str(error).partition(" - at `$")
+        raise InvalidTransaction(place.strip("`").lstrip(".") or "body", text) from None
 
 
 class MoveJson(msgspec.Struct, forbid_unknown_fields=True):
@@ -291,12 +327,12 @@ def _operation_json(operation: Operation) -> dict[str, Any]:
         if isinstance(operation, Range):
             body["limit"] = operation.limit
             body |= {name: True for name in ("reverse", "keys_only", "count_only") if getattr(operation, name)}
-    if isinstance(operation, EVERYWHERE):
+    if isinstance(operation, (*EVERYWHERE, Revoke)):
         return body
-    if isinstance(operation, Move):
-        return body | {"source": operation.source, "target": operation.target, "slots": operation.slots}
     body |= text_or_b64("key", operation.key)
-    if isinstance(operation, (Put, Append)):
+    if isinstance(operation, LeasedPut):
+        body["lease"] = id_text(operation.lease)
+    if isinstance(operation, (Put, LeasedPut, Append)):
         body |= text_or_b64("value", operation.value)
     elif isinstance(operation, Add):
         body["delta"] = operation.delta

@@ -28,6 +28,8 @@ RESULT_BYTES_MAX = 16 * 1024 * 1024
 """Of what one shard reads for one transaction; more is left out of the answer, which says so."""
 RANGE_KEYS_MAX = 10_000
 """So many keys one shard counts for a Range, and deletes for all DeleteRanges of one transaction."""
+LEASE_KEYS_MAX = 1000
+LEASE_ID_BYTES = 16
 SCANNED_KEYS_MAX = 512_000
 """Of all ranges of one transaction together, in one shard."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -125,7 +127,27 @@ class DeleteRange(msgspec.Struct, array_like=True, tag=9, gc=False):
     end: bytes = b""
 
 
-Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut | Move
+class LeasedPut(msgspec.Struct, array_like=True, tag=10, gc=False):
+    """A Put that attaches the key to a lease: it goes when that goes (`kvstore.api.leases`). Without the lease the
+    whole transaction fails, and if more than LEASE_KEYS_MAX keys of a shard would be attached to it."""
+
+    key: bytes
+    value: bytes
+    lease: bytes
+
+
+class Revoke(msgspec.Struct, array_like=True, tag=11, gc=False):
+    """Deletes a lease and all keys that are attached to it, which are in these slots."""
+
+    lease: bytes
+    slots: tuple[int, ...]
+
+
+Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut | Move | LeasedPut | Revoke
+SILENT = (Put, LeasedPut, Revoke)
+"""Of which no more can be told than that they were done."""
+LEASED = (LeasedPut, Revoke)
+"""They concern the shard of the lease, too."""
 RANGES = (Range, DeleteRange)
 EVERYWHERE = (*RANGES, Cut, Move)
 """What concerns every shard that is asked: keys are hashed."""
@@ -157,6 +179,15 @@ CUT = Transaction(success=(Cut(),))
 
 
 NO_LEASE = b""
+OWN = b"\0\0"
+"""With what the keys begin that are the store's own: no client can name one, and they come before all others."""
+FIRST_KEY = b"\0\1"
+"""The first key that a client's range can find."""
+
+
+def lease_key(lease: bytes) -> bytes:
+    """The key of the row of this lease."""
+    return OWN + b"lease/" + lease.hex().encode()
 
 
 class KeyValue(msgspec.Struct, array_like=True, gc=False):
@@ -227,7 +258,10 @@ def move_of(transaction: Transaction) -> Move | None:
 
 def adds(transaction: Transaction) -> bool:
     """Whether it may make the data larger."""
-    return any([type(op) in (Put, Add, Append) for op in (*transaction.success, *transaction.failure)])
+    for operation in (*transaction.success, *transaction.failure):
+        if type(operation) in (Put, LeasedPut, Add) or (type(operation) is Append and operation.value):
+            return True
+    return False
 
 
 class InvalidTransaction(ValueError):
@@ -268,8 +302,12 @@ def _check_operation(operation: Operation) -> None:
         raise InvalidTransaction("op", "a cut stands alone in its transaction")
     if isinstance(operation, Move):
         raise InvalidTransaction("op", "a move stands alone in its transaction")
+    if isinstance(operation, LEASED) and len(operation.lease) != LEASE_ID_BYTES:
+        raise InvalidTransaction("lease", "an id has 16 bytes")
+    if isinstance(operation, Revoke):
+        return
     _check_key(operation.key)
-    if type(operation) is Put or type(operation) is Append:
+    if isinstance(operation, Put | LeasedPut | Append):
         _check_value(operation.value)
     elif type(operation) is Add and not INT64_MIN <= operation.delta <= INT64_MAX:
         raise InvalidTransaction("delta", "not a signed 64-bit integer")

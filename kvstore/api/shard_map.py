@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.api.model import EVERYWHERE, SLOTS, Move, Transaction
+from kvstore.api.model import EVERYWHERE, LEASED, SLOTS, LeasedPut, Move, Revoke, Transaction, lease_key
 from multicast.types import GroupId, Timestamp
 
 
@@ -84,8 +84,17 @@ def slots_of(transaction: Transaction) -> set[int]:
     for branch in (transaction.success, transaction.failure):
         for operation in branch:
             if not isinstance(operation, EVERYWHERE):
-                found.add(slot_of(operation.key))
+                found.update(_named(operation))
     return found
+
+
+def _named(operation: Any) -> tuple[int, ...]:
+    """The slots that an operation names which is not for everybody."""
+    if isinstance(operation, LeasedPut):
+        return slot_of(operation.key), slot_of(lease_key(operation.lease))
+    if isinstance(operation, Revoke):
+        return slot_of(lease_key(operation.lease)), *operation.slots
+    return (slot_of(operation.key),)
 
 
 class ShardMap:
@@ -119,7 +128,10 @@ class ShardMap:
             operation = success[0]
             if isinstance(operation, Move):
                 return tuple(sorted((operation.source, operation.target)))
-            return self.shards if isinstance(operation, EVERYWHERE) else (self.shard_of(operation.key),)
+            if isinstance(operation, EVERYWHERE):
+                return self.shards
+            if not isinstance(operation, LEASED):
+                return (self.shard_of(operation.key),)
         return self._named_by(transaction)[1]
 
     def homes_of(self, transaction: Transaction) -> tuple[bytes | None, tuple[GroupId, ...]]:
@@ -131,7 +143,7 @@ class ShardMap:
             operation = success[0]
             if isinstance(operation, Move):
                 return b"", tuple(sorted((operation.source, operation.target)))
-            if not isinstance(operation, EVERYWHERE):
+            if not isinstance(operation, (*EVERYWHERE, *LEASED)):
                 slot = slot_of(operation.key)
                 return slot.to_bytes(2, "big"), (self.slots[slot],)
         slots, shards = self._named_by(transaction)
@@ -145,7 +157,7 @@ class ShardMap:
                 if isinstance(operation, EVERYWHERE):
                     everywhere = True
                 else:
-                    slots.add(slot_of(operation.key))
+                    slots.update(_named(operation))
         return slots, self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
 
     def after(self, places: Places) -> ShardMap:

@@ -17,6 +17,7 @@
     execution   one transaction on one shard: its vote, its reads and writes
     accounts    what a replica's journal says of the bundles that it completes
     messages    what replicas tell one another, and what clients ask and are answered
+    leases      when the leases of the shard expire
     moves       slots that move from one shard to another
     shards      which shards can take transactions, by what their leaders say
     peers       who leads which shard, and whom to ask

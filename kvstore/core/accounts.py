@@ -7,8 +7,14 @@ from typing import NamedTuple
 
 from kvstore.api.model import Move
 from kvstore.core.audit import (
+    APPLIED,
     AUDIT_VERSION,
+    EXPIRED,
+    FAILED,
+    MISMATCH,
     MOVE_VERSION,
+    MOVED,
+    REPEATED,
     WRITTEN_BYTES_KEPT,
     Given,
     MoveOutcome,
@@ -23,6 +29,15 @@ from kvstore.core.bundles import is_single
 from kvstore.core.execution import Execution
 from kvstore.core.log import Entry
 from multicast.types import GroupId, MessageId
+
+STATUS_NAMES = {
+    APPLIED: "applied",
+    EXPIRED: "expired",
+    FAILED: "failed",
+    MISMATCH: "mismatch",
+    MOVED: "moved",
+    REPEATED: "repeated",
+}
 
 
 class Fate(NamedTuple):

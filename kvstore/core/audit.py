@@ -15,6 +15,7 @@ import msgspec
 
 from kvstore.api.model import (
     NO_LEASE,
+    SILENT,
     Add,
     Append,
     Compare,
@@ -22,11 +23,14 @@ from kvstore.api.model import (
     Delete,
     DeleteRange,
     Get,
+    LeasedPut,
     Move,
     Operation,
     OperationResult,
     Put,
     Range,
+    Revoke,
+    lease_key,
 )
 from kvstore.core.bundles import version_of
 from multicast.types import ZERO, MessageId, Timestamp
@@ -180,8 +184,9 @@ class Base(msgspec.Struct, array_like=True, gc=False):
 
 class Asked(msgspec.Struct, omit_defaults=True):
     """What a client asked for. compare: [key, target, operator, operand], a version as its text. success, failure:
-    ["get", key], ["put", key, value], ["delete", key], ["add", key, n], ["append", key, value], and "range", "keys" (no
-    values), "count" or "delete_range" with a prefix, and, if there are any, two bounds: ["range", prefix, start, end].
+    ["get", key], ["put", key, value], to attach it also the key of the lease's row, ["revoke", that key], ["delete",
+    key], ["add", key, n], ["append", key, value], and "range", "keys" (no values), "count" or "delete_range" with a
+    prefix, and, if there are any, two bounds: ["range", prefix, start, end].
     """
 
     compare: list[list[str | bool]] = []
@@ -259,6 +264,10 @@ def _operation(operation: Operation) -> list[str | int]:
         return ["add", operation.key.decode(), operation.delta]
     if isinstance(operation, Append):
         return ["append", operation.key.decode(), value_text(operation.value)]
+    if isinstance(operation, LeasedPut):
+        return ["put", operation.key.decode(), value_text(operation.value), lease_key(operation.lease).decode()]
+    if isinstance(operation, Revoke):
+        return ["revoke", lease_key(operation.lease).decode()]
     if isinstance(operation, Cut):
         return ["cut"]
     if isinstance(operation, Move):
@@ -283,7 +292,7 @@ def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Tol
 def _told(operation: Operation, result: OperationResult) -> Any:
     if isinstance(operation, Get):
         return None if result.found is None else value_text(result.found.value)
-    if isinstance(operation, Put | Cut | Move):
+    if isinstance(operation, (*SILENT, Cut, Move)):
         return None
     if isinstance(operation, Delete):
         return result.deleted

@@ -168,7 +168,7 @@ class Bundler:
                     (later if taken else taken).append(waiting)
                     break
                 plan = LocalPlan(waiting.transaction)
-                deletes, conditions = plan.deletes_ranges(), plan.condition_keys()
+                deletes, conditions = plan.reaches_unnamed(), plan.condition_keys()
                 if not written.isdisjoint(conditions) or (deleted and conditions) or (deletes and (deleted or written)):
                     later.append(waiting)
                     continue

@@ -10,15 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from operator import gt, lt
-from typing import Any
+from typing import Any, NamedTuple
 
+from kvstore.api.leases import decode_lease
 from kvstore.api.model import (
     EVERYWHERE,
     INT64_MAX,
     INT64_MIN,
+    LEASE_KEYS_MAX,
+    LEASED,
     NO_LEASE,
     RANGE_KEYS_MAX,
     RANGES,
+    SILENT,
     VALUE_BYTES_MAX,
     Add,
     Append,
@@ -28,24 +32,44 @@ from kvstore.api.model import (
     DeleteRange,
     Get,
     KeyValue,
+    LeasedPut,
     Operation,
     OperationResult,
     Put,
     Range,
+    Revoke,
     Transaction,
     between,
     bounds,
+    lease_key,
 )
+from kvstore.api.shard_map import slot_of
 from kvstore.core.messages import Vote
 from kvstore.core.state import State
 from multicast.types import ZERO, Timestamp
 
+
+class _Attach(NamedTuple):
+    """What a LeasedPut is to the shard of the lease. key: of the lease's row; slot: of the key that is attached."""
+
+    key: bytes
+    slot: int
+
+
+class _Release(NamedTuple):
+    """What a Revoke is to one of its shards. key: of the lease's row in its own shard, else empty."""
+
+    lease: bytes
+    key: bytes
+
+
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
-_FALLIBLE = (Add, Append, DeleteRange)
+_FALLIBLE = (Add, Append, DeleteRange, LeasedPut, _Attach)
 _READING = (Get, Range, Cut)
+_REACHING = (DeleteRange, LeasedPut, Revoke)
 _PUT_RESULT = OperationResult()
 
-Indexed = list[tuple[int, Operation]]
+Indexed = list[tuple[int, Operation | _Attach | _Release]]
 
 
 class Impossible(Exception):
@@ -90,32 +114,50 @@ class LocalPlan:
 
     def _local(self, branch: tuple[Operation, ...]) -> Indexed:
         owns = self._owns
+        if any([type(op) in LEASED for op in branch]):
+            return [(i, op) for i, asked in enumerate(branch) for op in _parts(asked, owns or _owns_all)]
         if owns is None:
             return list(enumerate(branch))
-        return [(i, op) for i, op in enumerate(branch) if isinstance(op, EVERYWHERE) or owns(op.key)]
+        return [(i, op) for i, op in enumerate(branch) if isinstance(op, (*EVERYWHERE, Revoke)) or owns(op.key)]
 
     def condition_keys(self) -> set[bytes]:
-        """The keys whose values decide the vote; if it deletes ranges, so does all else."""
+        """The keys whose values decide the vote; so does all else if it depends on keys that it does not name."""
         keys = {c.key for c in self.compares}
         for branch in (self.success, self.failure):
             for _, op in branch:
-                if isinstance(op, (Add, Append)):
+                if isinstance(op, (Add, Append, _Attach)):
                     keys.add(op.key)
         return keys
 
     def written_keys(self) -> set[bytes]:
-        """Every key that either branch may write; if it deletes ranges, it may write any."""
-        written = (Put, Delete, Add, Append)
+        """Every key that either branch may write; any other, too, if it depends on keys that it does not name."""
+        written = (Put, Delete, Add, Append, LeasedPut, _Attach)
         return {op.key for branch in (self.success, self.failure) for _, op in branch if isinstance(op, written)}
 
-    def deletes_ranges(self) -> bool:
-        """Whether either branch may."""
+    def reaches_unnamed(self) -> bool:
+        """Whether either branch may delete, or count, keys that it does not name."""
         transaction = self.transaction
-        return any([type(op) is DeleteRange for op in (*transaction.success, *transaction.failure)])
+        return any([type(op) in _REACHING for op in (*transaction.success, *transaction.failure)])
 
     def reads_something(self, succeeded: bool) -> bool:
         """Whether this shard knows more of the branch that ran than that its Puts were done."""
-        return any([type(op) is not Put for _, op in (self.success if succeeded else self.failure)])
+        return any([type(op) not in SILENT for _, op in (self.success if succeeded else self.failure)])
+
+
+def _owns_all(key: bytes) -> bool:
+    return True
+
+
+def _parts(asked: Operation, owns: Callable[[bytes], bool]) -> list[Operation | _Attach | _Release]:
+    """What an operation is to the shard that owns these keys."""
+    if isinstance(asked, LeasedPut):
+        home = lease_key(asked.lease)
+        attach = [_Attach(home, slot_of(asked.key))] if owns(home) else []
+        return [*attach, asked] if owns(asked.key) else [*attach]
+    if isinstance(asked, Revoke):
+        home = lease_key(asked.lease)
+        return [_Release(asked.lease, home if owns(home) else b"")]
+    return [asked] if isinstance(asked, EVERYWHERE) or owns(asked.key) else []
 
 
 def voting_keys(transaction: Transaction) -> set[bytes]:
@@ -171,6 +213,8 @@ class Execution:
                     if leases:
                         leases.pop(operation.key, None)
                     results.append((index, _PUT_RESULT))
+                elif type(operation) is _Attach:
+                    self._attach(operation)
                 else:
                     results.append((index, _RUN[type(operation)](self, operation)))
         except Impossible as error:
@@ -291,6 +335,38 @@ class Execution:
                     self._rows.setdefault(entry.key, entry)
         return found, more
 
+    def _attach(self, operation: _Attach) -> None:
+        row = self._current(operation.key)
+        if row is None:
+            raise Impossible("put: there is no such lease, or no longer", b"")
+        lease = decode_lease(row.value)
+        if operation.slot not in lease.slots:
+            self.writes[operation.key] = lease.with_slot(operation.slot).encode()
+
+    def _leased_put(self, operation: LeasedPut) -> OperationResult:
+        key, lease = operation.key, operation.lease
+        attached = self._attached(lease)
+        if key not in attached and len(attached) >= LEASE_KEYS_MAX:
+            raise Impossible(f"put: more than {LEASE_KEYS_MAX} keys in a shard would be attached to the lease", key)
+        self.writes[key] = operation.value
+        self.leases[key] = lease
+        return _PUT_RESULT
+
+    def _attached(self, lease: bytes) -> list[bytes]:
+        writes, leases = self.writes, self.leases
+        found = [key for key in self._state.attached(lease) if key not in writes]
+        return found + [k for k, own in leases.items() if own == lease and writes[k] is not None]
+
+    def _release(self, operation: _Release) -> OperationResult:
+        for key in self._attached(operation.lease):
+            if key not in self.writes:
+                self._before(key)
+            self.writes[key] = None
+        if operation.key:
+            self._before(operation.key)
+            self.writes[operation.key] = None
+        return _PUT_RESULT
+
     def _cut(self, operation: Cut) -> OperationResult:
         self._state.cut(self._timestamp)
         return OperationResult()
@@ -308,6 +384,8 @@ _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
     Range: Execution._range,
     DeleteRange: Execution._delete_range,
     Cut: Execution._cut,
+    LeasedPut: Execution._leased_put,
+    _Release: Execution._release,
 }
 
 
@@ -342,7 +420,7 @@ def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
 
 
 def vote(plan: LocalPlan, state: State) -> Vote:
-    """A function of the values of `plan.condition_keys()` alone, unless it deletes ranges."""
+    """A function of the values of `plan.condition_keys()` alone, unless it reaches others."""
     holds = not plan.compares or Execution(state, ZERO).compare(plan.compares)
     return Vote(holds, *_trial(plan.success, state), *_trial(plan.failure, state))
 

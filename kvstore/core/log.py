@@ -192,7 +192,7 @@ class Log:
             for item in entry.items:
                 if item.takes_effect:
                     entry.written_keys |= item.plan.written_keys()
-                    if item.plan.deletes_ranges():
+                    if item.plan.reaches_unnamed():
                         self._last_deleter = entry.position
             for key in entry.written_keys:
                 self._last_writer[key] = entry.position
@@ -240,7 +240,7 @@ class Log:
             for item in entry.items:
                 if not item.takes_effect:
                     continue
-                if item.plan.deletes_ranges():
+                if item.plan.reaches_unnamed():
                     return self.entries[-1].position
                 for key in item.plan.condition_keys():
                     blocker = max(blocker, self._last_deleter, self._last_writer.get(key, 0))

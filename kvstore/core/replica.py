@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvstore.api.model import NO_LEASE, RESULT_BYTES_MAX, Move, OperationResult
+from kvstore.api.model import FIRST_KEY, NO_LEASE, RESULT_BYTES_MAX, Move, OperationResult
 from kvstore.api.shard_map import ShardMap
-from kvstore.core.accounts import Fate, account, given_by, outcome_of
+from kvstore.core.accounts import STATUS_NAMES, Fate, account, given_by, outcome_of
 from kvstore.core.audit import (
     APPLIED,
     EXPIRED,
@@ -47,6 +47,7 @@ from kvstore.core.changes import Changes
 from kvstore.core.clients import Clients
 from kvstore.core.collects import Collects
 from kvstore.core.execution import Execution, LocalPlan
+from kvstore.core.leases import Leases
 from kvstore.core.log import Entry, Held, Item, Log
 from kvstore.core.messages import (
     MESSAGES,
@@ -86,15 +87,6 @@ CLOCK_AHEAD_US_MAX = 10_000_000
 PART_RETRY_US = 200_000
 DIGEST_EVERY = 1000
 FORGET_EVERY_US = 1_000_000
-
-_STATUS_NAMES = {
-    APPLIED: "applied",
-    EXPIRED: "expired",
-    FAILED: "failed",
-    MISMATCH: "mismatch",
-    MOVED: "moved",
-    REPEATED: "repeated",
-}
 
 
 _SUCCEEDED, _NOT_SUCCEEDED = Fate(APPLIED, True), Fate(APPLIED, False)
@@ -170,6 +162,7 @@ class Replica(Application):
             self.peers, self.moves, store, self.log, dedup_window_us, clock_ahead_us_max, real_clock, rng, self.reads,
             self.collects, self.versions, self.shards,
         )  # fmt: skip
+        self.leases = Leases(self.peers, self.moves, store, self.shards, lambda now: real_clock(now) or now, rng)
         self.signals = Signals(self.peers, self.moves, store, self.log, signals, part_retry_us)
         self._handlers: dict[type, Callable[[ProcessId, Any, int, ApplicationOutbox], object]] = {
             Parts: lambda _, message, now, out: self.signals.on_parts(message),
@@ -190,7 +183,7 @@ class Replica(Application):
         self._replaying = True
         self._last_forget = 0
         self._now = 0
-        self.transactions = dict.fromkeys(_STATUS_NAMES.values(), 0)
+        self.transactions = dict.fromkeys(STATUS_NAMES.values(), 0)
 
     def status(self) -> dict[str, Any]:
         """Numbers for status pages and metrics, as of the last batch. JSON-ready."""
@@ -212,6 +205,8 @@ class Replica(Application):
             "watched_transactions": self.watches.released,
             "watches_lagged": self.watches.lagged,
             "oldest_version": str(self.store.floor),
+            "leases": len(self.leases),
+            "leases_expired": self.leases.expired,
             "parts_pushed": self.signals.pushed,
             "parts_pulled": self.signals.pulled,
             "transactions": dict(self.transactions),
@@ -352,11 +347,13 @@ class Replica(Application):
             leases, created = execution.leases, item.create_version
             for key, value in execution.writes.items():
                 write(key, value, item.version, created, leases.get(key, NO_LEASE))
+                if key < FIRST_KEY:
+                    self.leases.wrote(key, value, item.version, now)
                 if wrote:
                     wrote(key)
             if None in execution.writes.values():
                 self.log.deleted_at = entry.position
-            transactions[_STATUS_NAMES[fate.status]] += 1
+            transactions[STATUS_NAMES[fate.status]] += 1
             if entry.move is None:
                 outcomes.append(outcome_of(item.id, fate, execution))
             else:
@@ -389,6 +386,7 @@ class Replica(Application):
             self.log.deleted_at = entry.position
             if self.moves.map is not before:
                 self.clients.on_map(now, out)
+                self.leases.begin_anew()
             execution.results = [(0, OperationResult(more=not given.last))]
         return MoveOutcome(
             entry.items[0].id, fate.status, fate.succeeded, (), (), fate.failure, fate.failure_key,
@@ -494,6 +492,9 @@ class Replica(Application):
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
-        parts = self.clients, self.signals, self.shards, self.versions, self.watches, self.reads, self.collects
+        parts = (
+            self.clients, self.signals, self.shards, self.versions, self.watches, self.reads, self.collects,
+            self.leases,
+        )  # fmt: skip
         wakes = [part.on_tick(now, out) for part in parts]
         return min([wake for wake in wakes if wake is not None])

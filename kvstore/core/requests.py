@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kvstore.api.model import EVERYWHERE, RANGES, Cut, Put, Result, Transaction
+from kvstore.api.model import EVERYWHERE, RANGES, SILENT, Cut, Result, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
 from kvstore.core.execution import merge_results
@@ -107,7 +107,7 @@ class Waiting:
         if some.status != APPLIED or any([result.results is None for result in self.results.values()]):
             return True
         branch = self.transaction.success if some.succeeded else self.transaction.failure
-        needed = [(index, op) for index, op in enumerate(branch) if type(op) is not Put]
+        needed = [(index, op) for index, op in enumerate(branch) if type(op) not in SILENT]
         if not needed:
             return True
         told = {index for result in self.results.values() for index, _ in result.results or ()}
@@ -165,7 +165,7 @@ def reporting_shards(
     for operation in transaction.success if succeeded else transaction.failure:
         if isinstance(operation, EVERYWHERE):
             return shard_map.shards_of(transaction)
-        if not isinstance(operation, Put):
+        if not isinstance(operation, SILENT):
             found.add(shard_map.shard_of(operation.key))
     return tuple(sorted(found))
 

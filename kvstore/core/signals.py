@@ -118,7 +118,7 @@ class Signals:
         others = tuple(shard for shard in shards if shard != self._peers.shard)
         if self._rule != "off":
             return others
-        if any([item.plan.deletes_ranges() for item in items]):
+        if any([item.plan.reaches_unnamed() for item in items]):
             return others
         keys = {key for item in items for key in voting_keys(item.plan.transaction)}
         voters = {self._moves.map.shard_of(key) for key in keys}

@@ -10,14 +10,17 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
 from kvstore.api.codec import id_text
 from kvstore.api.model import (
     AGE_MS_MAX,
     CONSISTENCIES,
+    FIRST_KEY,
     KEY_BYTES_MAX,
+    OWN,
+    RANGES,
     SCAN_LIMIT_DEFAULT,
     SCAN_LIMIT_MAX,
     Compare,
@@ -27,6 +30,7 @@ from kvstore.api.model import (
     Range,
     Transaction,
     between,
+    each,
     validate,
 )
 from kvstore.api.model import bounds as range_bounds
@@ -57,6 +61,8 @@ def key_of(path: str, query: str, prefix: str) -> bytes:
     if query:
         raise invalid("query", "a write of a single key takes none; a '?' in a key is written %3F")
     key = percent_decoded(path[len(prefix) :], "key")
+    if key.startswith(OWN):
+        raise invalid("key", "what begins with two zero bytes is the store's own")
     if not 1 <= len(key) <= KEY_BYTES_MAX:
         raise invalid("key", f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
     return key
@@ -233,6 +239,7 @@ def deletion_of(query: str) -> DeleteRange:
 
 def _bounds_of(parameters: Mapping[str, bytes]) -> dict[str, bytes]:
     bounds = {name: parameters.get(name, b"") for name in _BOUNDS}
+    bounds["start"] = max(bounds["start"], FIRST_KEY)
     for name, bound in bounds.items():
         if len(bound) > KEY_BYTES_MAX:
             raise invalid(f"query.{name}", f"at most {KEY_BYTES_MAX} bytes, not {len(bound)}")
@@ -281,6 +288,17 @@ def valid(parse: Callable[[bytes], Transaction], body: bytes) -> Transaction:
     try:
         transaction = parse(body)
         validate(transaction)
+        each("compare", _check_own, transaction.compare)
+        for branch in ("success", "failure"):
+            each(branch, _check_own, getattr(transaction, branch))
     except InvalidTransaction as error:
         raise invalid(error.field, error.problem) from None
     return transaction
+
+
+def _check_own(part: Any) -> None:
+    """Clients name no keys of the store's own, and their ranges begin behind them."""
+    if isinstance(part, RANGES):
+        part.start = max(part.start, FIRST_KEY)
+    elif getattr(part, "key", b"").startswith(OWN):
+        raise InvalidTransaction("key", "what begins with two zero bytes is the store's own")

@@ -1,0 +1,123 @@
+"""When leases expire: the leader of a lease's home shard measures, and asks. Pure.
+
+Theory of operation. Whoever leads the shard keeps, for each lease there, the version of its row and since when, by its
+own monotonic clock, that has been it: since it saw that version complete, or since it leads. After the time to live it
+multicasts *revoke the lease if its row still has that version* (`kvstore.api.leases`), to the shards of the lease, as
+any transaction; and again, if nothing has come of it.
+
+So clocks decide nothing but when this is asked. A lease goes only if no renewal was ordered between the version that
+was seen and the revocation, which was asked a time to live after that version was complete at the leader, thus after
+its client had sent it. *No lease expires earlier than its time to live after its last renewal was sent*, if the
+leader's clock does not run faster than time does. Who only believes that it leads asks the same question, and is as
+right. A new leader does not know since when a version is the row's, and begins anew: the time to live is a minimum.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from kvstore.api import leases
+from kvstore.api.model import FIRST_KEY, OWN, lease_key
+from kvstore.core.bundles import encode_bundle, encode_transaction
+from kvstore.core.moves import Moves
+from kvstore.core.peers import Peers
+from kvstore.core.shards import Shards
+from kvstore.core.state import State
+from multicast.protocol import ApplicationOutbox
+from multicast.types import AppMessage, Timestamp, new_message_id
+
+RETRY_US = 1_000_000
+"""So long after a lease was to be revoked, if it is still there with this version, it is again."""
+_FOUND = 1000
+_LEASE = OWN + b"lease/"
+
+
+class _Due(NamedTuple):
+    """Of a lease that may be revoked then."""
+
+    at: int
+    lease: bytes
+    version: Timestamp
+
+
+class Leases:
+    """Those of one replica's shard; it measures while it leads. clock: of `now`, the time that ids carry. expired: how
+    many revocations it has asked for."""
+
+    def __init__(
+        self, peers: Peers, moves: Moves, store: State, shards: Shards, clock: Callable[[int], int], rng: random.Random
+    ):
+        self.expired = 0
+        self._peers = peers
+        self._moves = moves
+        self._store = store
+        self._shards = shards
+        self._clock = clock
+        self._rng = rng
+        self._versions: dict[bytes, Timestamp] | None = None
+        self._due: list[_Due] = []
+
+    def __len__(self) -> int:
+        """How many leases it measures."""
+        return len(self._versions or ())
+
+    def wrote(self, key: bytes, value: bytes | None, version: Timestamp, now: int) -> None:
+        """A transaction has written a key of the store's own."""
+        if self._versions is None or not key.startswith(_LEASE):
+            return
+        lease = bytes.fromhex(key[len(_LEASE) :].decode())
+        if value is None:
+            self._versions.pop(lease, None)
+        else:
+            self._measure(lease, value, version, now)
+
+    def begin_anew(self) -> None:
+        """Others are in this shard now."""
+        self._versions, self._due = None, []
+
+    def _measure(self, lease: bytes, value: bytes, version: Timestamp, now: int) -> None:
+        assert self._versions is not None
+        self._versions[lease] = version
+        heappush(self._due, _Due(now + 1000 * leases.decode_lease(value).ttl_ms, lease, version))
+
+    def _begin(self, now: int) -> None:
+        """It leads: look for those that there are."""
+        self._versions, first, more = {}, _LEASE, True
+        while more:
+            rows, more = self._store.scan(first, FIRST_KEY, _FOUND)
+            for row in rows:
+                if row.key.startswith(_LEASE):
+                    self._measure(bytes.fromhex(row.key[len(_LEASE) :].decode()), row.value, row.version, now)
+                first = row.key + b"\0"
+
+    def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
+        """Revoke what has expired. Returns when there is something to do again."""
+        if not self._peers.leads:
+            self.begin_anew()
+            return None
+        if self._versions is None:
+            self._begin(now)
+        due = self._due
+        while due and due[0].at <= now:
+            _, lease, version = heappop(due)
+            if self._versions is not None and self._versions.get(lease) == version:
+                self._revoke(lease, version, now, out)
+                heappush(due, _Due(now + RETRY_US, lease, version))
+        return due[0].at if due else None
+
+    def _revoke(self, lease: bytes, version: Timestamp, now: int, out: ApplicationOutbox) -> None:
+        row = self._store.get(lease_key(lease))
+        if row is None or row.version != version:
+            return
+        transaction = leases.revoke(row, lease)
+        shards = self._moves.map.shards_of(transaction)
+        if self._shards.refusal(shards, transaction, now) is not None:
+            return
+        self.expired += 1
+        created = self._clock(now)
+        message_id, its_id = [new_message_id(created, self._rng.getrandbits(62)) for _ in range(2)]
+        payload = encode_bundle([(its_id, encode_transaction(transaction))])
+        out.submit(AppMessage(message_id, shards, payload, self._peers.self_id))
