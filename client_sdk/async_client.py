@@ -87,6 +87,10 @@ class AsyncClient:
     delete_range = _method(requests.delete_range)
     count = _method(requests.count)
     txn = _method(requests.txn)
+    grant_lease = _method(requests.grant_lease)
+    lease = _method(requests.lease)
+    renew_lease = _method(requests.renew_lease)
+    revoke_lease = _method(requests.revoke_lease)
     outcome = _method(requests.outcome)
     cluster = _method(requests.cluster)
 

@@ -67,13 +67,17 @@ class Get(_Part):
 
 
 class Put(_Part):
-    """Writes."""
+    """Writes. lease: the id of one: the key goes when that goes. Without it the key is attached to none."""
 
     key: bytes | str
     value: bytes | str
+    lease: bytes | None = None
 
-    def plain(self) -> model.Put:
-        return model.Put(as_bytes("key", self.key), as_bytes("value", self.value))
+    def plain(self) -> model.Put | model.LeasedPut:
+        key, value = as_bytes("key", self.key), as_bytes("value", self.value)
+        if self.lease is None:
+            return model.Put(key, value)
+        return model.LeasedPut(key, value, of_type("lease", self.lease, bytes))
 
 
 class Delete(_Part):

@@ -57,7 +57,9 @@ ARGUMENTS = {
     "If-Match": "if_version",
     "If-None-Match": "if_absent",
     "Idempotency-Key": "message_id",
+    "Kv-Lease": "lease",
     "query.limit": "page_size",
+    "ttl_ms": "ttl",
     "query.prefix": "prefix",
     "query.start": "start",
     "query.end": "end",
@@ -172,13 +174,17 @@ def put(
     *,
     if_version: Timestamp | None = None,
     if_absent: bool = False,
+    lease: bytes | None = None,
     message_id: MessageId | None = None,
     timeout: float | None = None,
 ) -> Request[Timestamp]:
     """Write, and return the new version. ConditionFailed unless the key has `if_version` (or is absent, for
-    `if_absent`). `message_id`: to repeat a request whose outcome is unknown."""
+    `if_absent`). `lease`: the id of one; the key goes when that goes; TransactionFailed if it has gone already. Without
+    it the key is attached to none. `message_id`: to repeat a request whose outcome is unknown."""
     name, data = as_bytes("key", key), as_bytes("value", value)
     fields = _conditions(if_version, if_absent)
+    if lease is not None:
+        fields += f"Kv-Lease: {codec.id_text(of_type('lease', lease, bytes))}\r\n"
 
     def parse(answer: Answer) -> Timestamp:
         return answers.parse_write(answer.body)[0]
@@ -271,6 +277,58 @@ def transaction(
     path = "/v1/txn" + ("?" + "&".join(query) if query else "")
     request = Request("POST", path, parse, keys, timeout, fields=fields, body=body)
     return request if reads else request.under(message_id)
+
+
+class Lease(NamedTuple):
+    """A lease. ttl: seconds from a renewal until it may expire. version: of its last renewal. left: seconds until it
+    may expire, about, by the clock of the replica that was asked."""
+
+    id: bytes
+    ttl: float
+    version: Timestamp
+    left: float
+
+
+def grant_lease(ttl: float, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[Lease]:
+    """A lease that expires, and with it all keys that are attached to it, `ttl` seconds after its last renewal at the
+    earliest: 1 second to a day."""
+    body = msgspec.json.encode({"ttl_ms": round(1000 * positive_seconds("ttl", ttl))})
+    return Request("POST", "/v1/leases", _lease, None, timeout, body=body).under(message_id)
+
+
+def lease(lease_id: bytes, *, timeout: float | None = None) -> Request[Lease | None]:
+    """What is known of it; None if it has gone."""
+    return Request("GET", _lease_path(lease_id), _lease_or_none, None, timeout, accepts=(200, 404))
+
+
+def renew_lease(lease_id: bytes, *, timeout: float | None = None) -> Request[Lease | None]:
+    """Let it begin anew; None if it has gone."""
+    path = _lease_path(lease_id) + "/renew"
+    return Request("POST", path, _lease_or_none, None, timeout, accepts=(200, 404), body=b"").under(None)
+
+
+def revoke_lease(lease_id: bytes, *, timeout: float | None = None) -> Request[bool]:
+    """Let it go, and with it all keys that are attached to it, at one point of the order. Whether it was there; a
+    repetition after an attempt of unknown outcome may say that it was not."""
+    path = _lease_path(lease_id)
+    return Request("DELETE", path, lambda answer: answer.status == 200, None, timeout, accepts=(200, 404)).under(None)
+
+
+def _lease_path(lease_id: bytes) -> str:
+    return f"/v1/leases/{codec.id_text(of_type('lease_id', lease_id, bytes))}"
+
+
+def _lease_or_none(answer: Answer) -> Lease | None:
+    return None if answer.status == 404 else _lease(answer)
+
+
+def _lease(answer: Answer) -> Lease:
+    told = answers.parse_lease(answer.body)
+    try:
+        found = codec.lease_of(told.id), Timestamp.parse(told.version)
+    except ValueError as error:
+        raise MalformedAnswer(f"answer about a lease: {error}") from error
+    return Lease(found[0], told.ttl_ms / 1000, found[1], told.left_ms / 1000)
 
 
 def outcome(message_id: MessageId, *, timeout: float | None = None) -> Request[Outcome | None]:

@@ -117,6 +117,15 @@ class WriteAnswer(msgspec.Struct):
     id: str = ""
 
 
+class LeaseAnswer(msgspec.Struct, frozen=True):
+    """version: of its last renewal. left_ms: until it may expire, about."""
+
+    id: str
+    ttl_ms: int
+    version: str
+    left_ms: int
+
+
 class MoveAnswer(msgspec.Struct):
     """more: a further step is needed."""
 
@@ -129,6 +138,7 @@ class CutAnswer(msgspec.Struct):
     id: str
 
 
+_decode_lease = msgspec.json.Decoder(LeaseAnswer).decode
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
 _decode_transaction_answer = msgspec.json.Decoder(TransactionAnswer).decode
 _decode_page = msgspec.json.Decoder(PageAnswer).decode
@@ -154,6 +164,14 @@ def parse_write(body: bytes) -> tuple[Timestamp, bool | int]:
         return Timestamp.parse(answer.version), answer.deleted
     except ValueError as error:
         raise MalformedAnswer(f"answer to a write: {error}") from error
+
+
+def parse_lease(body: bytes) -> LeaseAnswer:
+    """The answer about a lease. MalformedAnswer."""
+    try:
+        return _decode_lease(body)
+    except ValueError as error:
+        raise MalformedAnswer(f"answer about a lease: {error}") from error
 
 
 def parse_outcome(body: bytes) -> Outcome:

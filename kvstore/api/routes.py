@@ -53,6 +53,8 @@ _ID_SCHEMA = {"type": "string", "format": "uuid"}
 _ID = Parameter("Idempotency-Key", "header", _ID_SCHEMA, "The write's id, a UUIDv7; repetitions have no effect.")
 _IF_MATCH = Parameter("If-Match", "header", _STRING, "The ETag that the key must have, or *.")
 _IF_NONE_MATCH = Parameter("If-None-Match", "header", _STRING, "ETags that the key must not have, or *.")
+_LEASE = Parameter("Kv-Lease", "header", _STRING, "The id of a lease: the key goes when that goes.")
+_LEASE_ID = Parameter("id", "path", _ID_SCHEMA, "Of a lease, as its grant told it.")
 _TIMEOUT = Parameter("X-Timeout-Ms", "header", {"type": "integer", "minimum": 1}, "Milliseconds until it is answered.")
 _BOUNDS = tuple(
     Parameter(name, "query", {"type": "string", "maxLength": KEY_BYTES_MAX}, text)
@@ -96,7 +98,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/kv/{key}", "get", "A value; its version is the ETag.",
           (_KEY, _VERSION, *_FRESHNESS, _IF_MATCH, _IF_NONE_MATCH, _TIMEOUT),
           None, BYTES, (200, 304), (*READ, 404, 410, 412)),
-    Route("PUT", "/v1/kv/{key}", "put", "Write a value.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
+    Route("PUT", "/v1/kv/{key}", "put", "Write a value.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _LEASE, _ID, _TIMEOUT),
           BYTES, answers.WriteAnswer, (200, 201), (*WRITE, 412)),
     Route("DELETE", "/v1/kv/{key}", "delete", "Delete a key.", (_KEY, _IF_MATCH, _IF_NONE_MATCH, _ID, _TIMEOUT),
           None, answers.WriteAnswer, (200,), (*WRITE, 412)),
@@ -112,6 +114,14 @@ ROUTES: tuple[Route, ...] = (
           (*_BOUNDS, Parameter("from", "query", _STRING, "What follows this version; absent: from now on."),
            Parameter("Last-Event-ID", "header", _STRING, "The same, as who connects again sends it; it counts.")),
           None, EVENTS, (200,), (*READ, 410)),
+    Route("POST", "/v1/leases", "grant_lease", "A lease: keys that are attached to it go when it expires.",
+          (_ID, _TIMEOUT), codec.LeaseJson, answers.LeaseAnswer, (201,), WRITE),
+    Route("GET", "/v1/leases/{id}", "lease", "A lease, and how long it lives yet.", (_LEASE_ID, _TIMEOUT),
+          None, answers.LeaseAnswer, (200,), (*READ, 404)),
+    Route("POST", "/v1/leases/{id}/renew", "renew_lease", "The lease begins anew.", (_LEASE_ID, _ID, _TIMEOUT),
+          None, answers.LeaseAnswer, (200,), (*WRITE, 404)),
+    Route("DELETE", "/v1/leases/{id}", "revoke_lease", "The lease goes, and with it all keys that are attached to it.",
+          (_LEASE_ID, _TIMEOUT), None, answers.WriteAnswer, (200,), (*WRITE, 404)),
     Route("POST", "/v1/backups", "make_cut", "A cut for a backup.", (_ID, _TIMEOUT),
           None, answers.CutAnswer, (200,), WRITE),
     Route("GET", "/v1/backups/{version}", "cut_rows", "Rows of this shard at a cut, framed.",

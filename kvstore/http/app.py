@@ -27,6 +27,7 @@ from kvstore.api.model import (
     Delete,
     DeleteRange,
     Get,
+    LeasedPut,
     Operation,
     Put,
     Range,
@@ -44,6 +45,7 @@ from kvstore.http import errors, request
 from kvstore.http.answers import JSON, OCTETS, TEXT, Response, json_headers, origin_lines, read_at, read_at_line
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
+from kvstore.http.leases import LEASES, LeaseCalls
 from kvstore.http.metrics import Metrics
 from kvstore.http.watching import Watching
 from kvstore.limits import Limits
@@ -59,7 +61,7 @@ DATA = (KV, "/v1/kv", "/v1/txn")
 """Of what is asked for there no more is taken than can be done in time."""
 
 _CORS_HEADERS = (
-    b"Access-Control-Allow-Headers: Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Timeout-Ms\r\n"
+    b"Access-Control-Allow-Headers: Content-Type, If-Match, If-None-Match, Idempotency-Key, Kv-Lease, X-Timeout-Ms\r\n"
 )
 
 
@@ -123,10 +125,13 @@ class HttpApi:
         self.metrics = metrics
         self.calls = Calls(limits, metrics, node.forget, cors_origins)
         self._watch = Watching(node, limits, self.calls, self._check_ready).begin
+        of_leases = LeaseCalls(self._open, self._execute, self._write)
+        lease_calls = {"grant_lease": of_leases.grant, "lease": of_leases.look, "renew_lease": of_leases.renew,
+                       "revoke_lease": of_leases.revoke}  # fmt: skip
         self._routes: dict[str, dict[str, Callable[[Call], None]]] = {}
         for route in ROUTES:
             methods = self._routes.setdefault(route.place, {"OPTIONS": self._options})
-            methods[route.method] = getattr(self, f"_{route.name}")
+            methods[route.method] = lease_calls.get(route.name) or getattr(self, f"_{route.name}")
             if route.method == "GET":
                 methods["HEAD"] = methods["GET"]
 
@@ -136,7 +141,7 @@ class HttpApi:
         if path.startswith(KV):
             call.route = KV
         else:
-            for place in (TXN, BACKUPS):
+            for place in (TXN, BACKUPS, LEASES):
                 if path.startswith(place):
                     call.route = place
         methods = self._routes.get(call.route)
@@ -191,7 +196,8 @@ class HttpApi:
         call.read_body("a value", min(VALUE_BYTES_MAX, self.limits.body_bytes_max), self._put_value)
 
     def _put_value(self, call: Call, value: bytes) -> None:
-        self._write_key(call, Put(call.key, value), self._did_put)
+        lease = request.lease_of(call.head.fields.values)
+        self._write_key(call, LeasedPut(call.key, value, lease) if lease else Put(call.key, value), self._did_put)
 
     def _did_put(self, call: Call, answered: Answered) -> None:
         self._check_conditions(call, answered)

@@ -58,6 +58,8 @@ DECLARED = (
     Declared("kvstore_watched_transactions_total", "Transactions that it put in order for them",
              ("store", "watched_transactions")),
     Declared("kvstore_watches_lagged_total", "Watches that fell behind that", ("store", "watches_lagged")),
+    Declared("kvstore_leases", "Leases whose time it measures, as the leader of their shard", ("store", "leases")),
+    Declared("kvstore_leases_expired_total", "Revocations that it asked for", ("store", "leases_expired")),
     Declared("kvstore_parts_pushed_total", "Parts told to other shards", ("store", "parts_pushed")),
     Declared("kvstore_parts_pulled_total", "Parts asked of other shards", ("store", "parts_pulled")),
     Declared("kvstore_peer_connected", "1 if both directions are up", ("peers", "connected"), "peer"),

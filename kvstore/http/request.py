@@ -14,11 +14,13 @@ from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
 from kvstore.api.codec import id_text
+from kvstore.api.codec import lease_of as codec_lease_of
 from kvstore.api.model import (
     AGE_MS_MAX,
     CONSISTENCIES,
     FIRST_KEY,
     KEY_BYTES_MAX,
+    NO_LEASE,
     OWN,
     RANGES,
     SCAN_LIMIT_DEFAULT,
@@ -102,6 +104,20 @@ def message_id_of(fields: Mapping[str, str]) -> MessageId | None:
     return None if text is None else parse_id("Idempotency-Key", text)
 
 
+def lease_of(fields: Mapping[str, str]) -> bytes:
+    """The lease to which a key is to be attached; empty: to none."""
+    text = fields.get("kv-lease")
+    try:
+        return NO_LEASE if text is None else codec_lease_of(text)
+    except InvalidTransaction as error:
+        raise invalid("Kv-Lease", error.problem) from None
+
+
+def new_id() -> MessageId:
+    """A UUIDv7 by this machine's clock."""
+    return new_message_id(time.time_ns() // 1000, secrets.randbits(62))
+
+
 def parse_id(field: str, text: str) -> MessageId:
     """The id of a write in a part of the request of this name."""
     if len(text) > 2 and text[0] == text[-1] == '"':  # a structured-field string, as the header's draft writes it
@@ -110,7 +126,7 @@ def parse_id(field: str, text: str) -> MessageId:
         message_id = bytes.fromhex(text.replace("-", ""))
         if is_uuid7(message_id):
             return message_id
-    example = id_text(new_message_id(time.time_ns() // 1000, secrets.randbits(62)))
+    example = id_text(new_id())
     raise invalid(field, f"a UUIDv7 is needed, now for example {example}, not {text[:60]!r}")
 
 

@@ -1,0 +1,123 @@
+"""Leases over HTTP: the handlers of `/v1/leases`, by the transactions of `kvstore.api.leases`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kvstore.api import codec, leases
+from kvstore.api.answers import LeaseAnswer
+from kvstore.api.model import InvalidTransaction, KeyValue, Transaction
+from kvstore.core.bundles import NO_ID
+from kvstore.core.messages import Answered
+from kvstore.http import request
+from kvstore.http.answers import JSON, Response, json_headers
+from kvstore.http.calls import Call
+from kvstore.http.errors import Problem, invalid
+
+LEASES = "/v1/leases/"
+_RENEW = "/renew"
+_BODY_BYTES_MAX = 1024
+
+Render = Callable[[Call, Answered], None]
+
+
+class LeaseCalls:
+    """open, read, write: of `HttpApi`."""
+
+    def __init__(
+        self,
+        open_: Callable[[Call], None],
+        read: Callable[[Call, Transaction, Render], None],
+        write: Callable[[Call, Transaction, Render, bool], None],
+    ):
+        self._open = open_
+        self._read = read
+        self._write = write
+
+    def grant(self, call: Call) -> None:
+        """The id of the transaction is the lease's."""
+        call.message_id = request.message_id_of(call.head.fields.values) or NO_ID
+        self._open(call)
+        call.read_body("the body", _BODY_BYTES_MAX, self._grant)
+
+    def _grant(self, call: Call, body: bytes) -> None:
+        try:
+            ttl_ms = codec.parse_ttl_ms(body)
+            leases.check_ttl(ttl_ms)
+        except InvalidTransaction as error:
+            raise invalid(error.field, error.problem) from None
+        if not call.message_id:
+            call.message_id = request.new_id()
+        call.key = call.message_id
+        self._write(call, leases.grant(call.message_id, ttl_ms), self._granted, True)
+
+    def _granted(self, call: Call, answered: Answered) -> None:
+        row = call.transaction.success[0]
+        version = str(answered.result.version)
+        ttl_ms = leases.decode_lease(row.value).ttl_ms  # type: ignore[union-attr]
+        body = codec.encode(LeaseAnswer(call.text_id, ttl_ms, version, ttl_ms))
+        call.answer(Response(201, json_headers(call.text_id), body))
+
+    def look(self, call: Call) -> None:
+        """How long it lives yet is by this replica's clock, and no promise."""
+        self._name(call, "")
+        self._open(call)
+        self._read(call, leases.look(call.key), self._looked)
+
+    def _looked(self, call: Call, answered: Answered) -> None:
+        row = self._row(answered)
+        left_ms = leases.decode_lease(row.value).ttl_ms - (time.time_ns() // 1000 - row.version.time) // 1000
+        self._tell(call, row, left_ms, JSON)
+
+    def renew(self, call: Call) -> None:
+        """It begins anew."""
+        self._name(call, _RENEW)
+        call.message_id = request.message_id_of(call.head.fields.values) or NO_ID
+        self._open(call)
+        call.read_body("the body", 0, lambda call, _: self._write(call, leases.renew(call.key), self._renewed, True))
+
+    def _renewed(self, call: Call, answered: Answered) -> None:
+        row = self._row(answered)
+        self._tell(call, row, leases.decode_lease(row.value).ttl_ms, json_headers(call.text_id))
+
+    def revoke(self, call: Call) -> None:
+        """It is looked at, and revoked if it is still as it was; else once more."""
+        self._name(call, "")
+        self._open(call)
+        call.read_body("the body", 0, lambda call, _: self._read(call, leases.look(call.key), self._revoke))
+
+    def _revoke(self, call: Call, answered: Answered) -> None:
+        row = self._row(answered)
+        call.message_id = NO_ID  # a further try is another transaction
+        self._write(call, leases.revoke(row, call.key), self._revoked, True)
+
+    def _revoked(self, call: Call, answered: Answered) -> None:
+        if not answered.result.succeeded:
+            self._revoke(call, answered)
+            return
+        body = codec.encode({"version": str(answered.result.version), "id": call.text_id})
+        call.answer(Response(200, json_headers(call.text_id), body))
+
+    def _name(self, call: Call, end: str) -> None:
+        """Which lease it is about."""
+        if call.query:
+            raise invalid("query", "a lease takes none")
+        text = call.path[len(LEASES) :]
+        if not text.endswith(end) or "/" in text.removesuffix(end):
+            raise Problem(404, "unknown_path", "nothing is here; /v1/openapi.json tells what is known")
+        try:
+            call.key = codec.lease_of(text.removesuffix(end))
+        except InvalidTransaction as error:
+            raise invalid("id", error.problem) from None
+
+    def _row(self, answered: Answered) -> KeyValue:
+        row = leases.row_of(answered.result.results)
+        if row is None:
+            raise Problem(404, "not_found", "no such lease, or no longer")
+        return row
+
+    def _tell(self, call: Call, row: KeyValue, left_ms: int, headers: bytes) -> None:
+        ttl_ms = leases.decode_lease(row.value).ttl_ms
+        told = LeaseAnswer(codec.id_text(call.key), ttl_ms, str(row.version), max(0, min(left_ms, ttl_ms)))
+        call.answer(Response(200, headers, codec.encode(told)))
