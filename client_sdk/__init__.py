@@ -38,6 +38,7 @@ Exceptions. `outcome` says what became of the request. No exception but the last
     ├── Expired             it was ordered later than its id allows            not_applied: send it under a new id
     ├── Compacted           that `version` is too long ago                     not_applied, for ever
     ├── Unavailable         no replica took it before the deadline             not_applied: send it later
+    ├── Lost                a lease was not renewed in time, or revoked        its lock may be another's
     ├── ClosedClient        the client was closed before                       not_applied
     ├── ForeignLoop         an AsyncClient in another event loop than its own  not_applied
     ├── OutcomeUnknown      the deadline passed, and it may have been sent     unknown: send it again under `message_id`
@@ -57,6 +58,7 @@ from client_sdk.errors import (
     IdReused,
     InvalidRequest,
     KvError,
+    Lost,
     OutcomeUnknown,
     ResultsForgotten,
     TransactionFailed,
@@ -64,7 +66,8 @@ from client_sdk.errors import (
 )
 from client_sdk.interactive import InteractiveTransaction
 from client_sdk.operations import Add, Append, Compare, Delete, DeleteRange, Get, Operation, Put, Range
-from client_sdk.requests import new_id
+from client_sdk.requests import Lease, new_id
+from client_sdk.sessions import Lock, Session
 from kvstore.api.answers import Outcome, Page
 from kvstore.api.model import Consistency, KeyValue, OperationResult, Operator, Result, Target
 from multicast.types import ZERO, MessageId, Timestamp
@@ -92,6 +95,9 @@ __all__ = [
     "InvalidRequest",
     "KeyValue",
     "KvError",
+    "Lease",
+    "Lock",
+    "Lost",
     "MessageId",
     "Operation",
     "OperationResult",
@@ -103,6 +109,7 @@ __all__ = [
     "Range",
     "Result",
     "ResultsForgotten",
+    "Session",
     "Target",
     "Timestamp",
     "Transaction",

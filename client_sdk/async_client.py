@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenacity import AsyncRetrying
 
-from client_sdk import requests
+from client_sdk import requests, sessions
 from client_sdk.attempts import Attempts
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import Router, find_authority, find_urls
+from client_sdk.sessions import Election, Lock, Session
 from kvstore.api.answers import Page
 from kvstore.api.model import Consistency, KeyValue
 from multicast.types import Timestamp
@@ -26,6 +27,7 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 10.0
 ATTEMPT_TIMEOUT_SECONDS = 2.0
 REFRESH_SECONDS = 2.0
+TTL_SECONDS = 10.0
 
 
 def _method(make: Callable[P, Request[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
@@ -148,6 +150,26 @@ class AsyncClient:
         async for page in pages:
             for entry in page.entries:
                 yield entry
+
+    def session(
+        self, *, ttl: float = TTL_SECONDS, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Session]:
+        """A lease that is renewed until the block ends, and then revoked. `timeout` is for its grant."""
+        return sessions.session(self.attempts, ttl, timeout)
+
+    def lock(
+        self, name: str, *, ttl: float = TTL_SECONDS, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Lock]:
+        """Hold the lock of this name while the block runs: nobody else does who asks for it so. TimeoutError if others
+        have it for `timeout` seconds; None: wait. It is lost, see `Lock`, when it cannot be renewed for `ttl` seconds;
+        so long others wait if this process dies."""
+        return sessions.lock(self.attempts, name, ttl, timeout)
+
+    @asynccontextmanager
+    async def election(self, name: str, *, ttl: float = TTL_SECONDS) -> AsyncIterator[Election]:
+        """Take part in the election of this name, or look on. Where the block ends it resigns."""
+        async with self.session(ttl=ttl) as own:
+            yield Election(self.attempts, name, own)
 
     @asynccontextmanager
     async def transaction(self, *, timeout: float | None = None) -> AsyncIterator[InteractiveTransaction]:

@@ -14,19 +14,26 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenacity import Retrying
 
-from client_sdk import requests
-from client_sdk.async_client import ATTEMPT_TIMEOUT_SECONDS, REFRESH_SECONDS, TIMEOUT_SECONDS, AsyncClient
+from client_sdk import requests, sessions
+from client_sdk.async_client import (
+    ATTEMPT_TIMEOUT_SECONDS,
+    REFRESH_SECONDS,
+    TIMEOUT_SECONDS,
+    TTL_SECONDS,
+    AsyncClient,
+)
 from client_sdk.errors import ClosedClient
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import find_authority, find_urls
+from client_sdk.sessions import Lock, Session
 from kvstore.api.answers import Page
 from kvstore.api.model import Consistency, KeyValue
 from multicast.types import Timestamp
@@ -71,6 +78,43 @@ class Transaction:
     def delete(self, key: bytes | str) -> None:
         """See `InteractiveTransaction.delete`."""
         self._inner.delete(key)
+
+
+class Election:
+    """`sessions.Election` for blocking code."""
+
+    def __init__(self, client: Client, inner: sessions.Election):
+        self._client = client
+        self._inner = inner
+
+    @property
+    def lost(self) -> bool:
+        """See `sessions.Election.lost`."""
+        return self._inner.lost
+
+    def campaign(self, value: bytes | str, timeout: float | None = None) -> Timestamp:
+        """See `sessions.Election.campaign`."""
+        return self._client._wait_for(self._inner.campaign(value, timeout))
+
+    def leader(self) -> KeyValue | None:
+        """See `sessions.Election.leader`."""
+        return self._client._wait_for(self._inner.leader())
+
+    def resign(self) -> None:
+        """See `sessions.Election.resign`."""
+        self._client._wait_for(self._inner.resign())
+
+    def observe(self) -> Iterator[KeyValue]:
+        """See `sessions.Election.observe`."""
+        return self._client._iterate(self._inner.observe())
+
+
+async def _entered(block: AbstractAsyncContextManager[T]) -> T:
+    return await block.__aenter__()
+
+
+async def _left(block: AbstractAsyncContextManager[Any]) -> None:
+    await block.__aexit__(None, None, None)
 
 
 class Client:
@@ -219,6 +263,31 @@ class Client:
         )  # fmt: skip
         for page in pages:
             yield from page.entries
+
+    @contextmanager
+    def _within(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """The same block for blocking code."""
+        entered = self._wait_for(_entered(block))
+        try:
+            yield entered
+        finally:
+            self._wait_for(_left(block))
+
+    def session(self, *, ttl: float = TTL_SECONDS, timeout: float | None = None) -> AbstractContextManager[Session]:
+        """See `AsyncClient.session`."""
+        return self._within(self._client.session(ttl=ttl, timeout=timeout))
+
+    def lock(
+        self, name: str, *, ttl: float = TTL_SECONDS, timeout: float | None = None
+    ) -> AbstractContextManager[Lock]:
+        """See `AsyncClient.lock`."""
+        return self._within(self._client.lock(name, ttl=ttl, timeout=timeout))
+
+    @contextmanager
+    def election(self, name: str, *, ttl: float = TTL_SECONDS) -> Iterator[Election]:
+        """See `AsyncClient.election`."""
+        with self._within(self._client.election(name, ttl=ttl)) as inner:
+            yield Election(self, inner)
 
     @contextmanager
     def transaction(self, *, timeout: float | None = None) -> Iterator[Transaction]:

@@ -59,6 +59,10 @@ class TransactionFailed(KvError):
     """An operation was impossible, e.g. an add to a text; the whole transaction has no effect."""
 
 
+class Lost(KvError):
+    """A lease was not renewed in time, or was revoked: what it held, a lock or a leadership, may be another's."""
+
+
 class Changed(NamedTuple):
     """A key that a transaction had read. Versions: ZERO where it was absent. found: None if it is not known."""
 

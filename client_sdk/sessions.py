@@ -1,0 +1,231 @@
+"""Leases that are kept alive, and what is made of them: locks and elections.
+
+Theory of operation, as in etcd's `concurrency` package. A *session* is a lease that a task renews three times in its
+time to live. Whoever wants a lock writes a key of his own under its name, attached to his session, if it is absent. He
+holds the lock when no key under that name has a lower `create_version`; until then he waits for the one before his to
+go, which is when its owner releases it, or when the lease of that one expires. An election is the same, and the value
+of the key is what the leader has to say.
+
+All keys of a name are of one slot (`{tag}`, `kvstore.api.shard_map`), so they are created in the order of one log: who
+finds his key to be the lowest, having written it before, stays the lowest. That is why a name is one slot: in different
+shards a lower version may become visible after a higher one.
+
+The token of who holds a lock is the create version of his key. Versions rise from one holder to the next, whatever
+shards anything lies in, so whoever guards something by locks refuses tokens lower than the greatest that he has seen
+(M. Kleppmann, How to do distributed locking, 2016). He should: a holder that stands still longer than its time to live
+has lost its lock, and knows it only when it looks at the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import quote
+
+from client_sdk import requests
+from client_sdk.attempts import Attempts
+from client_sdk.errors import KvError, Lost
+from client_sdk.operations import Compare, Get, Put, as_bytes, of_type
+from kvstore.api.model import KeyValue
+from multicast.types import ZERO, Timestamp
+
+RENEWALS = 3
+"""In a time to live."""
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.02, 0.5
+"""Between two looks at whoever is before, doubling."""
+
+
+class Session:
+    """A lease of this process. Made by `session` of the clients. lease: its id."""
+
+    def __init__(self, attempts: Attempts, lease: bytes, ttl: float, sent: float):
+        self.attempts = attempts
+        self.lease = lease
+        self.ttl = ttl
+        self._until = sent + ttl
+
+    @property
+    def lost(self) -> bool:
+        """Whether it may have expired: its last renewal that was answered was sent a time to live ago."""
+        return time.monotonic() >= self._until
+
+    def check(self) -> None:
+        """Lost if it may have expired."""
+        if self.lost:
+            raise Lost("the lease was not renewed in time")
+
+    async def renew(self) -> None:
+        """Once, now. Lost if it has expired."""
+        sent = time.monotonic()
+        if await self.attempts.run(requests.renew_lease(self.lease, timeout=max(self._until - sent, 0.001))) is None:
+            self._until = sent
+            raise Lost("the lease has expired, or was revoked")
+        self._until = sent + self.ttl
+
+    async def keep(self) -> None:
+        """Renew it until it is lost."""
+        while not self.lost:
+            await asyncio.sleep(min(self.ttl / RENEWALS, max(self._until - time.monotonic(), 0)))
+            try:
+                await self.renew()
+            except Lost:
+                return
+            except KvError:
+                continue
+
+
+@asynccontextmanager
+async def session(attempts: Attempts, ttl: float, timeout: float | None) -> AsyncIterator[Session]:
+    """Kept alive until the block ends; then it is revoked."""
+    sent = time.monotonic()
+    granted = await attempts.run(requests.grant_lease(ttl, timeout=timeout))
+    made = Session(attempts, granted.id, granted.ttl, sent)
+    keeper = asyncio.get_running_loop().create_task(made.keep())
+    try:
+        yield made
+    finally:
+        keeper.cancel()
+        with suppress(KvError):  # then it expires
+            await attempts.run(requests.revoke_lease(made.lease, timeout=min(made.ttl, attempts.timeout)))
+
+
+class Queue:
+    """Those who have written a key under one name, in the order of their create versions. kind: of the names."""
+
+    def __init__(self, attempts: Attempts, kind: str, name: str):
+        if not of_type("name", name, str):
+            raise ValueError("name: not empty")
+        self._attempts = attempts
+        self._prefix = f"{kind}/{{{quote(name, safe='')}}}/".encode()
+
+    async def enter(self, session: Session, value: bytes) -> Timestamp:
+        """Write the key, unless this session has; its create version."""
+        key = self.key_of(session)
+        asked = requests.txn(
+            [Compare(key, "create_version", "==", ZERO)], [Put(key, value, session.lease)], [Get(key)]
+        )  # fmt: skip
+        result = await self._attempts.run(asked)
+        if result.succeeded:
+            return result.version
+        found = result.results[0].found
+        return found.create_version if found is not None else result.version
+
+    async def wait(self, session: Session, created: Timestamp, deadline: float) -> None:
+        """Until nobody is before. TimeoutError; Lost if the own key is there no more."""
+        while True:
+            entries = await self.entries()
+            if created not in [entry.create_version for entry in entries]:
+                raise Lost("the lease has expired, or the key was deleted")
+            before = [entry for entry in entries if entry.create_version < created]
+            if not before:
+                return
+            await self._until_gone(session, before[-1], deadline)
+
+    async def _until_gone(self, session: Session, entry: KeyValue, deadline: float) -> None:
+        pause = POLL_SECONDS_MIN
+        while True:
+            session.check()
+            if time.monotonic() >= deadline:
+                raise TimeoutError("others were before for too long")
+            await asyncio.sleep(min(pause, max(deadline - time.monotonic(), 0)))
+            found = await self._attempts.run(requests.get(entry.key))
+            if found is None or found.create_version != entry.create_version:
+                return
+            pause = min(2 * pause, POLL_SECONDS_MAX)
+
+    async def entries(self) -> list[KeyValue]:
+        """By their create versions."""
+        found: list[KeyValue] = []
+        token: str | None = None
+        while True:
+            asked = requests.page(self._prefix, page_size=1000, token=token, timeout=None)
+            page = await self._attempts.run(asked)
+            found += page.entries
+            token = page.next_page_token
+            if token is None:
+                return sorted(found, key=lambda entry: entry.create_version)
+
+    async def leave(self, session: Session) -> None:
+        """Delete the key."""
+        await self._attempts.run(requests.delete(self.key_of(session)))
+
+    def key_of(self, session: Session) -> bytes:
+        """The session's, under this name."""
+        return self._prefix + session.lease.hex().encode()
+
+
+class Lock:
+    """A lock that is held. Made by `lock` of the clients.
+
+    token: rises from one holder to the next; comparable across shards.
+    """
+
+    def __init__(self, session: Session, token: Timestamp):
+        self._session = session
+        self.token = token
+
+    @property
+    def lost(self) -> bool:
+        """Whether it may be another's by now: it was not possible to renew it in time."""
+        return self._session.lost
+
+    def check(self) -> None:
+        """Lost if it may be another's by now."""
+        self._session.check()
+
+
+@asynccontextmanager
+async def lock(attempts: Attempts, name: str, ttl: float, timeout: float | None) -> AsyncIterator[Lock]:
+    """Held while the block runs."""
+    deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+    queue = Queue(attempts, "locks", name)
+    async with session(attempts, ttl, timeout) as own:
+        token = await queue.enter(own, b"")
+        await queue.wait(own, token, deadline)
+        yield Lock(own, token)
+
+
+class Election:
+    """Those who want to lead under a name. Made by `election` of the clients."""
+
+    def __init__(self, attempts: Attempts, name: str, own: Session):
+        self._queue = Queue(attempts, "elections", name)
+        self._session = own
+
+    @property
+    def lost(self) -> bool:
+        """Whether this session may have expired: then somebody else may lead."""
+        return self._session.lost
+
+    async def campaign(self, value: bytes | str, timeout: float | None = None) -> Timestamp:
+        """Wait until this session leads, with this to say; the token of its leadership. TimeoutError, Lost."""
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        token = await self._queue.enter(self._session, as_bytes("value", value))
+        try:
+            await self._queue.wait(self._session, token, deadline)
+        except BaseException:
+            with suppress(KvError):
+                await self._queue.leave(self._session)
+            raise
+        return token
+
+    async def leader(self) -> KeyValue | None:
+        """Who leads: `value` is what it has said, `create_version` its token; None: nobody."""
+        entries = await self._queue.entries()
+        return entries[0] if entries else None
+
+    async def resign(self) -> None:
+        """Lead no more, or stop waiting."""
+        await self._queue.leave(self._session)
+
+    async def observe(self) -> AsyncIterator[KeyValue]:
+        """Each leader, as far as it is seen: who leads for less than half a second may be missed."""
+        seen: Timestamp | None = None
+        while True:
+            leader = await self.leader()
+            if leader is not None and leader.create_version != seen:
+                seen = leader.create_version
+                yield leader
+            await asyncio.sleep(POLL_SECONDS_MAX)

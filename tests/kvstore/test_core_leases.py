@@ -1,0 +1,194 @@
+"""Leases: what is attached to them, what ends them, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.api import leases
+from kvstore.api.leases import Lease
+from kvstore.api.model import (
+    LEASE_KEYS_MAX,
+    NO_LEASE,
+    Add,
+    Append,
+    Delete,
+    Get,
+    LeasedPut,
+    Put,
+    Revoke,
+    Transaction,
+    lease_key,
+)
+from kvstore.api.shard_map import slot_of
+from kvstore.core.audit import APPLIED, FAILED
+from kvstore.core.bundles import decode_bundle, decode_transaction
+from kvstore.core.execution import Execution, LocalPlan, vote
+from kvstore.core.messages import Vote
+from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.store import Store
+from multicast.types import Timestamp
+from tests.kvstore.one_replica import SHARDS, Bench, key
+
+NOW = Timestamp(100, 1)
+TTL_US = 2_000_000
+SECOND = 1_000_000
+
+
+def lease(shard: int) -> bytes:
+    """The id of one at home in this shard."""
+    return next(i for i in (b"%016d" % n for n in range(1000)) if SHARDS.shard_of(lease_key(i)) == shard)
+
+
+def attach(number: int, to: bytes) -> Transaction:
+    return Transaction(success=(LeasedPut(key(0, number), b"v", to),))
+
+
+def granted(bench: Bench, home: int = 0) -> bytes:
+    made = lease(home)
+    if home == 0:
+        bench.deliver(leases.grant(made, TTL_US // 1000), made)
+    return made
+
+
+def asked(bench: Bench) -> list[Transaction]:
+    """The transactions that have left since this was asked last."""
+    return [decode_transaction(bundled) for message in bench.multicast() for bundled in decode_bundle(message)]
+
+
+def row_version(bench: Bench, of: bytes) -> Timestamp:
+    row = bench.store.get(lease_key(of))
+    assert row is not None
+    return row.version
+
+
+def test_what_is_attached_goes_with_the_lease_and_nothing_else() -> None:
+    bench = Bench()
+    mine = granted(bench)
+    for number in range(4):
+        bench.deliver(attach(number, mine))
+    bench.deliver(Transaction(success=(Put(key(0, 1), b"detached"), Delete(key(0, 2)), Append(key(0, 3), b"!"))))
+    bench.deliver(Transaction(success=(Put(key(0, 2), b"again"),)))
+    row = bench.store.get(lease_key(mine))
+    assert row is not None
+    bench.deliver(leases.revoke(row, mine))
+    assert bench.store.get(lease_key(mine)) is None and bench.store.attached(mine) == []
+    assert [bench.store.get(key(0, number)) is None for number in range(4)] == [True, False, False, True]
+
+
+def test_a_renewal_that_was_ordered_first_wins() -> None:
+    bench = Bench()
+    mine = granted(bench)
+    row = bench.store.get(lease_key(mine))
+    assert row is not None
+    bench.deliver(leases.renew(mine))
+    bench.deliver(leases.revoke(row, mine))
+    assert bench.store.get(lease_key(mine)) is not None and not bench.outcomes()[-1].succeeded
+
+
+def test_nothing_is_attached_to_a_lease_that_is_not_there() -> None:
+    bench = Bench()
+    bench.deliver(Transaction(success=(Put(key(0), b"v"), LeasedPut(key(0, 1), b"v", lease(0)))))
+    assert bench.statuses() == [FAILED] and bench.store.get(key(0)) is None
+
+
+def test_the_home_of_a_lease_decides_whether_there_is_one() -> None:
+    """Here is a key, at another shard the lease: its vote counts."""
+    for vote_of_home, status in ((None, APPLIED), (Vote(True, "put: there is no such lease"), FAILED)):
+        bench = Bench()
+        elsewhere = lease(1)
+        bench.part(1, bench.deliver(attach(0, elsewhere)), vote_of_home)
+        row = bench.store.get(key(0))
+        assert bench.statuses() == [status]
+        assert (row.lease if row else NO_LEASE) == (elsewhere if status == APPLIED else NO_LEASE)
+
+
+def test_the_home_of_a_lease_notes_the_slots_of_its_keys_once() -> None:
+    bench = Bench()
+    mine, there = granted(bench), key(1)
+    versions = [row_version(bench, mine)]
+    for _ in range(2):
+        bench.part(1, bench.deliver(Transaction(success=(LeasedPut(there, b"v", mine),))))
+        versions.append(row_version(bench, mine))
+    row = bench.store.get(lease_key(mine))
+    assert row is not None and leases.decode_lease(row.value) == Lease(TTL_US // 1000, (slot_of(there),))
+    assert versions[0] < versions[1] == versions[2]
+    assert SHARDS.shards_of(leases.revoke(row, mine)) == (0, 1)
+
+
+def test_each_shard_of_a_revocation_deletes_what_is_its_own() -> None:
+    bench = Bench()
+    elsewhere = lease(1)
+    bench.part(1, bench.deliver(attach(0, elsewhere)))
+    revocation = Transaction(success=(Revoke(elsewhere, (slot_of(key(0)),)),))
+    bench.part(1, bench.deliver(revocation))
+    (read,) = bench.outcomes()[-1].reads
+    assert bench.store.get(key(0)) is None and read.key == key(0)
+    assert [write.key for write in bench.outcomes()[-1].writes] == [key(0)]
+
+
+def test_no_more_keys_of_a_shard_are_attached_than_can_go_at_once() -> None:
+    store, mine = Store.open(MemoryBackend()), lease(0)
+    store.write(lease_key(mine), Lease(1000).encode(), NOW)
+    keys = [b"k%d" % number for number in range(LEASE_KEYS_MAX + 1)]
+    for one in keys[:-1]:
+        store.write(one, b"v", NOW, lease=mine)
+    again, more = [Transaction(success=(LeasedPut(one, b"w", mine),)) for one in (keys[0], keys[-1])]
+    assert not vote(LocalPlan(again), store).success_failure
+    assert f"more than {LEASE_KEYS_MAX} keys" in vote(LocalPlan(more), store).success_failure
+    exchanged = Transaction(success=(Delete(keys[0]), *more.success))
+    assert not vote(LocalPlan(exchanged), store).success_failure
+
+
+def test_a_key_that_is_attached_in_a_revoking_transaction_goes_too() -> None:
+    store, mine = Store.open(MemoryBackend()), lease(0)
+    store.write(lease_key(mine), Lease(1000).encode(), NOW)
+    execution = Execution(store, NOW)
+    plan = LocalPlan(Transaction(success=(LeasedPut(b"a", b"v", mine), Revoke(mine, (slot_of(b"a"),)))))
+    execution.run(plan.success)
+    assert execution.writes == {b"a": None, lease_key(mine): None}
+
+
+@pytest.mark.parametrize("change", [Add(key(0), 1), Append(key(0), b"1")])
+def test_what_changes_a_value_leaves_it_attached(change: Add | Append) -> None:
+    bench = Bench()
+    mine = granted(bench)
+    bench.deliver(Transaction(success=(LeasedPut(key(0), b"1", mine), change, Get(key(0)))))
+    row = bench.store.get(key(0))
+    assert row is not None and row.lease == mine
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_revoked_a_time_to_live_after_its_last_renewal_and_again_until_it_is_gone() -> None:
+    bench = Bench()
+    bench.tick()
+    mine = granted(bench)
+    bench.tick(TTL_US - 1)
+    assert asked(bench) == []
+    bench.deliver(leases.renew(mine))
+    bench.tick(TTL_US - 1)
+    assert asked(bench) == []
+    bench.tick(1)
+    (revocation,) = asked(bench)
+    assert revocation.compare[0].operand == row_version(bench, mine)
+    bench.tick(SECOND)
+    assert asked(bench) == [revocation]
+    bench.deliver(revocation)
+    bench.tick(TTL_US + SECOND)
+    assert asked(bench) == [] and bench.store.get(lease_key(mine)) is None
+
+
+def test_the_time_to_live_begins_anew_with_a_new_leader() -> None:
+    bench = Bench()
+    leader = bench.replica.peers._leader_of
+    mine = granted(bench)
+    bench.replica.peers._leader_of = lambda group: 1
+    bench.tick(TTL_US)
+    assert asked(bench) == []
+    bench.replica.peers._leader_of = leader
+    bench.tick()
+    bench.tick(TTL_US - 1)
+    assert asked(bench) == []
+    bench.tick(1)
+    assert [transaction.success[0] for transaction in asked(bench)] == [Revoke(mine, ())]
