@@ -11,6 +11,9 @@
             t.put("n", str(2 * int(await t.get("n") or "1")))
         await store.transact(double)
 
+    async with store.lock("report", ttl=10) as lock:             # lock.token rises from one holder to the next
+        ...
+
 Needs msgspec and tenacity, and nothing of the server. Keys and values are bytes, or text, which stands for its UTF-8;
 what is read is bytes. An argument of a wrong type is a TypeError that names it, before anything is sent.
 

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,11 @@ from client_sdk import requests
 from client_sdk.client import Client
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
+from client_sdk.requests import Lease
 from client_sdk.routing import find_urls
+from client_sdk.sessions import RENEWALS
 from kvstore.api.answers import entry_json, result_json
-from kvstore.api.codec import id_text, operation_name, parse_transaction, text_or_b64
+from kvstore.api.codec import id_text, lease_of, operation_name, parse_transaction, text_or_b64
 from kvstore.api.model import SCAN_LIMIT_MAX, Consistency, InvalidTransaction
 from kvstore.api.problem import APPLIED, UNKNOWN
 from kvstore.console import (
@@ -47,12 +50,14 @@ REFUSED_SECONDS = 0.5
 REFUSED_PAUSE_SECONDS = 0.1
 
 OPTIONS = {
-    "if_version": "--if-version", "if_absent": "--if-absent", "message_id": "--id", "query.version": "--version",
+    "if_version": "--if-version", "if_absent": "--if-absent", "lease": "--lease", "message_id": "--id", "query.version": "--version",
     "consistency": "--consistency", "max_age": "--max-age",
 }  # fmt: skip
 """How arguments of the SDK are called here."""
 
 app = make_app("Read and write a cluster's data.")
+lease_app = typer.Typer(help="Keys that go when nobody renews their lease.", no_args_is_help=True)
+app.add_typer(lease_app, name="lease")
 
 Target = Annotated[
     str,
@@ -69,6 +74,10 @@ MessageIdOption = Annotated[
     typer.Option("--id", metavar="UUID", help="The write's id, see `kvstore id`: repeat it after an unknown outcome."),
 ]
 
+LeaseArgument = Annotated[str, typer.Argument(metavar="LEASE", help="The id that `lease grant` has printed.")]
+LeaseOption = Annotated[
+    str | None, typer.Option("--lease", metavar="LEASE", help="The key goes when this lease does, see `kvstore lease`.")
+]
 PrefixOption = Annotated[str | None, typer.Option("--prefix", help="Keys that begin with this.")]
 StartOption = Annotated[str | None, typer.Option("--start", help="Keys from this one on.")]
 EndOption = Annotated[str | None, typer.Option("--end", help="Keys before this one.")]
@@ -116,6 +125,7 @@ def put_command(
     cluster: Target,
     if_version: Annotated[str | None, typer.Option(help="Only over this version.")] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if there is no such key.")] = False,
+    lease: LeaseOption = None,
     message_id: MessageIdOption = None,
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
@@ -125,7 +135,10 @@ def put_command(
     version = _version("--if-version", if_version)
     identity = _message_id(message_id)
     with _client(cluster, timeout) as client:
-        written = client.put(os.fsencode(key), data, if_version=version, if_absent=if_absent, message_id=identity)
+        written = client.put(
+            os.fsencode(key), data, if_version=version, if_absent=if_absent,
+            lease=None if lease is None else _lease(lease), message_id=identity,
+        )  # fmt: skip
     print_json({"version": str(written)}) if output is Output.json else say(str(written))
 
 
@@ -262,6 +275,80 @@ def outcome_command(
     else:
         say(f"not applied: {found.detail}")
     return 0
+
+
+@lease_app.command("grant")
+def lease_grant_command(
+    ttl: Annotated[float, typer.Argument(help="Seconds from a renewal until it may expire: 1 to 86400.")],
+    cluster: Target,
+    timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Make a lease, and print its id: `put --lease` attaches keys to it."""
+    with _client(cluster, timeout) as client:
+        _say_lease(client.grant_lease(ttl), output)
+
+
+@lease_app.command("keepalive")
+def lease_keepalive_command(
+    lease: LeaseArgument,
+    cluster: Target,
+    once: Annotated[bool, typer.Option("--once", help="Renew it once, and end.")] = False,
+    timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
+) -> int:
+    """Renew a lease three times in its time to live, until interrupted. Status 3 if it has gone."""
+    identity = _lease(lease)
+    with _client(cluster, timeout) as client:
+        while (found := client.renew_lease(identity)) is not None:
+            _say_lease(found, output)
+            if once:
+                return 0
+            time.sleep(found.ttl / RENEWALS)
+    return _no_lease()
+
+
+@lease_app.command("get")
+@lease_app.command("timetolive", hidden=True)  # as etcdctl calls it
+def lease_get_command(
+    lease: LeaseArgument, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text
+) -> int:
+    """Print how long a lease lives yet, about. Status 3 if it has gone."""
+    identity = _lease(lease)
+    with _client(cluster, timeout) as client:
+        found = client.lease(identity)
+    if found is None:
+        return _no_lease()
+    _say_lease(found, output)
+    return 0
+
+
+@lease_app.command("revoke")
+def lease_revoke_command(lease: LeaseArgument, cluster: Target, timeout: Timeout = 10.0) -> int:
+    """Let a lease go, and with it the keys that are attached to it. Status 3 if it has gone already."""
+    identity = _lease(lease)
+    with _client(cluster, timeout) as client:
+        return 0 if client.revoke_lease(identity) else _no_lease()
+
+
+def _no_lease() -> int:
+    complain("no such lease, or no longer")
+    return ABSENT
+
+
+def _say_lease(lease: Lease, output: Output) -> None:
+    name = id_text(lease.id)
+    if output is Output.json:
+        print_json({"id": name, "ttl": lease.ttl, "left": lease.left, "version": str(lease.version)})
+    else:
+        say(f"{name} {lease.left:g} of {lease.ttl:g} s")
+
+
+def _lease(text: str) -> bytes:
+    try:
+        return lease_of(text)
+    except InvalidTransaction as error:
+        raise UserError(str(error)) from None
 
 
 def _transaction_text(argument: str) -> bytes:

@@ -23,6 +23,7 @@ STATUS = {
         "position": 6, "log_length": 1, "head_waiting_us": 1_500_000, "requests_waiting": 2, "bundles": 3, "bundled": 9,
         "reads_unordered": 8, "read_barriers": 1, "reads_at_version": 3, "parts_pushed": 1, "parts_pulled": 0,
         "watches_waiting": 2, "watch_buffer_bytes": 100, "watched_transactions": 9, "watches_lagged": 1,
+        "leases": 2, "leases_expired": 1,
         "transactions": {"applied": 6, "failed": 1},
     },
 }  # fmt: skip
