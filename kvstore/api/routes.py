@@ -42,8 +42,9 @@ class Route(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The path up to what it names."""
-        return self.path.partition("{")[0]
+        """The path without what it names."""
+        before, _, after = self.path.partition("{")
+        return before + after.partition("}")[2]
 
 
 _STRING = {"type": "string"}

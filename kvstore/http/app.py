@@ -45,7 +45,7 @@ from kvstore.http import errors, request
 from kvstore.http.answers import JSON, OCTETS, TEXT, Response, json_headers, origin_lines, read_at, read_at_line
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
-from kvstore.http.leases import LEASES, LeaseCalls
+from kvstore.http.leases import LEASES, RENEWALS, LeaseCalls
 from kvstore.http.metrics import Metrics
 from kvstore.http.watching import Watching
 from kvstore.limits import Limits
@@ -144,6 +144,8 @@ class HttpApi:
             for place in (TXN, BACKUPS, LEASES):
                 if path.startswith(place):
                     call.route = place
+            if call.route == LEASES and path.endswith("/renew"):
+                call.route = RENEWALS
         methods = self._routes.get(call.route)
         if methods is None:
             raise Problem(404, "unknown_path", "nothing is here; /v1/openapi.json tells what is known")

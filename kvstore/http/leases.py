@@ -17,6 +17,8 @@ from kvstore.http.errors import Problem, invalid
 
 LEASES = "/v1/leases/"
 _RENEW = "/renew"
+RENEWALS = LEASES + _RENEW
+"""Of which route a path is that begins with LEASES and ends so."""
 _BODY_BYTES_MAX = 1024
 
 Render = Callable[[Call, Answered], None]

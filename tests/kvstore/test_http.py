@@ -257,8 +257,8 @@ def test_a_transaction_over_both_shards(replicas: list[Replica]) -> None:
     assert first["succeeded"] is True and first["results"] == [
         {"version": version},
         {"version": version},
-        {"key": a, "value": "é", "version": version},
-        {"key": b, "value_b64": "/w==", "version": version},
+        {"key": a, "value": "é", "version": version, "create_version": version},
+        {"key": b, "value_b64": "/w==", "version": version, "create_version": version},
         {"length": 3, "version": version},
         {"deleted": False, "version": version},
         {"key": f"{a}-absent", "value": None},
@@ -266,7 +266,7 @@ def test_a_transaction_over_both_shards(replicas: list[Replica]) -> None:
     second = replicas[1].txn(transaction).json
     assert second["succeeded"] is False
     assert second["results"] == [
-        {"key": b, "value_b64": "/w==", "version": version},
+        {"key": b, "value_b64": "/w==", "version": version, "create_version": version},
         {"value": -7, "version": second["version"]},
     ]
     third = (
@@ -333,7 +333,8 @@ def test_pages_of_a_scan_cover_both_shards_in_key_order(replicas: list[Replica],
         seen += page["entries"]
         versions.append(page["version"])
         token = page["next_page_token"]
-    assert seen == [{"key": name, "value": name[-2:], "version": version} for name in names]
+    both = {"version": version, "create_version": version}
+    assert seen == [{"key": name, "value": name[-2:], **both} for name in names]
     assert len(versions) == 3 and len(set(versions)) == 1
 
 
