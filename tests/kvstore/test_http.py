@@ -283,7 +283,8 @@ def test_a_transaction_over_both_shards(replicas: list[Replica]) -> None:
         )
         .json
     )
-    assert third["results"] == [{"entries": [{"key": a, "value": "é!", "version": version}], "more": False}]
+    both = {"version": version, "create_version": version}
+    assert third["results"] == [{"entries": [{"key": a, "value": "é!", **both}], "more": False}]
 
 
 def test_an_impossible_operation_fails_the_whole_transaction(kv: Replica) -> None:

@@ -98,7 +98,7 @@ async def test_a_time_to_live_is_from_a_second_to_a_day(body: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "x", 400), ("DELETE", "x", 400), ("POST", f"{UNKNOWN}/renew/x", 404), ("POST", UNKNOWN, 405),
+    [("GET", "x", 400), ("DELETE", "x", 400), ("POST", f"{UNKNOWN}/renew/x", 405), ("POST", UNKNOWN, 405),
      ("PUT", UNKNOWN, 405), ("GET", f"{UNKNOWN}?x=1", 400)],
 )  # fmt: skip
 async def test_what_names_no_lease_is_refused(method: str, path: str, status: int) -> None:
