@@ -125,13 +125,13 @@ class HttpApi:
         self.metrics = metrics
         self.calls = Calls(limits, metrics, node.forget, cors_origins)
         self._watch = Watching(node, limits, self.calls, self._check_ready).begin
-        of_leases = LeaseCalls(self._open, self._execute, self._write)
-        lease_calls = {"grant_lease": of_leases.grant, "lease": of_leases.look, "renew_lease": of_leases.renew,
-                       "revoke_lease": of_leases.revoke}  # fmt: skip
+        leases = LeaseCalls(self._open, self._execute, self._write)
+        self._grant_lease, self._lease = leases.grant, leases.look
+        self._renew_lease, self._revoke_lease = leases.renew, leases.revoke
         self._routes: dict[str, dict[str, Callable[[Call], None]]] = {}
         for route in ROUTES:
             methods = self._routes.setdefault(route.place, {"OPTIONS": self._options})
-            methods[route.method] = lease_calls.get(route.name) or getattr(self, f"_{route.name}")
+            methods[route.method] = getattr(self, f"_{route.name}")
             if route.method == "GET":
                 methods["HEAD"] = methods["GET"]
 
