@@ -50,8 +50,8 @@ REFUSED_SECONDS = 0.5
 REFUSED_PAUSE_SECONDS = 0.1
 
 OPTIONS = {
-    "if_version": "--if-version", "if_absent": "--if-absent", "lease": "--lease", "message_id": "--id", "query.version": "--version",
-    "consistency": "--consistency", "max_age": "--max-age",
+    "if_version": "--if-version", "if_absent": "--if-absent", "lease": "--lease", "message_id": "--id",
+    "query.version": "--version", "consistency": "--consistency", "max_age": "--max-age",
 }  # fmt: skip
 """How arguments of the SDK are called here."""
 
