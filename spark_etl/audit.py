@@ -271,7 +271,7 @@ class Audit(Case):
             "results complete and equal",
             lambda: transactions.results(
                 self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, self.install_frame,
-                unsure,
+                self.snapshot_frame, unsure,
             ),
             outcomes,
             blind=bool(unsure),

@@ -208,8 +208,8 @@ def _small(spark: SparkSession, placed: DataFrame, shape: Shape) -> dict[str, Da
         top = tops.get(int(shard), 0)
         for replica in replicas:
             place = (replica, int(shard), 0)
-            lives.append((*place, 0, BEGAN_US, "started", str(replica), "bench", "none", text, None, None))
-            lives.append((*place, (top + 1) * 1000, end, "stopped", None, None, None, None, top, top))
+            lives.append((*place, 0, BEGAN_US, "started", str(replica), "bench", "none", text, None, None, None))
+            lives.append((*place, (top + 1) * 1000, end, "stopped", None, None, None, None, top, top, None))
             name = f"replicas/{replica}/journal/journal-00000000.seg"
             segments.append((*place, 0, name, (top + 1) * 1000, 2 * top + 2, "bench"))
     rows: dict[str, list[tuple[Any, ...]]] = {"lives": lives, "segments": segments, "damage": []}

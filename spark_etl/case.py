@@ -205,6 +205,13 @@ class Case:
         )
 
     @cached_property
+    def snapshot_frame(self) -> DataFrame:
+        """`Inputs.snapshots`."""
+        return self.spark.createDataFrame(
+            self.inputs.snapshots, "shard int, replica int, position bigint, digest binary"
+        )
+
+    @cached_property
     def steps(self) -> DataFrame:
         """`sessions.steps`, of what stands in journals."""
         return self.keep(sessions.steps(self.operations, self.transactions))

@@ -166,21 +166,22 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
             )
         rows.add(
             "lives", *place, record.at, "started", str(record.incarnation), record.protocol, record.durability,
-            _members(record.members), None, None,
+            _members(record.members), None, None, None,
         )  # fmt: skip
     elif kind is records.Members:
         check_numbers("members", INT64, record.at, record.position)
         members = _members(record.groups)
-        rows.add("lives", *place, record.at, "members", None, None, None, members, record.position, None)
+        rows.add("lives", *place, record.at, "members", None, None, None, members, record.position, None, None)
     elif kind is records.Stopped:
         check_numbers("a stop", INT64, record.at, record.delivered, record.completed)
         rows.add(
-            "lives", *place, record.at, "stopped", None, None, None, None, record.delivered, record.completed
+            "lives", *place, record.at, "stopped", None, None, None, None, record.delivered, record.completed, None
         )  # fmt: skip
     elif kind is records.Installed:
         check_numbers("an installation", INT64, record.at, record.position)
         rows.add(
-            "lives", *place, record.at, "installed", None, None, None, None, record.position, record.position
+            "lives", *place, record.at, "installed", None, None, None, None, record.position, record.position,
+            record.digest,
         )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Inputs(msgspec.Struct):
     crashed and left their journals to the operating system, so that a loss of power may have cost them anything.
     stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
     installed: (replica, position, journal offset) of snapshots: what stands in no journal before them up to that
-    position, or has no outcome there, is no loss.
+    position, or has no outcome there, is no loss. snapshots: (shard, replica, position, digest of the state) of these.
     foreign: replicas whose journals are of another cluster; nothing of them counts. removed: replicas that belonged to
     their shards and do so no more; what they had need not be there.
     """
@@ -47,6 +47,7 @@ class Inputs(msgspec.Struct):
     lives: int
     protocols: list[str]
     installed: list[tuple[int, int, int]] = []
+    snapshots: list[tuple[int, int, int, bytes]] = []
     foreign: list[int] = []
     removed: list[int] = []
 
@@ -105,12 +106,14 @@ def understand(
     protocols = sorted({row.protocol for row in by_table["lives"] if row.event == "started"})
     if len(protocols) > 1:
         problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
-    installed = sorted((r.replica, r.delivered, r.offset) for r in by_table["lives"] if r.event == "installed")
+    found = [row for row in by_table["lives"] if row.event == "installed"]
+    installed = sorted((row.replica, row.delivered, row.offset) for row in found)
+    snapshots = sorted((row.shard, row.replica, row.delivered, row.state_digest) for row in found)
     in_memory = {row.replica for row in by_table["lives"] if row.durability == "os"}
     lives = sum(row.event == "started" for row in by_table["lives"])
     return Inputs(
         shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
-        stops, unfinished, lives, protocols, installed, sorted(foreign), sorted(removed),
+        stops, unfinished, lives, protocols, installed, snapshots, sorted(foreign), sorted(removed),
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -121,7 +121,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     # A process multicast a message.
     "submitted": (*_PLACE, "id", "destinations", "at"),
     # event "started", "stopped", "installed": from there on the replica holds, by a snapshot, what its shard had after
-    # that delivery, or "members": that have changed, after so many deliveries. members: JSON, shard -> replicas.
+    # that delivery, whose state has this digest, or "members": that have changed, after so many deliveries. members:
+    # JSON, shard -> replicas.
     "lives": (
         *_PLACE,
         "at",
@@ -132,6 +133,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         "members",
         "delivered",
         "completed",
+        "state_digest",
     ),
     # One per journal file with a header: the journal offsets at which it begins and at which what can be used of it
     # ends, and how many records were used.

@@ -49,9 +49,10 @@ def certify(
     outcomes: pa.Table,
     stops: Mapping[int, tuple[int, int]],
     installs: Installs,
+    snapshots: Sequence[tuple[int, bytes]],
 ) -> ShardLog:
     """The journals of a shard's replicas: DELIVERIES and OUTCOMES. stops: replica -> (delivered, completed) as it said
-    at its last clean stop. Suspect."""
+    at its last clean stop. snapshots: (position, digest) of those in `installs`. Suspect."""
     deliveries = _in_order(deliveries, "offset")
     outcomes = _in_order(outcomes, "offset", "index")
     final = deliveries.filter(pc.equal(deliveries["stage"], FINAL))
@@ -71,6 +72,10 @@ def certify(
     for told in firsts.values():
         _is_beginning(told, firsts[fullest], ("content",))
         _same_digests(told, firsts[fullest])
+    for position, digest in snapshots:
+        trust(fullest >= 0 and position <= _last(firsts[fullest]), "a snapshot of what nobody has")
+        known = firsts[fullest]["state_digest"][position - 1].as_py()
+        trust(known is None or known == digest, "a snapshot of another state")
     if fullest >= 0:
         _are_of(accounts[fullest], firsts[fullest], logs[longest])
     tops = []
@@ -78,8 +83,6 @@ def certify(
         held = max((position for position, _ in installs.get(replica, ())), default=0)
         delivered = max(held, _last(logs[replica]) if replica in logs else 0)
         completed = max(held, _last(firsts[replica]) if replica in firsts else 0)
-        trust(longest >= 0 and delivered <= _last(logs[longest]), "a snapshot of what nobody has")
-        trust(not held or (fullest >= 0 and held <= _last(firsts[fullest])), "a snapshot of what nobody has")
         account = accounts[fullest] if fullest >= 0 else outcomes.slice(0, 0)
         tops.append(_top(shard, replica, logs[longest].slice(0, delivered), account, completed))
     _as_stopped(tops, stops)

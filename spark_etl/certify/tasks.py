@@ -38,14 +38,15 @@ _TRANSFERS = ("transfer", "read_all")
 
 
 class Shard(msgspec.Struct, tag=True):
-    """What the first task is told. stops: replica -> what it said at its last clean stop. installs: see `log`. width:
-    of a slice of the course, 0: no course."""
+    """What the first task is told. stops: replica -> what it said at its last clean stop. installs, snapshots: see
+    `log`. width: of a slice of the course, 0: no course."""
 
     source: Source
     number: int
     replicas: list[int]
     stops: dict[int, tuple[int, int]]
     installs: dict[int, list[tuple[int, int]]]
+    snapshots: list[tuple[int, bytes]]
     width: int
 
 
@@ -80,7 +81,7 @@ def judge_shard(told: Shard) -> OfShard:
     try:
         for table in (deliveries, outcomes):
             trust(numbers(table["shard"]) == told.number, "a replica of two shards")
-        found = log.certify(told.number, deliveries, outcomes, told.stops, told.installs)
+        found = log.certify(told.number, deliveries, outcomes, told.stops, told.installs, told.snapshots)
     except DOUBTS as doubt:
         return OfShard(nothing, str(doubt) or type(doubt).__name__)
     answer = OfShard(found)
@@ -266,7 +267,8 @@ def prove(workers: Workers, source: Source, inputs: Inputs, *, has_history: bool
     shards = [
         Shard(
             source, shard, members, {r: stops[r] for r in members if r in stops},
-            {r: installs[r] for r in members if r in installs}, width,
+            {r: installs[r] for r in members if r in installs},
+            [(position, digest) for other, _, position, digest in inputs.snapshots if other == shard], width,
         )
         for shard, members in inputs.shards.items()
     ]  # fmt: skip

@@ -19,6 +19,7 @@ def results(
     tops: DataFrame,
     stops: DataFrame,
     installs: DataFrame,
+    snapshots: DataFrame,
     unsure: Sequence[int],
 ) -> DataFrame:
     """Every completed delivery has exactly one account, of that delivery; accounts and state digests at one position of
@@ -28,7 +29,8 @@ def results(
 
     log: `frames.bundles`. transactions: `frames.transactions`. disputed: `frames.disputed`. tops: replica, shard,
     top_completed. stops: replica, shard, completed. installs: replica, installed (up to there a snapshot stands for
-    outcomes). unsure: replicas of whose journals a part is missing.
+    outcomes). snapshots: shard, replica, position, digest of the state that was installed. unsure: replicas of whose
+    journals a part is missing.
     """
     return union(
         [
@@ -36,9 +38,28 @@ def results(
             _other_delivery(log),
             _disagreement(disputed, "content", "outcome-disagreement", "outcome"),
             _disagreement(disputed, "state_digest", "state-digest-disagreement", "state"),
+            of_another_state(log, snapshots),
             _branches(transactions),
         ]
     )
+
+
+def of_another_state(log: DataFrame, snapshots: DataFrame) -> DataFrame:
+    """Snapshots that are not what some replica held at their position, if it kept a digest there."""
+    told = log.where(F.col("state_digest").isNotNull()).groupBy("shard", "position", "state_digest").agg(
+        F.min("replica").alias("other")
+    )
+    found = snapshots.join(told, ["shard", "position"]).where(F.col("digest") != F.col("state_digest"))
+    return violations(
+        found,
+        "state-digest-disagreement",
+        text(
+            "the snapshot that replica {} installed is not the state of replica {} at position {} of shard {}",
+            F.col("replica"), F.col("other"), F.col("position"), F.col("shard"),
+        ),
+        replicas=[F.col("replica"), F.col("other")],
+        positions=[F.col("position")],
+    )  # fmt: skip
 
 
 def _missing(
