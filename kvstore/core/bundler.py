@@ -29,7 +29,7 @@ UNDER_WAY = 4
 
 UNDER_WAY_MAX = 64
 
-PACE = 4
+PACE = 2
 PACE_US_MIN = 10_000
 """Further bundles leave so many times in what one takes, but not more often than this."""
 
@@ -88,7 +88,7 @@ class Bundler:
         """It is to be multicast."""
         lane = self._lanes.get(waiting.destinations)
         if lane is None:
-            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations, self.at_once)
+            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations, max(1, self.at_once // len(waiting.destinations)))
         lane.queue.append(waiting)
         lane.bytes += len(waiting.body)
         self._ready.add(waiting.destinations)
