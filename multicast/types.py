@@ -5,6 +5,7 @@ Everything here is plain data. Protocols, hosts and applications share it; it im
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ FINAL = 2
 MESSAGE_ID_BYTES = 16
 
 
+_TIMESTAMP = struct.Struct(">QQ")
+
+
 class Timestamp(NamedTuple):
     """A point of the total order: compared by `time`, then by `tiebreak` (both unsigned 64-bit), never reused.
 
@@ -39,14 +43,14 @@ class Timestamp(NamedTuple):
 
     def encode(self) -> bytes:
         """16 bytes that sort as the timestamps do."""
-        return self.time.to_bytes(8, "big") + self.tiebreak.to_bytes(8, "big")
+        return _TIMESTAMP.pack(self[0], self[1])
 
     @classmethod
     def decode(cls, data: bytes) -> Timestamp:
         """The inverse of `encode`. ValueError unless 16 bytes."""
-        if len(data) != 16:
+        if len(data) != _TIMESTAMP.size:
             raise ValueError(f"a timestamp has 16 bytes, not {len(data)}")
-        return cls(int.from_bytes(data[:8], "big"), int.from_bytes(data[8:], "big"))
+        return cls(*_TIMESTAMP.unpack(data))
 
     def __str__(self) -> str:
         """The opaque form of ETags and JSON, e.g. `6423f1a2b3c4d-1`."""

@@ -226,6 +226,10 @@ def _compare(compare: CompareJson) -> Compare:
 
 
 def _operation(operation: OperationJson) -> Operation:
+    if isinstance(operation, PutJson):  # nearly always, hence first
+        key = bytes_of("key", operation.key, operation.key_b64)
+        value = bytes_of("value", operation.value, operation.value_b64)
+        return Put(key, value) if operation.lease is None else LeasedPut(key, value, lease_of(operation.lease))
     if isinstance(operation, RangeJson):
         prefix, start, end = _bounds(operation)
         after = bytes_of("after", operation.after, operation.after_b64, "")
@@ -236,9 +240,6 @@ def _operation(operation: OperationJson) -> Operation:
     key = bytes_of("key", operation.key, operation.key_b64)
     if isinstance(operation, GetJson):
         return Get(key)
-    if isinstance(operation, PutJson):
-        value = bytes_of("value", operation.value, operation.value_b64)
-        return Put(key, value) if operation.lease is None else LeasedPut(key, value, lease_of(operation.lease))
     if isinstance(operation, AddJson):
         if not INT64_MIN <= operation.delta <= INT64_MAX:
             raise InvalidTransaction("delta", "a signed 64-bit integer")

@@ -295,6 +295,10 @@ def _check_value(value: bytes) -> None:
 
 
 def _check_operation(operation: Operation) -> None:
+    if type(operation) is Put or type(operation) is Append:  # nearly always, hence first
+        _check_key(operation.key)
+        _check_value(operation.value)
+        return
     if isinstance(operation, RANGES):
         _check_range(operation)
         return
@@ -307,7 +311,7 @@ def _check_operation(operation: Operation) -> None:
     if isinstance(operation, Revoke):
         return
     _check_key(operation.key)
-    if isinstance(operation, Put | LeasedPut | Append):
+    if isinstance(operation, LeasedPut):
         _check_value(operation.value)
     elif type(operation) is Add and not INT64_MIN <= operation.delta <= INT64_MAX:
         raise InvalidTransaction("delta", "not a signed 64-bit integer")
@@ -370,7 +374,7 @@ def validate(transaction: Transaction) -> None:
         raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
     if count == 0:
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
-    if count == 1 and transaction == CUT:
+    if count == 1 and transaction.success and type(transaction.success[0]) is Cut:
         return
     if count == 1 and transaction.success and isinstance(transaction.success[0], Move):
         _check_move(transaction.success[0])

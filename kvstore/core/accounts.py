@@ -76,12 +76,10 @@ def given_by(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -
 
 def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
     """What the audit reads."""
-    reads = [Read(key, version) for key, version in execution.reads]
-    writes: list[Write] = []
-    for key, value in execution.writes.items():
-        if value is not None and len(value) > WRITTEN_BYTES_KEPT:
-            writes.append(Write(key, blake2b(value, digest_size=16).digest(), True))
-        else:
-            writes.append(Write(key, value))
+    writes = [
+        Write(key, value) if value is None or len(value) <= WRITTEN_BYTES_KEPT
+        else Write(key, blake2b(value, digest_size=16).digest(), True) for key, value in execution.writes.items()
+    ]  # fmt: skip
+    reads = tuple([Read(key, version) for key, version in execution.reads])
     status, succeeded, failure, failure_key = fate
-    return Outcome(message_id, status, succeeded, tuple(reads), tuple(writes), failure, failure_key)
+    return Outcome(message_id, status, succeeded, reads, tuple(writes), failure, failure_key)

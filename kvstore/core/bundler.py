@@ -25,7 +25,8 @@ from multicast.protocol import ApplicationOutbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
 
 UNDER_WAY = 4
-"""Bundles of one lane that may be on their way before further requests wait for company."""
+"""Bundles of one lane that may be on their way before further requests wait for company; where it has several shards,
+so many in all of them, for each costs all of their replicas as much as a score of transactions does."""
 
 UNDER_WAY_MAX = 64
 
@@ -88,7 +89,8 @@ class Bundler:
         """It is to be multicast."""
         lane = self._lanes.get(waiting.destinations)
         if lane is None:
-            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations, max(1, self.at_once // len(waiting.destinations)))
+            at_once = max(1, self.at_once // len(waiting.destinations))
+            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations, at_once)
         lane.queue.append(waiting)
         lane.bytes += len(waiting.body)
         self._ready.add(waiting.destinations)

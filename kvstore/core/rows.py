@@ -7,6 +7,8 @@ the value. Rows from before create versions were kept have neither: they read as
 
 from __future__ import annotations
 
+import struct
+
 from kvstore.api.model import NO_LEASE, KeyValue
 from multicast.types import Timestamp
 
@@ -14,6 +16,8 @@ VERSION_BYTES = 16
 LEASE_BYTES = 16
 _CREATED, _LEASED = 0x80, 0x40
 _TIME = 0x3F
+_ONE_VERSION, _TWO_VERSIONS = struct.Struct(">QQ"), struct.Struct(">QQQQ")
+_TIMES = (1 << 62) - 1
 
 
 def encode_row(version: bytes, create_version: bytes, lease: bytes, value: bytes) -> bytes:
@@ -23,6 +27,8 @@ def encode_row(version: bytes, create_version: bytes, lease: bytes, value: bytes
     flags, more = version[0], b""
     if create_version != version:
         flags, more = flags | _CREATED, create_version
+        if not lease:
+            return b"%c%b%b%b" % (flags, version[1:], create_version, value)
     if lease:
         flags |= _LEASED
     return b"".join((bytes((flags,)), version[1:], more, lease, value))
@@ -45,9 +51,14 @@ def origin_of(row: bytes) -> tuple[bytes, bytes]:
 
 def decode_row(key: bytes, row: bytes) -> KeyValue:
     """The inverse of `encode_row`."""
-    if row[0] <= _TIME:
-        version = Timestamp.decode(row[:VERSION_BYTES])
+    flags = row[0]
+    if flags <= _TIME:
+        version = Timestamp(*_ONE_VERSION.unpack_from(row))
         return KeyValue(key, row[VERSION_BYTES:], version, version)
+    if flags & _CREATED and not flags & _LEASED:
+        time, tiebreak, created_time, created_tiebreak = _TWO_VERSIONS.unpack_from(row)
+        version, create_version = Timestamp(time & _TIMES, tiebreak), Timestamp(created_time, created_tiebreak)
+        return KeyValue(key, row[2 * VERSION_BYTES :], version, create_version)
     created, lease, value = _parts(row)
     return KeyValue(key, value, Timestamp.decode(version_bytes(row)), Timestamp.decode(created), lease)
 
