@@ -56,11 +56,15 @@ class Changes:
 
     def wanted(self) -> Timestamp:
         """Up to here the shard is to be moved on."""
-        return max([waiting.asked.wanted for waiting in self._waiting.values()], default=ZERO)
+        if not self._waiting:
+            return ZERO
+        return max([waiting.asked.wanted for waiting in self._waiting.values()])
 
     def due(self) -> int | None:
         """When somebody has waited long enough."""
-        return min([waiting.since + HOLD_US for waiting in self._waiting.values()], default=None)
+        if not self._waiting:
+            return None
+        return min([waiting.since + HOLD_US for waiting in self._waiting.values()])
 
     def _serve(self, asker: ProcessId, number: int, now: int, out: ApplicationOutbox) -> ChangesTold | None:
         waiting = self._waiting[asker, number]

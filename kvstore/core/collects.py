@@ -169,6 +169,8 @@ class Collects:
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask others, give up. Returns when to do so again."""
+        if not self._collects:
+            return None
         for number, collect in list(self._collects.items()):
             if now - collect.since >= WAIT_US_MAX:
                 del self._collects[number]

@@ -68,6 +68,8 @@ class Lookups:
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Wait no longer. Returns when there is something to do again."""
+        if not self._asked:
+            return None
         for message_id, asked in [(i, asked) for i, asked in self._asked.items() if asked.due <= now]:
             silent = [g for g, replicas in self._peers.replicas.items() if asked.silent.issuperset(replicas)]
             answer = _unknown()

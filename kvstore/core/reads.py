@@ -234,6 +234,8 @@ class Reads:
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Give up what takes too long. Returns when to look again."""
         wake = self.positions.on_tick(now, out)
+        if not self._readable and not self._refused:
+            return wake
         too_old = [(p, question) for p, question in self._readable if now - question.asked_at >= WAIT_US_MAX]
         for one in too_old:
             self._readable.remove(one)

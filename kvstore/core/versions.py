@@ -279,7 +279,11 @@ class Versions:
 
     def _moves_on_at(self) -> int | None:
         """When the next empty transaction leaves; None: none is needed."""
-        wanted = max([self._also_wanted(), *(waiting.version for waiting in self._waiting)])
+        wanted = self._also_wanted()
+        if self._waiting:
+            wanted = max(wanted, *[waiting.version for waiting in self._waiting])
+        if wanted == ZERO:
+            return None
         delivered_to = self._delivered_to()
         if wanted <= delivered_to:
             return None
@@ -289,6 +293,8 @@ class Versions:
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask others, look on, give up. Returns when to do so again."""
+        if not self._asked and not self._waiting and self._also_wanted() == ZERO:
+            return None
         for asked in [asked for number, asked in self._asked.items() if number == asked.number]:
             if now - asked.since >= WAIT_US_MAX:
                 self._finish(asked, Refused("timeout", "no answer in time", True, "not_applied"), out)

@@ -359,6 +359,8 @@ class Watches:
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask others, go on, give up. Returns when to do so again."""
+        if self._feed is None and not self._rounds and not self._dues and self._changes.due() is None:
+            return None
         for asked in list(self._rounds.values()):
             if asked.client is not None and now - asked.since >= WAIT_US_MAX:
                 self._end(asked)

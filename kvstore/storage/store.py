@@ -90,6 +90,11 @@ def meta_of(
     }
 
 
+def _upto(timestamp: bytes) -> Timestamp:
+    """The last version that a delivery at this timestamp can have. timestamp: encoded; empty before the first one."""
+    return last_version(Timestamp.decode(timestamp)) if timestamp else ZERO
+
+
 class Store:
     """See the module. Open it with `Store.open`. looked_max, portion: see LOOKED_MAX and PORTION_CHANGES; drawn in
     simulations."""
@@ -106,6 +111,8 @@ class Store:
         self._frozen: Layer | None = None
         self._frozen_meta: dict[bytes, bytes] = {}
         self._timestamp = backend.get(META, TIMESTAMP) or b""
+        self.complete_to = _upto(self._timestamp)
+        """The last version of what is complete."""
         self._first_floor = backend.get(META, FLOOR) or ZERO.encode()
         if backend.get(META, FLOOR) is None and backend.get(META, FORMAT) is not None:  # nobody kept anything
             self._first_floor = self.complete_to.encode() if self._timestamp else _NO_FLOOR
@@ -190,7 +197,7 @@ class Store:
             NOTES: layer.notes,
             META: {**meta},
         }
-        kept = self._kept(layer, self._upto(meta[TIMESTAMP]))
+        kept = self._kept(layer, _upto(meta[TIMESTAMP]))
         self._backend.apply(Changes(tables, forgotten, partial(write, kept)))
 
     def _kept(self, layer: Layer, upto: Timestamp) -> Kept:
@@ -259,15 +266,6 @@ class Store:
                 found.append(one)
         committed.close()
         return found, more
-
-    @property
-    def complete_to(self) -> Timestamp:
-        """The last version of what is complete."""
-        return self._upto(self._timestamp)
-
-    @staticmethod
-    def _upto(timestamp: bytes) -> Timestamp:
-        return last_version(Timestamp.decode(timestamp)) if timestamp else ZERO
 
     @property
     def floor(self) -> Timestamp:
@@ -368,7 +366,7 @@ class Store:
 
     def reached(self, position: int, timestamp: Timestamp) -> None:
         """Delivery number `position`, at `timestamp`, is complete."""
-        self._timestamp = timestamp.encode()
+        self._timestamp, self.complete_to = timestamp.encode(), last_version(timestamp)
         if self._cuts_due:
             layers = [layer.data for layer in (self._frozen, self._active) if layer is not None]
             for version in self._cuts_due:
