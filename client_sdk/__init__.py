@@ -17,6 +17,9 @@
 Needs msgspec and tenacity, and nothing of the server. Keys and values are bytes, or text, which stands for its UTF-8;
 what is read is bytes. An argument of a wrong type is a TypeError that names it, before anything is sent.
 
+`watch` tells every change as it happens, of all shards in one order, and goes on by itself where a replica fails; its
+`timeout` is how long nobody may serve it.
+
 Retries. A write carries an id (a UUIDv7) made before its first attempt; the cluster applies an id once and answers a
 repetition with the first result. A program that must repeat a write after its own restart makes the id itself
 (`new_id`), and gives it as `message_id`. The client repeats a request when the connection failed or the server says
@@ -72,6 +75,7 @@ from client_sdk.operations import Add, Append, Compare, Delete, DeleteRange, Get
 from client_sdk.requests import Lease, new_id
 from client_sdk.sessions import Lock, Session
 from kvstore.api.answers import Outcome, Page
+from kvstore.api.events import Change, Event
 from kvstore.api.model import Consistency, KeyValue, OperationResult, Operator, Result, Target
 from multicast.types import ZERO, MessageId, Timestamp
 
@@ -80,6 +84,7 @@ __all__ = [
     "Add",
     "Append",
     "AsyncClient",
+    "Change",
     "Changed",
     "Client",
     "ClosedClient",
@@ -90,6 +95,7 @@ __all__ = [
     "Consistency",
     "Delete",
     "DeleteRange",
+    "Event",
     "Expired",
     "ForeignLoop",
     "Get",

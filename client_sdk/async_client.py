@@ -14,10 +14,12 @@ from tenacity import AsyncRetrying
 from client_sdk import requests, sessions
 from client_sdk.attempts import Attempts
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
+from client_sdk.operations import of_type
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import Router, find_authority, find_urls
 from client_sdk.sessions import Election, Lock, Session
 from kvstore.api.answers import Page
+from kvstore.api.events import Event
 from kvstore.api.model import Consistency, KeyValue
 from multicast.types import Timestamp
 
@@ -150,6 +152,27 @@ class AsyncClient:
         async for page in pages:
             for entry in page.entries:
                 yield entry
+
+    async def watch(
+        self,
+        prefix: bytes | str = b"",
+        *,
+        start: bytes | str = b"",
+        end: bytes | str = b"",
+        after: Timestamp | None = None,
+        progress: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """Every transaction that changes keys which begin with `prefix`, are not less than `start` and less than `end`,
+        from now on, or `after` a version: of all shards in the order of versions, once each; `changes` has what it
+        changed there. It goes on at another replica when one fails, and ends with Compacted if what follows is no
+        longer known, or with Unavailable when nobody has served it for `timeout` seconds. progress: events of that
+        `kind`, too, without changes: everything up to their version was told."""
+        query = requests.bounds_query(prefix, start, end)
+        if after is not None:
+            of_type("after", after, Timestamp)
+        async for event in self.attempts.watch(query, after, progress, timeout):
+            yield event
 
     def session(
         self, *, ttl: float = TTL_SECONDS, timeout: float | None = None

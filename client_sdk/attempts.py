@@ -12,14 +12,15 @@ caller brings may have been sent before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
-from client_sdk import requests
+from client_sdk import requests, watching
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received, Untrusted
 from client_sdk.errors import (
     ClosedClient,
@@ -38,12 +39,16 @@ from client_sdk.hedging import Hedges
 from client_sdk.requests import ARGUMENTS, Answer, Request, positive_seconds
 from client_sdk.routing import ClusterView, Router
 from kvstore.api.answers import MalformedAnswer
+from kvstore.api.events import Event
 from kvstore.api.problem import UNKNOWN, parse_problem
+from multicast.types import Timestamp
 
 T = TypeVar("T")
 
 ANSWER_GRACE_SECONDS = 0.25
 REFRESH_PAUSE_SECONDS = 0.1
+WATCH_PAUSE_SECONDS, WATCH_PAUSE_SECONDS_MAX = 0.05, 1.0
+"""Before a watch goes on elsewhere."""
 
 ABSENT = ("not_found", "unknown_or_forgotten")
 """What a 404 says that is an answer; another one may come from something that is no replica."""
@@ -105,6 +110,7 @@ class Attempts:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._connections = Connections(authority)
+        self._streams: set[asyncio.WriteTransport] = set()
         self.hedges = Hedges()
         self._refreshing: asyncio.Task[bool] | None = None
         self._refreshed_at = float("-inf")
@@ -116,6 +122,8 @@ class Attempts:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
+        for transport in list(self._streams):
+            transport.abort()
         await self.hedges.close()
         await self._connections.close()
 
@@ -129,6 +137,36 @@ class Attempts:
             return await self._attempt(request, call)
         except _Again as error:
             return await self._repeat(request, call, seconds, error)
+
+    async def watch(
+        self, query: str, after: Timestamp | None, progress: bool, seconds: float | None
+    ) -> AsyncIterator[Event]:
+        """What `GET /v1/watch` tells, by one replica after the other. seconds: so long nobody may serve it."""
+        loop, patience = self._own_loop(), self.timeout if seconds is None else seconds
+        call, pause = _Call(requests.cluster(), loop.time() + patience), WATCH_PAUSE_SECONDS
+        while not self._closed:
+            url, why = self._choose(call.request, call), "the stream ended"
+            tls = self._connections.trusted(url)
+            begins = self._attempt_timeout + ANSWER_GRACE_SECONDS
+            try:
+                async with aclosing(watching.events(url, query, after, tls, begins, self._streams)) as stream:
+                    async for event in stream:
+                        self._router.trust(url)
+                        call.deadline, pause = loop.time() + patience, WATCH_PAUSE_SECONDS
+                        after = event.version
+                        if watching.is_told(event, progress):
+                            yield event
+            except watching.Refused as error:
+                error.raise_if_final()
+                why = str(error)
+            except (OSError, TimeoutError, MalformedAnswer) as error:
+                why = str(error) or "no answer"
+            if loop.time() >= call.deadline:
+                raise call.give_up(f"nobody serves the watch for {patience:g} s; at last {url}: {why}")
+            self._failed(url, why)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, WATCH_PAUSE_SECONDS_MAX)
+        raise call.give_up("the client was closed", unsent=ClosedClient)
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         """The running loop: the first one is the client's."""

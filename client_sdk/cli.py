@@ -1,4 +1,4 @@
-"""The commands for data: get, put, delete, scan, txn. A part of the command `kvstore` (`workloads.cli`)."""
+"""The commands for data: get, put, delete, scan, watch, txn. A part of the command `kvstore` (`workloads.cli`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from client_sdk.routing import find_urls
 from client_sdk.sessions import RENEWALS
 from kvstore.api.answers import entry_json, result_json
 from kvstore.api.codec import id_text, lease_of, operation_name, parse_transaction, text_or_b64
+from kvstore.api.events import CHANGE, PROGRESS, Event, event_json
 from kvstore.api.model import SCAN_LIMIT_MAX, Consistency, InvalidTransaction
 from kvstore.api.problem import APPLIED, UNKNOWN
 from kvstore.console import (
@@ -214,6 +215,43 @@ def scan_command(
                 _print_bytes(found.key if keys_only else found.key + b"\t" + found.value)
             if count == limit:
                 break
+
+
+@app.command("watch")
+def watch_command(
+    cluster: Target,
+    prefix: Annotated[str, typer.Argument(help="Only keys that begin with this.")] = "",
+    start: StartOption = None,
+    end: EndOption = None,
+    after: Annotated[
+        str | None, typer.Option("--from", metavar="VERSION", help="What follows this version; default: from now on.")
+    ] = None,
+    progress: Annotated[bool, typer.Option("--progress", help="Tell up to which version this is all.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many transactions.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, max=600, help="Seconds that no replica may serve.")] = 10.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Print every change from now on, in one order, whichever shards: PUT, key and value, or DELETE and key. Ends with
+    Ctrl-C."""
+    begins, first, last = os.fsencode(prefix), os.fsencode(start or ""), os.fsencode(end or "")
+    at = _version("--from", after)
+    with _client(cluster, timeout) as client, suppress(KeyboardInterrupt):
+        told = 0
+        for event in client.watch(begins, start=first, end=last, after=at, progress=progress, timeout=timeout):
+            _print_event(event, output)
+            told += event.kind == CHANGE
+            if told == limit:
+                break
+
+
+def _print_event(event: Event, output: Output) -> None:
+    if output is Output.json:
+        say(json_line(event_json(event)))
+        return
+    for key, value in event.changes:
+        _print_bytes(b"DELETE\t" + key if value is None else b"PUT\t%b\t%b" % (key, value))
+    if event.kind == PROGRESS:
+        say(f"PROGRESS\t{event.version}")
 
 
 @app.command("id")

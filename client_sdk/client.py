@@ -12,9 +12,9 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -35,6 +35,7 @@ from client_sdk.requests import Request, documented_by
 from client_sdk.routing import find_authority, find_urls
 from client_sdk.sessions import Lock, Session
 from kvstore.api.answers import Page
+from kvstore.api.events import Event
 from kvstore.api.model import Consistency, KeyValue
 from multicast.types import Timestamp
 
@@ -204,8 +205,13 @@ class Client:
                 return (item,)
             return None
 
-        while (item := self._wait_for(step())) is not None:
-            yield item[0]
+        try:
+            while (item := self._wait_for(step())) is not None:
+                yield item[0]
+        finally:
+            if isinstance(items, AsyncGenerator) and not self._closed:
+                with suppress(RuntimeError):  # who was interrupted has cancelled it
+                    self._wait_for(items.aclose())
 
     get = _method(requests.get)
     put = _method(requests.put)
@@ -263,6 +269,21 @@ class Client:
         )  # fmt: skip
         for page in pages:
             yield from page.entries
+
+    def watch(
+        self,
+        prefix: bytes | str = b"",
+        *,
+        start: bytes | str = b"",
+        end: bytes | str = b"",
+        after: Timestamp | None = None,
+        progress: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Event]:
+        """See `AsyncClient.watch`."""
+        return self._iterate(
+            self._client.watch(prefix, start=start, end=end, after=after, progress=progress, timeout=timeout)
+        )
 
     @contextmanager
     def _within(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:

@@ -239,6 +239,10 @@ class Connections:
             connection.retire()
             raise
 
+    def trusted(self, url: str) -> ssl.SSLContext | None:
+        """For a connection of one's own to the replica at this base URL; None: without TLS."""
+        return self._context() if urlsplit(url).scheme == "https" else None
+
     def _context(self) -> ssl.SSLContext:
         """One for all, read when it is needed."""
         self._tls = self._tls or ssl.create_default_context()

@@ -58,6 +58,7 @@ ARGUMENTS = {
     "If-None-Match": "if_absent",
     "Idempotency-Key": "message_id",
     "Kv-Lease": "lease",
+    "query.from": "after",
     "query.limit": "page_size",
     "ttl_ms": "ttl",
     "query.prefix": "prefix",
@@ -226,7 +227,7 @@ def delete_range(
     def parse(answer: Answer) -> int:
         return int(answers.parse_write(answer.body)[1])
 
-    path = "/v1/kv?" + _bounds_query(prefix or b"", start or b"", end or b"")
+    path = "/v1/kv?" + bounds_query(prefix or b"", start or b"", end or b"")
     return Request("DELETE", path, parse, None, timeout).under(message_id)
 
 
@@ -359,7 +360,7 @@ def page(
 ) -> Request[Page]:
     """The keys that begin with `prefix`, are not less than `start` and less than `end`, in order: the first so many, or
     those from where `token` says."""
-    path = f"/v1/kv?{_bounds_query(prefix, start, end)}&limit={of_type('page_size', page_size, int)}"
+    path = f"/v1/kv?{bounds_query(prefix, start, end)}&limit={of_type('page_size', page_size, int)}"
     for name, flag in (("reverse", reverse), ("keys_only", keys_only)):
         path += f"&{name}=true" if of_type(name, flag, bool) else ""
     if token is not None:
@@ -386,7 +387,7 @@ def count(
             raise TransactionFailed(f"more than {RANGE_KEYS_MAX} keys in a shard", code="failed")
         return found
 
-    parts = [_bounds_query(prefix, start, end), "count_only=true", *_freshness(None, consistency, max_age)]
+    parts = [bounds_query(prefix, start, end), "count_only=true", *_freshness(None, consistency, max_age)]
     return Request("GET", "/v1/kv?" + "&".join(parts), parse, None, timeout)
 
 
@@ -421,7 +422,7 @@ def _freshness(version: Timestamp | None, consistency: Consistency, max_age: flo
     return parts
 
 
-def _bounds_query(prefix: bytes | str, start: bytes | str, end: bytes | str) -> str:
+def bounds_query(prefix: bytes | str, start: bytes | str, end: bytes | str) -> str:
     parts = [f"prefix={quote_from_bytes(as_bytes('prefix', prefix), safe='')}"]
     for name, bound in (("start", start), ("end", end)):
         if bound or not isinstance(bound, bytes | str):

@@ -8,7 +8,7 @@ says that everything up to a version was told, `progress`. The last one may say 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,11 +63,18 @@ _decode = msgspec.json.Decoder(EventJson).decode
 
 def encode_change(version: Timestamp, changes: Sequence[tuple[bytes, bytes | None]]) -> bytes:
     """A transaction."""
-    found = [
-        ChangeJson(**text_or_b64("key", key), **({"deleted": True} if value is None else text_or_b64("value", value)))  # type: ignore[arg-type]
-        for key, value in changes
-    ]
-    return _event(CHANGE, EventJson(str(version), found))
+    return _event(CHANGE, EventJson(str(version), [_change_json(key, value) for key, value in changes]))
+
+
+def event_json(event: Event) -> EventJson:
+    """As its data stands in the stream."""
+    changes = [_change_json(*change) for change in event.changes]
+    return EventJson(str(event.version), changes, event.code, event.detail)
+
+
+def _change_json(key: bytes, value: bytes | None) -> ChangeJson:
+    fields: dict[str, Any] = text_or_b64("key", key) | ({} if value is None else text_or_b64("value", value))
+    return ChangeJson(**fields, deleted=value is None)
 
 
 def encode_progress(version: Timestamp) -> bytes:

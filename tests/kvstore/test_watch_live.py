@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from client_sdk import Client, Compacted, Event
 from kvstore import config
-from kvstore.api.events import CHANGE, PROGRESS, Event, EventReader
+from kvstore.api.events import CHANGE, PROGRESS, EventReader
 from kvstore.process import Handle
 from multicast.types import Timestamp
-from tests.kvstore.live import Replica, running_cluster
+from tests.kvstore.live import Replica, running_cluster, wait_until
 
 ACCOUNTS = [f"account/{i}" for i in range(20)]
 TRANSFERS = 60
@@ -42,7 +43,8 @@ def transfer(replica: Replica, number: int) -> Timestamp | None:
 
 def test_a_watch_of_two_shards_is_the_order_though_a_leader_dies(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 2, 3, "white_box") as replicas:
-        watcher = events(replicas[4], "prefix=account/")
+        client = Client([f"http://{r.host}:{r.port}" for r in replicas])
+        watcher = client.watch("account/", progress=True, timeout=20)
         assert next(watcher).kind == PROGRESS
         opened = replicas[4].txn({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
         versions: list[Timestamp] = []
@@ -69,11 +71,27 @@ def test_a_watch_of_two_shards_is_the_order_though_a_leader_dies(tmp_path: Path)
             if not working.is_alive() and event.version >= versions[-1]:
                 break
         working.join()
+        client.close()
         assert seen[0] == Timestamp.parse(opened.json["version"]) and set(versions) <= set(seen)
         assert seen == sorted(set(seen)) and len(versions) > TRANSFERS // 2
         begin = TRANSFERS // 4
         again = events(replicas[1], "prefix=account/&from=0-0", Last_Event_ID=str(seen[begin]))
         assert [next(e.version for e in again if e.kind == CHANGE) for _ in seen[begin + 1 :]] == seen[begin + 1 :]
+
+
+def test_a_watch_from_beyond_the_history_is_compacted(tmp_path: Path) -> None:
+    running = running_cluster(tmp_path, 1, 1, "white_box", history_ms=1, commit_interval_ms=10)
+    with running as [kv], Client(f"http://{kv.host}:{kv.port}") as client:
+        first = client.put("a", "1")
+        wait_until(lambda: bool(client.put("a", "2")) and refused(client, first))
+
+
+def refused(client: Client, after: Timestamp) -> bool:
+    """Whether nobody knows any more what followed."""
+    try:
+        return next(client.watch(after=after)).kind != CHANGE
+    except Compacted:
+        return True
 
 
 def test_what_is_wrong_is_said_before_the_stream_begins(tmp_path: Path) -> None:

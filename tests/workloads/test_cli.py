@@ -112,6 +112,18 @@ def test_what_became_of_a_write(shell: Shell) -> None:
     assert json.loads(shell.data("outcome", identity, "-o", "json").out)["outcome"] == "applied"
 
 
+def test_a_watch_prints_every_change_within_its_bounds(shell: Shell) -> None:
+    before = shell.data("put", "w/0", "v").out.strip()
+    version = shell.data("put", "w/1", "v").out.strip()
+    shell.data("put", "other", "v")
+    shell.data("delete", "w/0")
+    watched = shell.data("watch", "w/", "--from", before, "--limit", "2")
+    assert (watched.out, watched.status) == ("PUT\tw/1\tv\nDELETE\tw/0\n", 0)
+    told = shell.data("watch", "w/", "--from", before, "--limit", "1", "-o", "json").out
+    assert json.loads(told) == {"version": version, "changes": [{"key": "w/1", "value": "v"}]}
+    assert "--from" in error_of(shell.data("watch", "--from", "x"))
+
+
 def test_ranges(shell: Shell) -> None:
     for n in range(4):
         shell.data("put", f"r/{n}", "v")
