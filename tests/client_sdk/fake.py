@@ -252,7 +252,7 @@ class FakeCluster:
 
 
 def problem_answer(problem: errors.Problem) -> web.Response:
-    status, lines, body = problem.response()
+    status, lines, body, _ = problem.response()
     headers = dict(line.split(": ", 1) for line in lines.decode().splitlines())
     return web.Response(status=status, headers=headers, body=body)
 
