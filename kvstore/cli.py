@@ -256,10 +256,33 @@ def cluster_add_replica(
     insecure: InsecureOption = False,
 ) -> int:
     """Add a replica to a shard that goes on meanwhile, and start it here; it runs on."""
-    from kvstore import cluster
+    from kvstore.growing import add_replica
 
     ports = (peer_port, http_port) if peer_port and http_port else None
-    cluster.add_replica(directory, shard, host, advertise, ports, say, insecure)
+    add_replica(directory, shard, host, advertise, ports, say, insecure)
+    return 0
+
+
+@cluster_app.command("add-shard")
+def cluster_add_shard(
+    directory: Directory,
+    replicas: Annotated[int, typer.Option(help="How many the new shard has.")] = 3,
+    host: Annotated[str, typer.Option(help="The address that they listen on.")] = "127.0.0.1",
+    advertise: Annotated[str, typer.Option(help="By which others reach them; by default the address.")] = "",
+    peer_port: Annotated[int, typer.Option(help="Of the first, for its peers; by default the next one.")] = 0,
+    http_port: Annotated[int, typer.Option(help="Of the first, for HTTP; by default the next one.")] = 0,
+    even: Annotated[bool, typer.Option("--rebalance", help="Move an even share of the slots to it.")] = False,
+    insecure: InsecureOption = False,
+) -> int:
+    """Add a shard, start its replicas here, and make it known, while clients go on. After a failure: again."""
+    from kvstore.growing import add_shard, rebalance
+
+    ports = (peer_port, http_port) if peer_port and http_port else None
+    shard, _ = add_shard(directory, replicas, host, advertise, ports, say, insecure)
+    if even:
+        rebalance(directory, shard, say)
+    else:
+        say(f"shard {shard} has no slots yet: kvstore cluster move-slots {directory} --from S --to {shard} --slots ...")
     return 0
 
 
@@ -268,9 +291,9 @@ def cluster_remove_replica(
     directory: Directory, replica: Annotated[int, typer.Argument(metavar="ID", help="Which one.")]
 ) -> int:
     """Remove a replica from its shard, which goes on meanwhile; the replica ends. Its id is not used again."""
-    from kvstore import cluster
+    from kvstore.growing import remove_replica
 
-    cluster.remove_replica(directory, replica, say)
+    remove_replica(directory, replica, say)
     return 0
 
 
@@ -282,14 +305,14 @@ def cluster_move_slots(
     slots: Annotated[str, typer.Option(metavar="FIRST-LAST,...", help="Rising, for example 0-4095 or 7,100-199.")],
 ) -> int:
     """Move hash slots, with their keys, from one shard to another while clients go on. After a failure: again."""
-    from kvstore import cluster
+    from kvstore.growing import move_slots
 
     try:
         parts = [part.partition("-") for part in slots.split(",")]
         ranges = [(int(first), int(last or first)) for first, _, last in parts]
     except ValueError:
         raise typer.BadParameter(f"rising ranges FIRST-LAST with commas, not {slots!r}", param_hint="--slots") from None
-    cluster.move_slots(directory, source, target, ranges, say)
+    move_slots(directory, source, target, ranges, say)
     return 0
 
 

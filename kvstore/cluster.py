@@ -1,5 +1,4 @@
-"""All replicas of a cluster as processes on this machine: start, status, stop; replicas that are added and removed;
-slots that move between shards.
+"""All replicas of a cluster as processes on this machine: start, status, stop.
 
 A replica is started as `python -m kvstore serve`, in its own session, so that Ctrl-C in a terminal reaches only the
 command that started it; its output is appended to `DIR/replicas/<id>/log`.
@@ -8,9 +7,7 @@ command that started it; its output is appended to `DIR/replicas/<id>/log`.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
 import signal
 import ssl
 import subprocess
@@ -18,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,35 +23,23 @@ from typing import Any
 import msgspec
 
 from kvstore import certificates
-from kvstore.api.cluster import decode_cluster
-from kvstore.api.codec import id_text
-from kvstore.api.shard_map import ShardMap
 from kvstore.config import (
     ClusterConfig,
     ConfigError,
     ReplicaConfig,
-    check,
     check_exposure,
     claim,
-    create,
     load,
     replica_directory,
-    save,
 )
 from kvstore.console import ERROR_PREFIX
 from kvstore.process import Handle, PortBusy, check_port, running
-from multicast import registry
-from multicast.types import GroupId, ProcessId, new_message_id
 
 LOG_FILE = "log"
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 KILL_GRACE_SECONDS = 10.0
 HTTP_SECONDS = 2.0
-CHANGE_SECONDS = 60.0
-CHANGE_POLL_SECONDS = 0.2
-MOVE_STEP_SECONDS = 30.0
-"""For so long one step of a move is tried, at one replica after the other."""
 
 
 
@@ -236,135 +221,6 @@ def wait_ready(
         if waiting:
             time.sleep(POLL_SECONDS)
     return ended
-
-
-def add_replica(
-    directory: Path, shard: GroupId, host: str, advertise: str, ports: tuple[int, int] | None,
-    say: Callable[[str], None], insecure: bool = False,
-) -> Started:
-    """Make a new replica of the shard, start it on this machine, and have it taken in; returns when it is ready.
-
-    ports: for its peers and for HTTP; None: the next ones. ClusterError, ConfigError: why it cannot be; then nothing
-    has changed, or the same command may be given again for another one.
-    """
-    config = open_cluster(directory)
-    _check_change(config, shard)
-    used = [(replica.peer_port, replica.http_port) for replica in config.replicas]
-    first = used[0][1] - used[0][0]
-    peer_port = max(peer for peer, _ in used) + 1
-    peer_port, http_port = ports or (peer_port, max(peer_port + first, *(port + 1 for _, port in used)))
-    replica = ReplicaConfig(
-        id=max(replica.id for replica in config.replicas) + 1, shard=shard, host=host, advertise=advertise,
-        peer_port=peer_port, http_port=http_port, https=config.replicas[0].https, added=True,
-    )  # fmt: skip
-    if not insecure:
-        check_exposure(config, replica)
-    after = msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=(*config.replicas, replica))
-    check(after, f"with replica {replica.id}")
-    if config.tls:
-        certificates.make(directory, after, say)
-    create(directory, after)
-    try:
-        started = start(directory, after, replica, insecure=insecure)
-    except BaseException:
-        save(directory, config)
-        raise
-    _have_changed(after, shard, {"add": replica}, replica.id)
-    problems: list[str] = []
-    wait_ready(directory, msgspec.structs.replace(after, replicas=(replica,)), [started], problems, say)
-    if problems:
-        raise ClusterError(problems[0])
-    return started
-
-
-def remove_replica(directory: Path, replica_id: ProcessId, say: Callable[[str], None]) -> None:
-    """Have a replica removed from its shard; it ends by itself. ClusterError, ConfigError: why it cannot be."""
-    config = open_cluster(directory)
-    replica = config.replica(replica_id)
-    if not replica.removed:
-        _check_change(config, replica.shard)
-        _have_changed(config, replica.shard, {"remove": replica_id}, replica_id)
-        replicas = [msgspec.structs.replace(r, removed=True) if r.id == replica_id else r for r in config.replicas]
-        save(directory, msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=tuple(replicas)))
-    say(f"replica {replica_id} belongs to shard {replica.shard} no more")
-    handle = Handle.of(replica_directory(directory, replica_id))
-    if handle is not None:
-        if not handle.wait(KILL_GRACE_SECONDS):  # it has not been told: it may be cut off
-            handle.send(signal.SIGTERM)
-            handle.wait(KILL_GRACE_SECONDS)
-        handle.close()
-        say(f"replica {replica_id} (process {handle.pid}) stopped")
-
-
-def _check_change(config: ClusterConfig, shard: GroupId) -> None:
-    if not registry.load(config.protocol).specification.changes_members:
-        raise ConfigError(f"the protocol {config.protocol} does not change the members of a shard")
-    if shard not in config.shards:
-        raise ConfigError(f"there is no shard {shard}: they are {', '.join(map(str, config.shards))}")
-
-
-def _have_changed(config: ClusterConfig, shard: GroupId, wanted: dict[str, Any], about: ProcessId) -> None:
-    """Ask the shard's other replicas, one after the other, until it is so. ClusterError."""
-    others = [replica for replica in config.present if replica.shard == shard and replica.id != about]
-    body, headers = msgspec.json.encode(wanted), {"Content-Type": "application/json"}
-    deadline = time.monotonic() + CHANGE_SECONDS
-    problem = "the shard has no other replica"
-    for replica in itertools.cycle(others):
-        try:
-            status, answer = fetch(f"{replica.url}/v1/cluster/members", body=body, headers=headers)
-            told = msgspec.json.decode(answer)
-        except (OSError, msgspec.DecodeError) as error:
-            status, told = 503, {"detail": str(error)}
-        if status == 200 and told["done"]:
-            return
-        if status != 200:
-            problem = f"replica {replica.id}: {told.get('detail')}"
-        if status not in (200, 503) or time.monotonic() > deadline:
-            break
-        time.sleep(CHANGE_POLL_SECONDS)
-    raise ClusterError(f"shard {shard} was not changed: {problem}")
-
-
-def move_slots(
-    directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
-) -> None:
-    """Move these slots, ranges of first and last, from one shard to the other: step by step, each under an id that it
-    keeps, through any replica that answers. ClusterError says why nothing moves; then it may be asked for again."""
-    urls = itertools.cycle([replica.url for replica in open_cluster(directory).present])
-    body = msgspec.json.encode({"source": source, "target": target, "slots": slots})
-    steps, more = 0, True
-    while more:
-        message_id = id_text(new_message_id(time.time_ns() // 1000, secrets.randbits(62)))
-        headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
-        give_up_at = time.monotonic() + MOVE_STEP_SECONDS
-        while True:
-            try:
-                status, answer = fetch(f"{next(urls)}/v1/moves", MOVE_STEP_SECONDS, body, headers)
-                told = msgspec.json.decode(answer)
-            except (OSError, msgspec.DecodeError) as error:
-                status, told = 0, {"detail": str(error), "retryable": True}
-            if status == 200:
-                break
-            another = told.get("retryable") or told.get("code") in ("id_expired", "id_in_future")  # its clock is off
-            if not another and _has(directory, target, slots):
-                say(f"shard {target} has these slots already")
-                return
-            if not another or time.monotonic() > give_up_at:
-                raise ClusterError(f"nothing was moved, after {steps} step(s): {told.get('detail')}")
-            time.sleep(POLL_SECONDS)
-        steps, more = steps + 1, told["more"]
-    say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
-
-
-def _has(directory: Path, shard: int, slots: Sequence[tuple[int, int]]) -> bool:
-    """Whether one of its replicas says that it has all of these slots."""
-    for replica in open_cluster(directory).present:
-        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-            if replica.shard == shard:
-                told = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
-                owners = ShardMap.from_json(told.shard_map).slots
-                return all(set(owners[first : last + 1]) == {shard} for first, last in slots)
-    return False
 
 
 def down(directory: Path, say: Callable[[str], None]) -> bool:

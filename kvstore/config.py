@@ -77,7 +77,7 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
 
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """epoch: how often replicas were added or removed since.
+    """epoch: how often replicas or shards were added, or replicas removed, since. added_shards: those shards.
     durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
     dedup_window_ms: how long after its creation a transaction's id may still take effect.
     archive: where journals go, file by file, when a replica no longer needs them: a directory (relative to that of
@@ -97,6 +97,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     tls: str = ""
     cors_origins: tuple[str, ...] = ()
     shard_map: dict[str, Any]
+    added_shards: tuple[GroupId, ...] = ()
     replicas: tuple[ReplicaConfig, ...]
     limits: Limits = Limits()
 
@@ -115,13 +116,17 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         """Shard -> its replicas, in the order of the file."""
         return _by_shard(self.present)
 
-    def topology(self) -> Topology:
-        """With which the cluster began, and who was added."""
-        first = _by_shard(replica for replica in self.replicas if not replica.added)
-        return Topology(first, _by_shard(replica for replica in self.replicas if replica.added))
+    def topology(self, of: ProcessId) -> Topology:
+        """With which this replica begins: the first shards, its own, and who was added to these. Of all other shards
+        it hears."""
+        known = [r for r in self.replicas if r.shard not in self.added_shards or r.shard == self.replica(of).shard]
+        return Topology(_by_shard(r for r in known if not r.added), _by_shard(r for r in known if r.added))
 
     def map(self) -> ShardMap:
-        return ShardMap.from_json(self.shard_map)
+        """Of the first shards."""
+        found = ShardMap.from_json(self.shard_map)
+        first = {replica.shard for replica in self.replicas} - {*self.added_shards}
+        return ShardMap(found.version, found.slots, first)
 
     def options(self) -> Options:
         """The protocol's options: those of the file, the hybrid clock, and the deduplication window."""

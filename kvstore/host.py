@@ -110,7 +110,7 @@ class LiveReplica:
     def _open(self) -> None:
         """What a life begins with: what is on disk, and nothing else."""
         config, home, failpoints, replica_id = self.config, self._home, self._failpoints, self.me.id
-        topology, options = config.topology(), config.options()
+        topology, options = config.topology(replica_id), config.options()
         protocol_class = registry.load(config.protocol)
 
         def new_protocol() -> MulticastProtocol:

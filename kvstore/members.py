@@ -7,7 +7,7 @@ is left to be done. So no answer can be lost, and no change takes place twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,7 +15,15 @@ from kvstore.api.cluster import ReplicaJson, ShardJson
 from kvstore.api.model import Transaction
 from kvstore.config import ClusterConfig, ReplicaConfig
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
-from multicast.membership import Change, Membership, Views, change_payload
+from multicast.membership import (
+    Change,
+    Founding,
+    GroupIs,
+    Membership,
+    Views,
+    change_payload,
+    founding_payload,
+)
 from multicast.protocol import MulticastProtocol
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId
 
@@ -24,10 +32,12 @@ _NOTHING = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """One of these. add: this replica is to belong to its shard. remove: this one is not to."""
+    """One of these. add: this replica is to belong to its shard. remove: this one is not to. found: there is to be a
+    shard with which these begin."""
 
     add: ReplicaConfig | None = None
     remove: ProcessId | None = None
+    found: tuple[ReplicaConfig, ...] = ()
 
 
 class Unfit(Exception):
@@ -69,6 +79,11 @@ def ask_for(
         raise Unfit(f"the protocol {name} does not change the members of a shard")
     if wanted.add is not None and wanted.add.shard != group:
         raise Unfit(f"replica {wanted.add.id} is to belong to shard {wanted.add.shard}; ask there")
+    if wanted.found:
+        founding = founding_for(protocol.topology, group, wanted.found)
+        if founding is not None:
+            submit(AppMessage(message_id, (group,), founding_payload(founding), protocol.self_id))
+        return founding is None
     views = protocol.topology.views[group]
     if is_done(views, wanted):
         return True
@@ -76,6 +91,23 @@ def ask_for(
     if change is not None:
         submit(AppMessage(message_id, (group,), change_payload(change), protocol.self_id))
     return False
+
+
+def founding_for(topology: Membership, group: GroupId, founders: Sequence[ReplicaConfig]) -> Founding | None:
+    """What is to be multicast to the first shard, at one of its replicas; None if there is this shard. Unfit."""
+    shard, ids = founders[0].shard, tuple(replica.id for replica in founders)
+    if group != min(topology.groups):
+        raise Unfit(f"shard {shard} is to be added; ask at shard {min(topology.groups)}")
+    if shard in topology.groups:
+        if topology.views[shard].of[0] != ids:
+            raise Unfit(f"there is a shard {shard} already, which began with other replicas")
+        return None
+    if len(set(ids)) < len(ids) or any(replica.shard != shard for replica in founders):
+        raise Unfit("a shard begins with replicas of different ids, which all name it")
+    for replica in founders:
+        if replica.id in topology.group_of:
+            raise Unfit(f"replica {replica.id} belongs to shard {topology.group_of[replica.id]}")
+    return Founding(GroupIs(shard, ids, {replica.id: note(replica) for replica in founders}), _NOTHING)
 
 
 def is_done(views: Views, wanted: Wanted) -> bool:

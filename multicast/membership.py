@@ -41,6 +41,9 @@ need answer it first. Who is removed helps the new view to begin, and is told th
 (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader of a later view than the first sends
 `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of an unknown view is not counted until
 then.
+
+Groups, too, can be added while the others work (`Founding`, `parts.founding`). Of a group that it does not know a
+process knows no members: what it has for that group goes to nobody, and is repeated.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ from multicast.types import AppMessage, Ballot, GroupId, ProcessId, Topology, is
 
 _MARK = b"\xc1view"
 """No msgpack begins so."""
+_FOUNDING_MARK = b"\xc1group"
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -78,7 +82,38 @@ class ViewAsk(msgspec.Struct, array_like=True, tag=97, gc=False):
     """You have told of a ballot of your group's, and I do not know who belongs to it."""
 
 
-MESSAGES = (ViewIs, ViewAsk)
+class GroupIs(msgspec.Struct, array_like=True, tag=96, gc=False):
+    """There is this group, which began with these members. notes: of them, see `Change`."""
+
+    group: GroupId
+    members: tuple[ProcessId, ...]
+    notes: dict[ProcessId, bytes]
+
+
+class Founding(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Multicast to the first of all groups alone: from its delivery on there is one more. payload: for the application.
+    """
+
+    founded: GroupIs
+    payload: bytes = b""
+
+
+MESSAGES = (ViewIs, ViewAsk, GroupIs)
+
+
+def founding_payload(founding: Founding) -> bytes:
+    """Of the message to the first group alone that orders it."""
+    return _FOUNDING_MARK + _encode(founding)
+
+
+def founding_of(message: AppMessage) -> Founding | None:
+    """Which group this message founds; None for all others."""
+    if not message.payload.startswith(_FOUNDING_MARK) or len(message.destinations) != 1:
+        return None
+    try:
+        return _decode_founding(message.payload[len(_FOUNDING_MARK) :])
+    except msgspec.MsgspecError:
+        return None
 
 
 def change_payload(change: Change) -> bytes:
@@ -98,8 +133,8 @@ def change_of(message: AppMessage) -> Change | None:
 
 def payload_of(message: AppMessage) -> bytes:
     """What of a message is the application's."""
-    change = change_of(message)
-    return message.payload if change is None else change.payload
+    special = change_of(message) or founding_of(message)
+    return message.payload if special is None else special.payload
 
 
 class Views:
@@ -110,10 +145,10 @@ class Views:
     `Change`.
     """
 
-    def __init__(self, members: Sequence[ProcessId]):
+    def __init__(self, members: Sequence[ProcessId], notes: Mapping[ProcessId, bytes] | None = None):
         self.of: dict[int, tuple[ProcessId, ...]] = {0: tuple(members)}
         self.latest = 0
-        self.notes: dict[ProcessId, bytes] = {}
+        self.notes: dict[ProcessId, bytes] = {**(notes or {})}
         self._made: dict[int, int] = {}
         self._follow(())
 
@@ -203,19 +238,47 @@ class Views:
         self._follow((self.of[self.latest - 1],) if joint else ())
 
 
+class _Groups(dict[GroupId, tuple[ProcessId, ...]]):
+    def __missing__(self, group: GroupId) -> tuple[ProcessId, ...]:
+        return ()
+
+
+class _AllViews(dict[GroupId, Views]):
+    def __missing__(self, group: GroupId) -> Views:
+        return Views(())
+
+
 class Membership(Topology):
     """A topology whose groups change: `groups` and what is asked about them are those of the last views known, with
-    those who still belong to the one before it where that counts. views: group -> its views."""
+    those who still belong to the one before it where that counts. views: group -> its views. founded: the groups that
+    were added to the first ones, in order. Both tell of an unknown group that nobody belongs to it."""
 
-    __slots__ = ("views",)
+    __slots__ = ("founded", "views")
 
     def __init__(self, first: Topology):
         super().__init__(first.groups, first.spares)
-        self.views = {group: Views(members) for group, members in self.groups.items()}
+        self.groups = _Groups(self.groups)
+        self.views = _AllViews({group: Views(members) for group, members in self.groups.items()})
+        self.founded: list[GroupId] = []
+
+    def found(self, group: GroupIs) -> bool:
+        """There is one more group. Whether that is new."""
+        if group.group in self.groups or not group.members:
+            return False
+        self.views[group.group] = Views(group.members, group.notes)
+        self.founded.append(group.group)
+        self.follow(group.group)
+        return True
 
     def note_of(self, process: ProcessId) -> bytes:
         """See `Change`."""
         return self.views[self.group_of[process]].notes.get(process, b"")
+
+    def told(self, group: GroupId) -> GroupIs:
+        """One that was founded."""
+        views = self.views[group]
+        members = views.of[0]
+        return GroupIs(group, members, {p: views.notes[p] for p in members if p in views.notes})
 
     def counting(self, group: GroupId) -> tuple[tuple[ProcessId, ...], ...]:
         return self.views[group].counting
@@ -236,4 +299,5 @@ class Membership(Topology):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Change).decode
+_decode_founding = msgspec.msgpack.Decoder(Founding).decode
 _decode_view = msgspec.msgpack.Decoder(tuple[ViewIs, int]).decode

@@ -371,7 +371,10 @@ class MulticastProtocol:
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         """Best guess of the process through which `group` is reached soonest; None if nobody is known."""
-        return self.leaders[group].leader if group in self.leaders else self.topology.groups[group][0]
+        if group in self.leaders:
+            return self.leaders[group].leader
+        members = self.topology.groups[group]
+        return members[0] if members else None
 
     def role(self) -> str:
         """For people: "leader", "follower", "recovering" or what fits the protocol."""

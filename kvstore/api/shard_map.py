@@ -24,6 +24,9 @@ class Place(NamedTuple):
     since: Timestamp
 
 
+ALL_SLOTS = b"\xff\xff"
+"""Among slots, two bytes each and rising: and all others."""
+
 Places = Mapping[int, Place]
 """Of slots that were moved; all others are where they were at first."""
 
@@ -76,6 +79,11 @@ def slot_of(key: bytes) -> int:
         if end > begin + 1:
             return zlib.crc32(key[begin + 1 : end]) % SLOTS
     return zlib.crc32(key) % SLOTS
+
+
+def is_everywhere(slots: bytes | None) -> bool:
+    """Whether `ALL_SLOTS` is among them."""
+    return slots is not None and slots[-2:] == ALL_SLOTS
 
 
 def slots_of(transaction: Transaction) -> set[int]:
@@ -135,10 +143,12 @@ class ShardMap:
         return self._named_by(transaction)[1]
 
     def homes_of(self, transaction: Transaction) -> tuple[bytes | None, tuple[GroupId, ...]]:
-        """The slots of its keys, two bytes each, rising, None if there is only one shard; and `shards_of`."""
-        if len(self.shards) == 1:
-            return None, self.shards
+        """The slots of its keys, two bytes each, rising, with `ALL_SLOTS` if it has a range or a Cut, and None without
+        these if there is only one shard; and `shards_of`."""
         success = transaction.success
+        if len(self.shards) == 1:
+            everywhere = any([isinstance(operation, EVERYWHERE) for operation in (*success, *transaction.failure)])
+            return ALL_SLOTS if everywhere else None, self.shards
         if len(success) == 1 and not transaction.compare and not transaction.failure:
             operation = success[0]
             if isinstance(operation, Move):
@@ -146,11 +156,11 @@ class ShardMap:
             if not isinstance(operation, (*EVERYWHERE, *LEASED)):
                 slot = slot_of(operation.key)
                 return slot.to_bytes(2, "big"), (self.slots[slot],)
-        slots, shards = self._named_by(transaction)
-        return struct.pack(f">{len(slots)}H", *sorted(slots)), shards
+        slots, shards, everywhere = self._named_by(transaction)
+        return struct.pack(f">{len(slots)}H", *sorted(slots)) + ALL_SLOTS * everywhere, shards
 
-    def _named_by(self, transaction: Transaction) -> tuple[set[int], tuple[GroupId, ...]]:
-        """The slots of the keys of a transaction that is no Move, and `shards_of`."""
+    def _named_by(self, transaction: Transaction) -> tuple[set[int], tuple[GroupId, ...], bool]:
+        """The slots of the keys of a transaction that is no Move, `shards_of`, and whether it has a range or a Cut."""
         slots, everywhere = {slot_of(compare.key) for compare in transaction.compare}, False
         for branch in (transaction.success, transaction.failure):
             for operation in branch:
@@ -158,16 +168,18 @@ class ShardMap:
                     everywhere = True
                 else:
                     slots.update(_named(operation))
-        return slots, self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
+        shards = self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
+        return slots, shards, everywhere
 
-    def after(self, places: Places) -> ShardMap:
-        """This map after these moves; its version tells the time of the last one."""
+    def after(self, places: Places, shards: Iterable[GroupId] = ()) -> ShardMap:
+        """This map after these moves; its version tells the time of the last one. shards: that there are more now."""
         if not places:
-            return self
+            return self if set(shards) <= set(self.shards) else ShardMap(self.version, self.slots, shards)
         slots = list(self.slots)
         for slot, place in places.items():
             slots[slot] = place.shard
-        return ShardMap(self.version + max(place.since.time for place in places.values()), slots, self.shards)
+        version = self.version + max(place.since.time for place in places.values())
+        return ShardMap(version, slots, {*self.shards, *shards})
 
     @classmethod
     def even(cls, shards: Sequence[GroupId], version: int = 1) -> ShardMap:

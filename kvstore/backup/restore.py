@@ -116,7 +116,7 @@ def _check_clock(manifest: Manifest) -> None:
 
 def _protocol(made: ClusterConfig, replica: ReplicaConfig) -> MulticastProtocol:
     """One that never runs."""
-    return registry.load(made.protocol)(replica.id, made.topology(), made.options(), random.Random(0))
+    return registry.load(made.protocol)(replica.id, made.topology(replica.id), made.options(), random.Random(0))
 
 
 def _cut(made: ClusterConfig, timestamp: Timestamp) -> records.Delivered:

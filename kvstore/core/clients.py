@@ -30,6 +30,7 @@ from collections.abc import Callable
 import msgspec
 
 from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, only_reads, validate
+from kvstore.api.shard_map import is_everywhere
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED
 from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import encode_transaction, request_digest, unnamed_id
@@ -244,6 +245,8 @@ class Clients:
         elsewhere = self._peers.shard_of.get(origin) not in (None, shard) and self._peers.leads and not replaying
         for index, (item, result) in enumerate(zip(entry.items, results, strict=True)):
             if item.id:
+                if result.status == EXPIRED and self._moves.joined_later and is_everywhere(item.slots):
+                    result.status = REPEATED  # the shards that were there at first know what became of it
                 result = self._remember(result, item.slots)
             else:
                 result.id = unnamed_id(message.id, index)
@@ -316,18 +319,21 @@ class Clients:
                 waiting.moved_at = result.timestamp
                 waiting.astray = True
                 self._try_elsewhere(waiting, now, out)
-        elif result.status != REPEATED:  # else that shard has nothing of the first time
+            return
+        if result.status == REPEATED:
+            waiting.without.add(shard)
+        else:
             known = waiting.results.get(shard)
             if known is None or known.results is None:
                 waiting.results[shard] = result
             waiting.astray = False
-            self._answer(waiting, now, out)
+        self._answer(waiting, now, out)
 
     def _try_elsewhere(self, waiting: Waiting, now: int, out: ApplicationOutbox, anyhow: bool = False) -> None:
         """Multicast it to the shards that own its keys by the map, if that is another one now."""
         shards = self._moves.map.shards_of(waiting.transaction)
         if anyhow or not set(shards).issubset(waiting.destinations):
-            waiting.astray = False
+            waiting.astray, waiting.without = False, set()
             waiting.shard_map, waiting.destinations = self._moves.map, shards
             self.bundler.finished(waiting, now)
             self._multicast(waiting, now, out)

@@ -256,11 +256,12 @@ class ShardState(msgspec.Struct, array_like=True, tag=6):
 
 
 class ReadAt(msgspec.Struct, array_like=True, tag=10):
-    """What does this read at that version, in your shard? number: of the answer."""
+    """What does this read at that version, in your shard? number: of the answer. shards: that are asked, of a Range."""
 
     number: int
     version: Timestamp
     operation: Get | Range
+    shards: tuple[GroupId, ...] = ()
 
 
 class FoundAt(msgspec.Struct, array_like=True, tag=11):

@@ -24,7 +24,10 @@ counts: if it leads to a shard that was not asked, the transaction was *moved*, 
     Only one shard owns a slot: the places of its moves in the order are points of both logs, so below a move's
     timestamp the source serves, above it the target.
 Maps only help to find the shards: replicas tell one another what their shards have given and taken, the latest move of
-a slot counts, and who is told *moved* asks again, under the same id, when the map is another one.
+a slot counts, and who is told *moved* asks again, under the same id, when the map is another one. A transaction with a
+Range or a Cut has all slots: it goes to all shards that its replica knows, and those at first are always among them, so
+that what holds of a key holds of each slot. So a shard that was added (`multicast.parts.founding`) is asked as soon as
+it has a slot, by whoever has not heard of it, too.
 
 What was overwritten stays where it was: from a move on both shards read at no version before it (`forget_past`), so
 that a read at a version of all shards finds each row once.
@@ -32,17 +35,19 @@ that a read at a version of all shards finds each row once.
 Once. A transaction's digest is of its body and of where its keys were at first, which no move changes. With a slot go
 the remembered ids that touched it; so whoever owns a key of a repetition, wherever that was served the first time,
 knows the id. A shard that knows it votes *repeated* (and *reused* if it is of another body), so that the shards that
-know nothing of it leave it alone. What was moved has had no effect, and its id may be used again. As long as a copy of
+know nothing of it leave it alone. What a shard has read of a range it tells itself; so a shard that was added says of a
+transaction with one, that it does not know, that it has nothing of the first time, and never that there was none: those
+that were there at first know. What was moved has had no effect, and its id may be used again. As long as a copy of
 an id is in the log, what the next one is called is open; votes on it wait (`kvstore.core.log`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
-from kvstore.api.model import KeyValue, Move, OperationResult, Transaction
+from kvstore.api.model import RANGES, Cut, KeyValue, Move, OperationResult, Transaction
 from kvstore.api.shard_map import (
     Place,
     PlacedRun,
@@ -50,6 +55,7 @@ from kvstore.api.shard_map import (
     add_places,
     decode_places,
     encode_places,
+    is_everywhere,
     places_of,
     runs_of,
     slot_of,
@@ -68,6 +74,7 @@ PORTION = 2000
 
 _LEAVING = b"leaving"
 _GIVEN, _DIRTY, _DIRTY_ID, _STAGED = b"g", b"d", b"i", b"s"
+_EVERY_SLOT = (*RANGES, Cut)
 _ALL = b"\xff" * 401
 """Greater than any key or id: all has been looked at."""
 
@@ -82,9 +89,9 @@ class Leaving(msgspec.Struct, array_like=True):
 
 
 class Moves:
-    """What one shard knows of moves, by its log; notes in `store` keep it. map: where everything is, as far as this
-    replica has heard. leaving: the move that this shard is the source of, until it is done. portion: see PORTION; the
-    simulation draws it."""
+    """What one shard knows of moves, by its log; notes in `store` keep it. first_map: where everything was at first,
+    alike everywhere. map: where everything is, and which shards there are, as far as this replica has heard. leaving:
+    the move that this shard is the source of, until it is done. portion: see PORTION; the simulation draws it."""
 
     def __init__(self, shard: GroupId, shard_map: ShardMap, store: State, window_us: int):
         self.portion = PORTION
@@ -94,12 +101,19 @@ class Moves:
         self._window_us = window_us
         note = store.note(PLACES)
         self.places = places_of(decode_places(note)) if note else {}
+        self._runs = runs_of(self.places)
+        self._shards = shard_map.shards
         self._known: dict[int, Place] = {}
         self.leaving: Leaving | None = None
         self._leaving_slots: frozenset[int] = frozenset()
         note = store.note(_LEAVING)
         self._set_leaving(msgspec.msgpack.decode(note, type=Leaving) if note else None)
-        self.learn(runs_of(self.places))
+        self.learn(self._runs)
+
+    @property
+    def joined_later(self) -> bool:
+        """Whether this shard was added to the first ones."""
+        return self._shard not in self.first_map.shards
 
     # -- who serves what ----------------------------------------------------------------------------------------------
 
@@ -112,14 +126,34 @@ class Moves:
     def told(self, transaction: Transaction) -> list[PlacedRun]:
         """Of the slots of its keys, those that this shard has given or taken, and where they are by that."""
         places = self.places
-        return runs_of({slot: places[slot] for slot in slots_of(transaction) if slot in places}) if places else []
+        if not places:
+            return []
+        if any([isinstance(op, _EVERY_SLOT) for op in (*transaction.success, *transaction.failure)]):
+            return self._runs
+        return runs_of({slot: places[slot] for slot in slots_of(transaction) if slot in places})
+
+    def leads_beyond(self, shards: Collection[GroupId]) -> bool:
+        """Whether a slot has gone, by this shard's log, to none of these."""
+        return any([run.shard not in shards for run in self._runs])
 
     def learn(self, runs: list[PlacedRun]) -> bool:
         """What some shard has given and taken. Whether the map is another one now."""
         changed = add_places(self._known, runs)
         if changed:
-            self.map = self.first_map.after(self._known)
+            self._draw()
         return changed
+
+    def know(self, shards: Collection[GroupId]) -> bool:
+        """These are all that are known. Whether there are more than before."""
+        if len(shards) == len(self._shards):
+            return False
+        self._shards = tuple(shards)
+        self._draw()
+        return True
+
+    def _draw(self) -> None:
+        """The map."""
+        self.map = self.first_map.after(self._known, self._shards)
 
     # -- the source ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +183,7 @@ class Moves:
             ids += [(id_, record) for id_, record in some if _touches(decode_remembered(record), slots)]
             ids_to = some[-1][0] if len(some) == self.portion else _ALL
         left = len(dirty) == self.portion or len(dirty_ids) == self.portion or rows_to != _ALL or ids_to != _ALL
-        told = [(id_, record) for id_, record in ids if record is not None]
+        told = [(id_, _without_ranges(record)) for id_, record in ids if record is not None]
         return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, not left)
 
     def _row(self, key: bytes) -> MovedRow:
@@ -181,9 +215,9 @@ class Moves:
             self._store.forget_past(at)
             place = Place(move.target, timestamp)
             self.places |= dict.fromkeys(_expanded(move.slots), place)
-            runs = runs_of(self.places)
-            self._store.set_note(PLACES, encode_places(runs))
-            self.learn(runs)
+            self._runs = runs_of(self.places)
+            self._store.set_note(PLACES, encode_places(self._runs))
+            self.learn(self._runs)
 
     def _gave(self, move: Move, given: Given, at: Timestamp) -> None:
         store = self._store
@@ -242,7 +276,7 @@ def _encoded(row: MovedRow, value: bytes) -> bytes:
     return encode_row(row.version.encode(), created.encode(), row.lease, value)
 
 
-def moved(told: Iterable[list[PlacedRun]], shards: tuple[GroupId, ...]) -> bool:
+def moved(told: Iterable[list[PlacedRun]], shards: Collection[GroupId]) -> bool:
     """Whether a transaction that these shards were asked for has a key that none of them owns. told: see `Moves.told`,
     by each of them."""
     places: dict[int, Place] = {}
@@ -261,7 +295,15 @@ def _slots(slots: bytes) -> list[int]:
 
 
 def _among(slots: bytes | None, wanted: frozenset[int]) -> bool:
-    return slots is None or any([slot in wanted for slot in _slots(slots)])
+    return slots is None or is_everywhere(slots) or any([slot in wanted for slot in _slots(slots)])
+
+
+def _without_ranges(record: bytes) -> bytes:
+    """Of the results of a transaction with a range the source tells itself."""
+    remembered = decode_remembered(record)
+    if remembered.results is None or not is_everywhere(remembered.slots):
+        return record
+    return msgspec.msgpack.encode(msgspec.structs.replace(remembered, results=[]))
 
 
 def _touches(remembered: Remembered, slots: frozenset[int]) -> bool:

@@ -49,14 +49,15 @@ class Waiting:
     """Clients that wait for one transaction.
 
     unnamed: it has no id of its own. shard_map: by which its destinations were found. astray: its shards have said that
-    they are not the right ones, at moved_at, and nobody has said yet which are. body: as it is multicast. flight: the
-    bundle with which it is under way. results: what shards have reported so far. repeated: it was complete before this
-    request came. window_us: the deduplication window.
+    they are not the right ones, at moved_at, and nobody has said yet which are. without: shards that took part and have
+    nothing of the first time. body: as it is multicast. flight: the bundle with which it is under way. results: what
+    shards have reported so far. repeated: it was complete before this request came. window_us: the deduplication
+    window.
     """
 
     __slots__ = (
         "astray", "attempt", "body", "destinations", "digest", "due", "flight", "id", "moved_at", "repeated", "results",
-        "shard_map", "since", "tokens", "transaction", "unnamed", "window_us",
+        "shard_map", "since", "tokens", "transaction", "unnamed", "window_us", "without",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Waiting:
         self.digest = digest
         self.tokens: list[int] = []
         self.results: dict[GroupId, ShardResult] = {}
+        self.without: set[GroupId] = set()
         self.repeated = False
         self.since = now
         self.due = now
@@ -98,7 +100,7 @@ class Waiting:
             return []
         needed = reporting_shards(self.transaction, some.status, some.succeeded, self.shard_map)
         for shards in (needed, self.destinations, shard_map.shards_of(self.transaction)):
-            missing = [shard for shard in shards if shard not in self.results]
+            missing = [shard for shard in shards if shard not in self.results and shard not in self.without]
             if missing:
                 return missing
         return []
@@ -111,7 +113,7 @@ class Waiting:
         if not needed:
             return True
         told = {index for result in self.results.values() for index, _ in result.results or ()}
-        everywhere = self.results.keys() >= set(self.destinations)
+        everywhere = self.results.keys() | self.without >= set(self.destinations)
         return all([index in told and (everywhere or type(op) not in _TOLD_BY_ALL) for index, op in needed])
 
     def answer(self) -> Answered | Refused | None:

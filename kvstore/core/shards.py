@@ -75,7 +75,7 @@ class Shards:
         return self._tell_at
 
     def _is_silent(self, shard: GroupId, now: int) -> bool:
-        return now - self._heard[shard] > self._silent_us
+        return now - self._heard.setdefault(shard, now) > self._silent_us
 
     def trouble(self, shard: GroupId, now: int) -> str:
         """Why this shard can take nothing at the moment, naming the shard that is waited for; empty if it can."""
@@ -89,7 +89,7 @@ class Shards:
     def refusal(self, shards: Iterable[GroupId], transaction: Transaction, now: int) -> Refused | None:
         """Why this transaction must not be multicast now; None if it may be."""
         for shard in shards:
-            if shard not in self._heard:
+            if shard not in self._peers.replicas:
                 return Refused("invalid", f"there is no shard {shard}", False, "not_applied")
             trouble = self.trouble(shard, now)
             if trouble:

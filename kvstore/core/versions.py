@@ -50,9 +50,9 @@ WAIT_US_MAX = 10_000_000
 
 
 class _Asked:
-    """A client's read, of operations that have the numbers from `number` on. missing: the operations and shards that
-    have not answered, with how many replicas were asked. chosen: the version was not the client's choice. compacted:
-    the replicas that no longer know, with the oldest version that each knows."""
+    """A client's read, of operations that have the numbers from `number` on. shards: that each is asked of. missing:
+    the operations and shards that have not answered, with how many replicas were asked. chosen: the version was not the
+    client's choice. compacted: the replicas that no longer know, with the oldest version that each knows."""
 
     def __init__(self, token: int, request: Execute, number: int, version: Timestamp, now: int):
         self.token = token
@@ -61,6 +61,7 @@ class _Asked:
         self.number = number
         self.version = version
         self.chosen = request.at is None
+        self.shards: list[tuple[GroupId, ...]] = []
         self.missing: dict[tuple[int, GroupId], int] = {}
         self.found: list[list[tuple[int, OperationResult]]] = []
         self.compacted: dict[ProcessId, Timestamp] = {}
@@ -77,6 +78,7 @@ class _Waiting:
         self.number = asked.number
         self.version = asked.version
         self.operation = asked.operation
+        self.shards = asked.shards
         self.since = now
         self.bounds = bounds(asked.operation) if isinstance(asked.operation, Range) else (b"", b"")
         self.entries: list[KeyValue] = []
@@ -144,7 +146,8 @@ class Versions:
         self._number += len(operations)
         for index, operation in enumerate(operations):
             self._asked[asked.number + index] = asked
-            for shard in self._moves.map.shards_of(Transaction(success=(operation,))):
+            asked.shards.append(self._moves.map.shards_of(Transaction(success=(operation,))))
+            for shard in asked.shards[index]:
                 asked.missing[index, shard] = 0
         for index, shard in list(asked.missing):
             self._ask(index, shard, asked, now, out)
@@ -154,7 +157,7 @@ class Versions:
         operation, attempt = asked.operations[index], asked.missing.get((index, shard), -1)
         if attempt < 0 or not isinstance(operation, Get | Range):
             return
-        request = ReadAt(asked.number + index, asked.version, operation)
+        request = ReadAt(asked.number + index, asked.version, operation, asked.shards[index])
         asked.missing[index, shard] += 1
         if shard == self._peers.shard:
             if not attempt:
@@ -222,8 +225,11 @@ class Versions:
         if store.complete_to < waiting.version:
             return False
         oldest, result, operation = store.floor, None, waiting.operation
-        moved = isinstance(operation, Get) and not self._moves.owns(operation.key)
-        if waiting.version >= oldest and not moved:
+        if isinstance(operation, Get):
+            elsewhere = not self._moves.owns(operation.key)
+        else:
+            elsewhere = bool(waiting.shards) and self._moves.leads_beyond(waiting.shards)
+        if waiting.version >= oldest and not elsewhere:
             result = self._read(waiting)
             if result is None:
                 return False

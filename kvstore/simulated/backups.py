@@ -43,9 +43,11 @@ def start(workload: Workload, seed: str, span_us: int) -> None:
 
 
 def check(
-    logs: Mapping[GroupId, list[Executed]], kept: Iterable[Kept], moved: Mapping[Timestamp, Moved]
-) -> list[str]:
-    """Each cut is one point of the order: every shard keeps what all below it have left there, and nothing else."""
+    logs: Mapping[GroupId, list[Executed]], kept: Iterable[Kept], moved: Mapping[Timestamp, Moved],
+    first: Iterable[GroupId],
+) -> list[str]:  # fmt: skip
+    """Each cut is one point of the order: every shard keeps what all below it have left there, and nothing else. first:
+    the shards that were not added."""
     violations: list[str] = []
     found: dict[Timestamp, set[GroupId]] = {}
     for one in kept:
@@ -54,7 +56,8 @@ def check(
     for log in logs.values():
         for executed in log:
             if executed.transaction == CUT and executed.outcome is not None and executed.outcome.status == APPLIED:
-                lacking = set(logs) - found.get(executed.version, set())
+                grown = {move.target for version, move in moved.items() if version < executed.version}
+                lacking = {*first, *grown, *executed.destinations} - found.get(executed.version, set())
                 violations += [f"shard {shard} keeps nothing for the cut at {executed.version}" for shard in lacking]
     return violations
 

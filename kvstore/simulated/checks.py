@@ -67,7 +67,7 @@ def check(
         "watches": differing_watches,
         STRICTNESS: strict_serializability(logs, history, unordered.owner),
         "conservation": conservation(history),
-        "cuts": backups.check(logs, cluster.kept, moved),
+        "cuts": backups.check(logs, cluster.kept, moved, list(cluster.topology.groups)),
         "memory": memory,
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
@@ -78,7 +78,7 @@ def agreement(cluster: SimulatedCluster) -> tuple[Logs, list[str]]:
     all its logs together have them, those on lost disks among them."""
     violations: list[str] = []
     logs: Logs = {}
-    for shard in cluster.topology.groups:
+    for shard in cluster.shards:
         members = [pid for pid, of in cluster.topology.group_of.items() if of == shard and pid in cluster.replicas]
         found = {pid: cluster.log(pid) for pid in members}
         whole: dict[int, Logged] = {}

@@ -33,6 +33,7 @@ from multicast.records import SEGMENT_BYTES_MAX, Completed, Delivered, Installed
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
 from multicast.simulation.dropping import Dropping
+from multicast.simulation.growing import topology_of
 from multicast.simulation.memory import snapshot_faults
 from multicast.simulation.network import Conditions, Script
 from multicast.simulation.recovery import RecoveryCheck
@@ -122,7 +123,7 @@ class SimulatedCluster:
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
     None: as the live store decides it (`signals_for`).
     replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`. spares: replicas
-    that may be added to shards.
+    that may be added to shards. later: those of one more shard, which may be added.
     shared_reads: see `Replica`. drops: old segments of journals may go. kept: whatever was kept for cuts.
     """
 
@@ -143,9 +144,11 @@ class SimulatedCluster:
         drops: bool = False,
         spares: Mapping[GroupId, Sequence[ProcessId]] | None = None,
         shared_reads: bool = False,
+        later: Sequence[ProcessId] = (),
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
-        self.topology = Topology(Topology.grid(shards, replicas).groups, spares)
+        more = {shards: tuple(later)} if later else {}
+        self.topology = Topology(Topology.grid(shards, replicas).groups, {**(spares or {}), **more})
         self.shard_map = ShardMap.even(list(self.topology.groups))
         self.signals = signals
         self._shared_reads = shared_reads
@@ -195,6 +198,12 @@ class SimulatedCluster:
         """Whether every replica knows everything that was ever overwritten."""
         return self._history == HISTORIES[0] and not self.installations
 
+    @property
+    def shards(self) -> dict[GroupId, tuple[ProcessId, ...]]:
+        """All that have begun, with their first replicas."""
+        first, begun = self.topology.groups, self.world.topology.groups
+        return {**{g: some for g, some in self.topology.spares.items() if g in begun}, **first}
+
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Replica]:
@@ -202,7 +211,7 @@ class SimulatedCluster:
         store.cuts = _RecordedCuts(self.topology.group_of[pid], self.kept)
         store.looked_max, store.portion = self._looked_max, self._changes
         self._frozen_at.pop(pid, None)
-        protocol = self.protocol(pid, self.topology, self.options, rng)
+        protocol = self._protocol(pid, rng)
         replica = self.replicas[pid] = self._replica_class(
             pid,
             protocol.topology,
@@ -225,11 +234,14 @@ class SimulatedCluster:
         replica.watches.buffer_bytes_max = self._buffer_bytes
         return protocol, replica
 
+    def _protocol(self, pid: ProcessId, rng: random.Random) -> MulticastProtocol:
+        return self.protocol(pid, topology_of(self.topology, pid), self.options, rng)
+
     def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
         """For `RecoveryCheck`: only what the protocol needs."""
         application = Application()
         application.position = self._store_class.open(self.backends[pid], self.world.cluster, pid).position
-        return self.protocol(pid, self.topology, self.options, rng), application
+        return self._protocol(pid, rng), application
 
     def _held(self, pid: ProcessId) -> int:
         """The position that this replica's store has reached; who has not begun its first life has none."""
@@ -242,7 +254,7 @@ class SimulatedCluster:
     def before_life(self, node: Node) -> None:
         """See `multicast.simulation.catching_up.Installer`."""
         keeper = Snapshots(self.backends[node.pid], self._chunk_bytes)
-        protocol = self.protocol(node.pid, self.topology, self.options, random.Random(0))
+        protocol = self._protocol(node.pid, random.Random(0))
         owner = owner_of(self.world.cluster, node.pid)
         if keeper.install(node.journal, protocol, owner, (node.life, "fsync"), node.clock()) is not None:
             self.installations += 1
@@ -316,7 +328,7 @@ class SimulatedCluster:
     def unfinished(self, dead: Collection[ProcessId] = ()) -> bool:
         """Whether some replica, but for the dead, is down, behind another of its shard, or not readmitted after the
         loss of its disk, or has something delivered and not completed."""
-        for group in self.topology.groups:
+        for group in self.shards:
             members = [pid for pid in self.world.topology.groups[group] if self.world.belongs(pid)]
             longest = max(self.world.node(pid).engine.position for pid in members)
             for pid in members:

@@ -10,7 +10,7 @@ from kvstore.api.shard_map import slot_of
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.moves import PORTION
 from kvstore.simulated.clients import COMPANIONS_MAX, TIMEOUT_US, Operated, Prober, Workload
-from multicast.types import new_message_id
+from multicast.types import GroupId, new_message_id
 
 SHARE = 0.4
 """Of the runs with several shards: so many have moves."""
@@ -27,9 +27,10 @@ DELETIONS = 0.3
 
 
 class Mover:
-    """One move, drawn when it begins: of some keys' slots."""
+    """One move, drawn when it begins: of some keys' slots. target: None: drawn, too."""
 
-    def __init__(self, workload: Workload, rng: random.Random):
+    def __init__(self, workload: Workload, rng: random.Random, target: GroupId | None = None):
+        self._target = target
         self._workload = workload
         self._cluster = workload.cluster
         self._world = workload.world
@@ -43,8 +44,9 @@ class Mover:
         replica = self._cluster.replicas[rng.choice(self._world.topology.processes)]
         shard_of = replica.moves.map.shard_of
         keys = rng.sample([*workload.accounts, *workload.keys], rng.choice((1, 2, 4, 9)))
-        source = shard_of(keys[0])
-        target = rng.choice([shard for shard in self._cluster.topology.groups if shard != source])
+        source, target = shard_of(keys[0]), self._target
+        if target is None or target == source:
+            target = rng.choice([shard for shard in self._cluster.shards if shard != source])
         slots = sorted({slot_of(key) for key in keys if shard_of(key) == source})
         self._transaction = Transaction(success=(Move(source, target, tuple((slot, slot) for slot in slots)),))
         self._step()
@@ -99,10 +101,25 @@ def start(workload: Workload, seed: str, span_us: int, wanted: bool | None) -> N
     cluster = workload.cluster
     if len(cluster.topology.groups) < 2 or not (rng.random() < SHARE if wanted is None else wanted):
         return
-    workload.moves = True
-    cluster.portion = rng.choice(PORTIONS)
-    for replica in cluster.replicas.values():
-        replica.moves.portion = cluster.portion
+    _prepare(workload, rng)
     for _ in range(rng.randint(1, MOVES_MAX)):
         mover = Mover(workload, rng)
         cluster.world.after(rng.randint(0, span_us), mover.begin)
+
+
+def start_to(target: GroupId, workload: Workload, seed: str, span_us: int) -> None:
+    """Draw moves to a shard that is added in a run of `span_us`; some come before that is known everywhere."""
+    rng = random.Random(f"{seed}/moves to {target}")
+    if not workload.moves:
+        _prepare(workload, rng)
+    for _ in range(rng.randint(1, MOVES_MAX)):
+        mover = Mover(workload, rng, target)
+        workload.world.after(rng.randint(0, span_us), mover.begin)
+
+
+def _prepare(workload: Workload, rng: random.Random) -> None:
+    workload.moves = True
+    cluster = workload.cluster
+    cluster.portion = rng.choice(PORTIONS)
+    for replica in cluster.replicas.values():
+        replica.moves.portion = cluster.portion

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kvstore.api.model import move_of
+from kvstore.api.shard_map import ALL_SLOTS
 from kvstore.core.audit import APPLIED, FAILED, MoveOutcome
 from kvstore.core.bundles import version_of
 from kvstore.core.messages import decode_remembered, decode_retained
@@ -84,7 +85,8 @@ def _unknown(
         if outcome is None or not outcome.id or outcome.status not in (APPLIED, FAILED) or message_id < oldest:
             continue
         slots = b"" if move_of(executed.transaction) is not None else homes_of(executed.transaction)[0] or b""
-        owners = {owner[int.from_bytes(slots[at : at + 2], "big")] for at in range(0, len(slots), 2)}
+        keys = slots.removesuffix(ALL_SLOTS)
+        owners = {owner[int.from_bytes(keys[at : at + 2], "big")] for at in range(0, len(keys), 2)}
         for shard in owners & known.keys():
             record = known[shard].get(message_id)
             said = decode_remembered(record) if record is not None else None

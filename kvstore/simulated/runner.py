@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import shlex
 import time
@@ -27,6 +26,7 @@ from multicast.simulation import drawing, faults, forgotten, joins
 from multicast.simulation.checkers import attach
 from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import LIVENESS_LIMIT_US, Endings
+from multicast.simulation.growing import Growth
 from multicast.simulation.injector import Injector
 from multicast.simulation.joins import Joins, Planned
 from multicast.simulation.observe import Observer
@@ -40,6 +40,7 @@ from multicast.types import GroupId, ProcessId, Topology
 PROFILES = ("faults", "calm", "chase")
 """calm: no faults. chase: no faults, but slow links, clocks that differ, and clients after anomalies."""
 
+_PROBES = [b"probe/%d" % number for number in range(64)]
 _SECONDS, _SECONDS_SMALL = (2, 4, 8), (0.3, 0.6, 1.0)
 _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
@@ -47,8 +48,8 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
     and delete ranges. reads: whether some read in every way, and replicas share what they must know for that. past,
-    watch: whether there are reads at versions, and watches. moves: whether slots move. size: one of `drawing.SIZES`.
-    options: the protocol's. signals: see `SimulatedCluster`."""
+    watch: whether there are reads at versions, and watches. moves: whether slots move. grows: whether a shard is added,
+    to which slots move. size: one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -61,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backups: bool = False
     ranges: bool = False
     reads: bool = False
+    grows: bool = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False
@@ -70,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
-        words += ["--backups"] * self.backups + ["--ranges"] * self.ranges
+        words += ["--backups"] * self.backups + ["--ranges"] * self.ranges + ["--grows"] * self.grows
         words += ["--reads"] * self.reads
         names = ("signals", "size", "shards", "replicas", "clients", "past", "watch", "moves", "seconds")
         return shlex.join(words + fixed_words(self, names))
@@ -181,6 +183,9 @@ def run_seed(
         span_us = int((settings.seconds or rng.choice(_SECONDS_SMALL if small else _SECONDS)) * 1e6)
     own = random.Random(f"{settings.protocol}/{seed}/store joins")
     changes = joins.draw(own, topology, span_us, kind.specification) if settings.profile == "faults" else []
+    spares = joins.with_spares(topology, changes).spares
+    free = len(topology.processes) + sum(map(len, spares.values()))
+    grows = settings.grows and kind.specification.changes_members
     cluster = SimulatedCluster(
         kind,
         shards,
@@ -193,7 +198,8 @@ def run_seed(
         store=store,
         name=settings.replay(seed),
         drops=settings.profile == "faults",
-        spares=joins.with_spares(topology, changes).spares,
+        spares=spares,
+        later=range(free, free + replicas) if grows else (),
         shared_reads=settings.reads,
     )
     world = cluster.world
@@ -202,6 +208,10 @@ def run_seed(
     coming = Joins(kind.specification, own, size.patience_us, EMPTY)
     if changes:
         attach(world, coming)
+    growth = None
+    if grows:
+        growth = Growth(random.Random(f"{settings.protocol}/{seed}/store growth"), shards, size.patience_us, EMPTY)
+        attach(world, growth)
     if chasing:
         workload: Workload = chase.Chase(cluster, seed, settings.clients or chase.CLIENTS, EPOCH_US + span_us)
     else:
@@ -212,7 +222,7 @@ def run_seed(
     asked = past.start(workload, f"{settings.protocol}/{seed}/store", settings.past)
     watches = watched.start(workload, f"{settings.protocol}/{seed}/store", settings.watch)
     try:
-        counts = _execute(cluster, workload, settings, rng, span_us, seed, size, coming, changes)
+        counts = _execute(cluster, workload, settings, rng, span_us, seed, size, coming, changes, growth)
         violations += [f"{checker}: {text}" for checker, text in world.violations]
         violations += check(cluster, workload.history, asked, watches)
     except Exception as error:
@@ -268,7 +278,7 @@ def _draw_options(
 
 def _execute(
     cluster: SimulatedCluster, workload: Workload, settings: Settings, rng: random.Random, span_us: int, seed: int,
-    size: drawing.Size, coming: Joins, changes: list[Planned],
+    size: drawing.Size, coming: Joins, changes: list[Planned], growth: Growth | None,
 ) -> dict[str, int]:
     """Faults while the clients work, then health until everybody has everything, however the run ends (`Endings`; a
     chase has an end of its own). Returns the faults by kind."""
@@ -289,6 +299,9 @@ def _execute(
         coming.plan(changes)
     if profile != "chase" and settings.signals is None:
         moving.start(workload, f"{settings.protocol}/{seed}/store", span_us, settings.moves)
+    if growth is not None:
+        moving.start_to(growth.group, workload, f"{settings.protocol}/{seed}/store", span_us)
+        growth.plan(span_us // 2)
     if profile == "faults":
         pace, survives = size.fault_pace, cluster.protocol.specification.survives_lost_disk
         planned = faults.draw(rng, cluster.topology, int(span_us / pace))
@@ -303,7 +316,7 @@ def _execute(
         # of theirs; so clocks stay within half of it.
         injector = Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2, len(changes))
     world.run_for(span_us)
-    judge = _Judge(cluster, workload)
+    judge = _Judge(cluster, workload, growth)
     if injector is None:
         world.heal()
     if injector is None and profile == "chase":
@@ -324,22 +337,17 @@ class _Judge:
     """What a store owes, for `Endings`: its clients get their answers, among them one for a last read of all accounts;
     all replicas of a shard have completed the same."""
 
-    def __init__(self, cluster: SimulatedCluster, workload: Workload):
+    def __init__(self, cluster: SimulatedCluster, workload: Workload, growth: Growth | None):
         self._cluster = cluster
         self._workload = workload
+        self._growth = growth
         self._closing: list[Operated] = []
         self._asked = False
-        self._keys: dict[GroupId, bytes] = {}
-        for number in itertools.count():
-            key = b"probe/%d" % number
-            self._keys.setdefault(cluster.shard_map.shard_of(key), key)
-            if len(self._keys) == len(cluster.topology.groups):
-                break
 
     def unfinished(self, dead: Collection[ProcessId]) -> bool:
         """See `multicast.simulation.endings.Judged`."""
         world, workload = self._cluster.world, self._workload
-        if workload.running or workload.probes:
+        if workload.running or workload.probes or (self._growth is not None and not self._growth.announced):
             return True
         if not self._asked:
             self._asked = True
@@ -359,7 +367,9 @@ class _Judge:
 
     def multicast(self, sender: ProcessId, destinations: tuple[GroupId, ...]) -> None:
         """See `multicast.simulation.endings.Judged`."""
-        self._workload.probe(sender, [self._keys[shard] for shard in destinations])
+        shard_of = self._cluster.replicas[sender].moves.map.shard_of
+        keys = {shard_of(key): key for key in _PROBES}
+        self._workload.probe(sender, [keys[shard] for shard in destinations if shard in keys] or _PROBES[:1])
 
     def expects_copies(self) -> bool:
         """See `multicast.simulation.endings.Judged`: whoever repeats a request is waited for."""

@@ -31,6 +31,7 @@ Leaders
     timer           when to stop trusting a leader                               (replicated)
     election        who may lead: votes, ballots, time-outs                      (replicated)
     leadership      how a leader brings its group into one state                 (white_box, primcast)
+    founding        groups that are added while others work                      (white_box, primcast)
     rejoin          the return of a member that has lost its disk                (replicated)
     reads           from which delivery on a leader's state is fresh             (white_box)
 

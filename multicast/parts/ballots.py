@@ -38,13 +38,22 @@ more (multicast.membership), and does nothing."""
 FIRST_NUMBER = 1
 
 
+NOBODY = -1
+"""Leads a group that is not known (multicast.membership): what is sent to it goes nowhere."""
+
+
 class KnownLeaders(dict[GroupId, Ballot]):
-    """group -> the latest ballot heard of, whose leader is asked about what waits for that group."""
+    """group -> the latest ballot heard of, whose leader is asked about what waits for that group; the first one of a
+    group of which nothing was heard yet."""
 
     def __init__(self, topology: Topology):
         super().__init__({g: Ballot(FIRST_NUMBER, members[0]) for g, members in topology.groups.items()})
         self._acting = dict(self)
         self._topology = topology
+
+    def __missing__(self, group: GroupId) -> Ballot:
+        members = self._topology.groups[group]
+        return Ballot(FIRST_NUMBER, members[0]) if members else Ballot(0, NOBODY)
 
     def learn(self, group: GroupId, ballot: Ballot, by: ProcessId | None = None) -> bool:
         """Somebody says that this ballot's leader leads that group. Whether it may now answer what it did not before:
@@ -53,9 +62,10 @@ class KnownLeaders(dict[GroupId, Ballot]):
             raise PeerError(f"process {ballot.leader} does not belong to group {group}")
         if ballot < self[group]:
             return False
-        new = ballot > self[group]
+        before = self[group]
+        new = ballot > before
         self[group] = ballot
-        if by == ballot.leader and ballot > self._acting[group]:
+        if by == ballot.leader and ballot > self._acting.setdefault(group, before):
             self._acting[group] = ballot
             return True
         return new

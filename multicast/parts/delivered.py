@@ -37,7 +37,7 @@ the order of their timestamps, so a watermark speaks for everything below it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -102,7 +102,7 @@ class DeliveredLog:
         self._unsettled_count = 0
         self._not_durable: deque[tuple[int, Timestamp]] = deque()
         self._marks: dict[ProcessId, Timestamp] = {self_id: ZERO}
-        self._group_marks: dict[GroupId, Timestamp] = dict.fromkeys(topology.groups, ZERO)
+        self._group_marks: defaultdict[GroupId, Timestamp] = defaultdict(lambda: ZERO)
         self._shared: dict[GroupId, Timestamp] = {}
         self._told: dict[GroupId, Timestamp] = {}
         self._next_report = 0
@@ -299,6 +299,8 @@ class DeliveredLog:
     def on_watermark(self, sender: ProcessId, message: Watermark, out: Outbox) -> list[MessageId]:
         """Returns newly settled messages."""
         if message.ask:
+            own = self._topology.group_of[self._self_id]  # since it restarted, its members may have told nobody
+            self._shared[own] = max(self._shared.get(own, ZERO), self.watermark)
             out.send((sender,), Watermark(self._told_to(self._topology.group_of[sender])))
         return self.report(sender, message.watermark, out)
 

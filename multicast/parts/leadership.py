@@ -29,7 +29,7 @@ has the group's deliveries up to what that leaves out, and then joins it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -57,6 +57,7 @@ from multicast.parts.ballots import (
 )
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.election import Election
+from multicast.parts.founding import FoundedGroups
 from multicast.parts.options import GroupOptions
 from multicast.parts.rejoin import Highest
 from multicast.protocol import Handler, Outbox, PeerError, Saved
@@ -144,6 +145,7 @@ class Leadership(Election[V], Generic[V, S]):
         )  # fmt: skip
         self.joined = self.promised
         self.leaders = KnownLeaders(membership)
+        self._founded = FoundedGroups(membership, self_id)
         self._led = led
         self._deliveries = deliveries
         self._retry_us = options.retry_us
@@ -158,14 +160,12 @@ class Leadership(Election[V], Generic[V, S]):
         self, vote: type[V], state: type[S], joined: type = Joined, heartbeat: type = Heartbeat
     ) -> dict[type, Handler]:
         """For the protocol's table, given its types of these messages."""
-        calls: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
-            state: self._on_new_state, joined: self.on_joined, heartbeat: self._on_heartbeat,
+        return {
+            **self.ballot_handlers(vote), **self._founded.handlers, ViewIs: Handler(self._on_view_is),
+            ViewAsk: Handler(self._on_view_ask), LeaderIs: Handler(self._on_leader_is),
+            state: Handler(self._on_new_state, True), joined: Handler(self.on_joined, True),
+            heartbeat: Handler(self._on_heartbeat, True),
         }  # fmt: skip
-        of_group = {kind: Handler(call, own_group=True) for kind, call in calls.items()}
-        of_all: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
-            LeaderIs: self._on_leader_is, ViewIs: self._on_view_is, ViewAsk: self._on_view_ask,
-        }  # fmt: skip
-        return {**self.ballot_handlers(vote), **of_group, **{kind: Handler(call) for kind, call in of_all.items()}}
 
     # -- for the protocol ---------------------------------------------------------------------------------------------
 
@@ -176,6 +176,7 @@ class Leadership(Election[V], Generic[V, S]):
     def start(self, saved: Saved, now: int, out: Outbox) -> None:
         """A life begins."""
         self._restore_views(saved.values)
+        self._founded.start(saved.values, out)
         self.follow_views()
         if self.lose_disk(saved, now, out):
             self.promised = self.joined = self.highest = Ballot(0, self.views.of[0][0])
@@ -231,7 +232,8 @@ class Leadership(Election[V], Generic[V, S]):
         return change is None or change.view <= self.joined.view
 
     def delivered(self, message: AppMessage, out: Outbox) -> None:
-        """The group's next delivery: it may change the group."""
+        """The group's next delivery: it may change the group, or found one."""
+        self._founded.delivered(message, out)
         change = change_of(message) if self.state is not REMOVED else None
         if change is not None and self.views.change(change, self._deliveries.position):
             self._put_view(self.group, self.views.latest, out)
@@ -370,10 +372,9 @@ class Leadership(Election[V], Generic[V, S]):
         """A leader is itself among those who have joined: what it has taken over is on its own disk."""
         if self._counted != self.joined:
             return
+        enough = self.views.has_quorum(self.joined, self._joiners)
         if self.joined.view == self.views.latest:
             enough = self.views.can_begin(self._joiners)
-        else:
-            enough = self.views.has_quorum(self.joined, self._joiners)
         if self.state is ELECT:
             enough = self._self_id in self._joiners and (enough or self.joined.number == FIRST_NUMBER)
         if enough and self.state in (ELECT, JOINED):
@@ -476,19 +477,17 @@ class Leadership(Election[V], Generic[V, S]):
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def link_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
-        """As `on_peer_reset`; the peer may have missed who belongs to this leader's group."""
+        """What was under way to or from this peer may be lost: also who belongs to which group."""
         self.on_peer_reset(peer, now)
+        if peer == self.promised.leader:
+            self._vote_again_at = now
+        self._founded.on_peer_reset(peer, out)
         if self.state is LEADER:
             self.tell_view((peer,), out)
 
-    def on_peer_reset(self, peer: ProcessId, now: int) -> None:
-        """What was under way to or from this peer may be lost."""
-        super().on_peer_reset(peer, now)
-        if peer == self.promised.leader:
-            self._vote_again_at = now
-
     def tick(self, now: int, out: Outbox) -> int | None:
         """The next instant that it wants."""
+        self._founded.tick(out)
         return self._deadlines.run(now, out)
 
 

@@ -286,7 +286,7 @@ class PrimCast(MulticastProtocol):
 
     def _take_start(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         groups = message.destinations
-        if self.group not in groups or any(g not in self.topology.groups for g in groups):
+        if self.group not in groups:
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         entry = self.entries.get(message.id)
         known = self.log.known(message.id)

@@ -269,7 +269,7 @@ class WhiteBox(MulticastProtocol):
         """Lines 3-9."""
         message = multicast.message
         groups = message.destinations
-        if self.group not in groups or any(g not in self.topology.groups for g in groups):
+        if self.group not in groups:
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         if self._refers(sender, out):
             return

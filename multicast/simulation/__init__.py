@@ -24,6 +24,7 @@ Faults
     forgotten     faults of several steps that end with something forgotten
     injector      lets faults happen
     joins         members come and go
+    growing       a group is added
     casualties    what they have done, and who may still be hit
 
 Checks

@@ -239,7 +239,7 @@ class Network:
             sender.backlog.append((self._dial, (link, dial)))
             return
         link.dial += 1
-        if link.blocked or not link.receiver.up:
+        if link.blocked or not link.receiver.up or not (sender.knows(link.receiver) and link.receiver.knows(sender)):
             self._lost(link)
             self._dial_later(link)
             return

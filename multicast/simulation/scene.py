@@ -178,6 +178,10 @@ class Node:
         """What its wall clock shows."""
         return self.world.now + self.offset_us
 
+    def knows(self, other: Node) -> bool:
+        """Whether it would link to this one: its group may have been added, unheard of here."""
+        return self.world.topology.group_of[other.pid] in self.protocol.topology.groups
+
     def decode(self, frame: bytes) -> Any:
         """The message in an encoded frame."""
         return self.engine.codec.decode(frame)[1]

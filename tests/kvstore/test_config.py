@@ -31,8 +31,8 @@ def test_who_is_added_or_removed_stays_in_the_file() -> None:
     data["replicas"].append(more)
     cluster = config.parse(json.dumps(data).encode(), "cluster.json")
     assert cluster.shards == {0: (0, 2, 6), 1: (3, 4, 5)} and [r.id for r in cluster.present] == [0, 2, 3, 4, 5, 6]
-    assert cluster.topology().groups == {0: (0, 1, 2), 1: (3, 4, 5)}, "all views begin with the same one"
-    assert cluster.topology().spares == {0: (6,)} and cluster.topology().group_of[6] == 0
+    assert cluster.topology(0).groups == {0: (0, 1, 2), 1: (3, 4, 5)}, "all views begin with the same one"
+    assert cluster.topology(0).spares == {0: (6,)} and cluster.topology(0).group_of[6] == 0
     data["replicas"].append({**more, "id": 1})
     assert "replicas[7].id: 1 is used twice" in refusal(data)
 
@@ -54,7 +54,7 @@ def test_replicas_are_numbered_shard_by_shard_with_ports_from_the_base() -> None
     cluster = made(base_port=9000)
     assert cluster.shards == {0: (0, 1, 2), 1: (3, 4, 5)}
     assert [(r.peer_port, r.http_port) for r in cluster.replicas][4] == (9004, 9104)
-    assert cluster.topology().groups == {0: (0, 1, 2), 1: (3, 4, 5)}
+    assert cluster.topology(0).groups == {0: (0, 1, 2), 1: (3, 4, 5)}
 
 
 def test_the_protocol_gets_the_hybrid_clock_and_the_window() -> None:

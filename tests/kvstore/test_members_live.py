@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import cluster, config
+from kvstore import cluster, config, growing
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.process import Handle, running
@@ -49,14 +49,14 @@ def change_members_under_the_bank(directory: Path, protocol: str) -> None:
         transfers = threading.Thread(target=transfer)
         transfers.start()
         said: list[str] = []
-        added = cluster.add_replica(directory, 0, "127.0.0.1", "", None, said.append)
+        added = growing.add_replica(directory, 0, "127.0.0.1", "", None, said.append)
         try:
             assert added.replica.id == 6 and config.load(directory).epoch == 1
             wait_until(lambda: members_of(replicas[4], 0) == [0, 1, 2, 6])
             leader = leader_of(replicas[4], 0)
             kill(directory, leader)
             gone = next(replica for replica in (1, 2, 0) if replica != leader)
-            cluster.remove_replica(directory, gone, said.append)
+            growing.remove_replica(directory, gone, said.append)
             assert running(config.replica_directory(directory, gone)) is None
             assert f"replica {gone} was removed from its shard" in (
                 config.replica_directory(directory, gone) / cluster.LOG_FILE
@@ -66,7 +66,7 @@ def change_members_under_the_bank(directory: Path, protocol: str) -> None:
             transfers.join()
             assert found[0].transfers > 20 and found[0].wrong_totals == 0
             with pytest.raises(ClusterError, match="id is not used again"):
-                cluster._have_changed(config.load(directory), 0, {"add": made.replica(gone)}, gone)
+                growing._have_changed(config.load(directory), 0, {"add": made.replica(gone)}, gone)
         finally:
             cluster.stop_started(directory, [added], said.append)
 
@@ -79,7 +79,7 @@ def test_members_change_under_the_bank(tmp_path: Path, protocol: str) -> None:
 def test_who_does_not_change_members_says_so(tmp_path: Path) -> None:
     made = make_cluster(tmp_path, 1, 3, "ft_skeen")
     with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
-        cluster.add_replica(tmp_path, 0, "127.0.0.1", "", None, str)
+        growing.add_replica(tmp_path, 0, "127.0.0.1", "", None, str)
     with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
-        cluster.remove_replica(tmp_path, 0, str)
+        growing.remove_replica(tmp_path, 0, str)
     assert config.load(tmp_path) == made

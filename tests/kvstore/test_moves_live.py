@@ -6,7 +6,7 @@ import signal
 import threading
 from pathlib import Path
 
-from kvstore import cluster, config
+from kvstore import config, growing
 from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
 from kvstore.process import Handle
 from tests.kvstore.live import Replica, running_cluster, wait_until
@@ -48,7 +48,7 @@ def test_all_slots_of_a_shard_move_under_transfers_and_the_death_of_a_replica(tm
         victim.send(signal.SIGKILL)
         victim.close()
         said: list[str] = []
-        cluster.move_slots(tmp_path, 0, 1, [(0, SLOTS // 2 - 1)], said.append)
+        growing.move_slots(tmp_path, 0, 1, [(0, SLOTS // 2 - 1)], said.append)
         wait_until(lambda: len(seen) > 3)
         done.set()
         transfers.join()
@@ -64,6 +64,6 @@ def test_all_slots_of_a_shard_move_under_transfers_and_the_death_of_a_replica(tm
         assert total(replicas[1]) == 2000
         refused = replicas[1]("POST", "/v1/moves", b'{"source": 0, "target": 1, "slots": [[5, 5]]}')
         assert refused.status == 422 and "not all of these slots are the source's" in refused.json["detail"]
-        cluster.move_slots(tmp_path, 0, 1, [(0, SLOTS // 2 - 1)], said.append)
+        growing.move_slots(tmp_path, 0, 1, [(0, SLOTS // 2 - 1)], said.append)
         assert said[1:] == ["shard 1 has these slots already"]
         assert slot_of(ACCOUNTS[0].encode()) < SLOTS

@@ -357,8 +357,8 @@ def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> No
     group.settle()
     assert group[2].state == PROMISED
     group.cut = set()
-    group[2].on_peer_reset(1, group.now)
-    group[1].on_peer_reset(2, group.now)
+    group[2].link_reset(1, group.now, group.members[2].out)
+    group[1].link_reset(2, group.now, group.members[1].out)
     group[1].tick(group.now, group.members[1].out)
     group.settle()
     assert group[2].state == FOLLOWER and group.members[2].words == ["late"]

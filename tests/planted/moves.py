@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kvstore.core.clients import Clients
 from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
@@ -19,10 +20,13 @@ PAST = msgspec.structs.replace(CALM, past=True)
 FORGETTING = Settings(
     protocol="white_box", size="small", shards=2, moves=True, seconds=1.0, options={"dedup_window_us": "300000"}
 )
+GROWING = Settings(
+    protocol="primcast", size="small", grows=True, ranges=True, backups=True, past=True, moves=True, replicas=3
+)
 THREE = Settings(protocol="white_box", size="small", shards=3, moves=True)
 
 
-@rewrite("told", "if places else []", "if False else []")
+@rewrite("told", "if not places:", "if True:")
 class SlotServedTwice(Moves):
     """The source takes transactions for a slot that it has given away."""
 
@@ -66,7 +70,7 @@ class StagedOfAnotherMove(Moves):
     """What an abandoned move has staged is taken by the next."""
 
 
-@rewrite("step", "self._store.set_note(PLACES, encode_places(runs))", "pass")
+@rewrite("step", "self._store.set_note(PLACES, encode_places(self._runs))", "pass")
 class PlacesLostAtRestart(Moves):
     """Which slots were given and taken is known until the next restart."""
 
@@ -116,6 +120,21 @@ class RepetitionNotTold(Signals):
     """Whoever does not know an id takes its repetition for the first."""
 
 
+@rewrite("told", "if any([isinstance(op, _EVERY_SLOT)", "if any([False and isinstance(op, _EVERY_SLOT)")
+class RangeWithoutTheNewShard(Moves):
+    """Who scans the shards that it knows is not told of rows that are in one that was added."""
+
+
+@rewrite("completed", "if result.status == EXPIRED and self._moves", "if False and self._moves")
+class NewcomerCallsItExpired(Clients):
+    """A shard that was added says of a scan of before its time that it has had no effect."""
+
+
+@rewrite("give", "_without_ranges(record)", "record")
+class RangeToldTwice(Moves):
+    """What a shard has read of a range goes with a slot, too."""
+
+
 PLANTED_IN_STORE = (
     Planted("slot_served_twice", "", core=SlotServedTwice, settings=CALM),
     Planted("ids_left_behind", "", core=IdsLeftBehind, settings=MOVING),
@@ -134,5 +153,8 @@ PLANTED_IN_STORE = (
     Planted("absent_where_it_was", "reads at versions", core=AbsentWhereItWas, settings=PAST),
     Planted("leaving_lost_at_restart", "", core=LeavingLostAtRestart, settings=MOVING),
     Planted("read_after_the_move", "", core=ReadAfterTheMove, settings=CALM),
+    Planted("range_without_the_new_shard", "", core=RangeWithoutTheNewShard, settings=GROWING),
+    Planted("newcomer_calls_it_expired", "", core=NewcomerCallsItExpired, settings=GROWING),
+    Planted("range_told_twice", "", core=RangeToldTwice, settings=GROWING),
     Planted("repetition_not_told", "", core=RepetitionNotTold, settings=THREE),
 )

@@ -1,0 +1,300 @@
+"""A running cluster changes: replicas and shards are added, replicas removed, slots move between shards."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvstore import certificates
+from kvstore.api.cluster import ClusterJson, decode_cluster
+from kvstore.api.codec import id_text
+from kvstore.api.model import SLOTS
+from kvstore.api.shard_map import ShardMap
+from kvstore.cluster import (
+    KILL_GRACE_SECONDS,
+    POLL_SECONDS,
+    ClusterError,
+    Started,
+    fetch,
+    open_cluster,
+    start,
+    stop_started,
+    wait_ready,
+)
+from kvstore.config import (
+    ClusterConfig,
+    ConfigError,
+    ReplicaConfig,
+    check,
+    check_exposure,
+    create,
+    replica_directory,
+    save,
+)
+from kvstore.process import Handle, running
+from multicast import registry
+from multicast.types import GroupId, ProcessId, new_message_id
+
+CHANGE_SECONDS = 60.0
+CHANGE_POLL_SECONDS = 0.2
+KNOWN_SECONDS = 10.0
+"""For so long replicas that run are waited for, until they know a new shard."""
+MOVE_STEP_SECONDS = 30.0
+"""For so long one step of a move is tried, at one replica after the other."""
+
+
+def add_replica(
+    directory: Path, shard: GroupId, host: str, advertise: str, ports: tuple[int, int] | None,
+    say: Callable[[str], None], insecure: bool = False,
+) -> Started:
+    """Make a new replica of the shard, start it on this machine, and have it taken in; returns when it is ready.
+
+    ports: for its peers and for HTTP; None: the next ones. ClusterError, ConfigError: why it cannot be; then nothing
+    has changed, or the same command may be given again for another one.
+    """
+    config = open_cluster(directory)
+    _check_change(config, shard)
+    peer_port, http_port = ports or _next_ports(config)
+    replica = ReplicaConfig(
+        id=max(replica.id for replica in config.replicas) + 1, shard=shard, host=host, advertise=advertise,
+        peer_port=peer_port, http_port=http_port, https=config.replicas[0].https, added=True,
+    )  # fmt: skip
+    if not insecure:
+        check_exposure(config, replica)
+    after = msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=(*config.replicas, replica))
+    check(after, f"with replica {replica.id}")
+    if config.tls:
+        certificates.make(directory, after, say)
+    create(directory, after)
+    try:
+        started = start(directory, after, replica, insecure=insecure)
+    except BaseException:
+        save(directory, config)
+        raise
+    _have_changed(after, shard, {"add": replica}, replica.id)
+    problems: list[str] = []
+    wait_ready(directory, msgspec.structs.replace(after, replicas=(replica,)), [started], problems, say)
+    if problems:
+        raise ClusterError(problems[0])
+    return started
+
+
+def add_shard(
+    directory: Path, replicas: int, host: str, advertise: str, ports: tuple[int, int] | None,
+    say: Callable[[str], None], insecure: bool = False,
+) -> tuple[GroupId, list[Started]]:
+    """Make a new shard of so many replicas, start them on this machine, and make it known to all others; returns when
+    all that run know it. It has no slots. The same command given again after a failure goes on with the same shard.
+
+    ports: of the first, for its peers and for HTTP; the others get the following ones. None: the next ones.
+    ClusterError, ConfigError: why it cannot be.
+    """
+    config = open_cluster(directory)
+    first = min(config.shards)
+    _check_change(config, first)
+    if replicas < 1:
+        raise ConfigError(f"a shard has at least one replica, not {replicas}")
+    known = {shard.id for shard in _told_by(config, first).shards}
+    shard = next((shard for shard in config.added_shards if shard not in known), None)
+    if shard is None:
+        config, shard = _with_shard(directory, config, replicas, host, advertise, ports, say, insecure)
+    founders = tuple(replica for replica in config.present if replica.shard == shard)
+    started: list[Started] = []
+    try:
+        for replica in founders:
+            if running(replica_directory(directory, replica.id)) is None:
+                started.append(start(directory, config, replica, insecure=insecure))
+        problems: list[str] = []
+        wait_ready(directory, msgspec.structs.replace(config, replicas=founders), started, problems, say)
+        if problems:
+            raise ClusterError("; ".join(problems))
+    except BaseException:
+        stop_started(directory, started, say)
+        raise
+    _have_changed(config, first, {"found": founders})
+    _wait_known(config, shard, say)
+    return shard, started
+
+
+def _with_shard(
+    directory: Path, config: ClusterConfig, replicas: int, host: str, advertise: str, ports: tuple[int, int] | None,
+    say: Callable[[str], None], insecure: bool,
+) -> tuple[ClusterConfig, GroupId]:
+    """The configuration with one more shard, saved."""
+    shard = max(replica.shard for replica in config.replicas) + 1
+    peer_port, http_port = ports or _next_ports(config)
+    first_id = max(replica.id for replica in config.replicas) + 1
+    new = [
+        ReplicaConfig(
+            id=first_id + i, shard=shard, host=host, advertise=advertise, peer_port=peer_port + i,
+            http_port=http_port + i, https=config.replicas[0].https,
+        )
+        for i in range(replicas)
+    ]  # fmt: skip
+    after = msgspec.structs.replace(
+        config, epoch=config.epoch + 1, replicas=(*config.replicas, *new), added_shards=(*config.added_shards, shard)
+    )
+    for replica in new if not insecure else ():
+        check_exposure(config, replica)
+    check(after, f"with shard {shard}")
+    if config.tls:
+        certificates.make(directory, after, say)
+    create(directory, after)
+    return after, shard
+
+
+def _next_ports(config: ClusterConfig) -> tuple[int, int]:
+    """For peers and for HTTP, above all that are used."""
+    used = [(replica.peer_port, replica.http_port) for replica in config.replicas]
+    peer_port = max(peer for peer, _ in used) + 1
+    return peer_port, max(peer_port + used[0][1] - used[0][0], *(port + 1 for _, port in used))
+
+
+def _told_by(config: ClusterConfig, shard: GroupId) -> ClusterJson:
+    """What a replica of this shard says of the cluster. ClusterError if none answers."""
+    for replica in config.present:
+        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+            if replica.shard == shard:
+                return decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
+    raise ClusterError(f"no replica of shard {shard} answers")
+
+
+def _wait_known(config: ClusterConfig, shard: GroupId, say: Callable[[str], None]) -> None:
+    """Until all replicas that answer know this shard."""
+    waiting = {replica.id: replica for replica in config.present if replica.shard != shard}
+    deadline = time.monotonic() + KNOWN_SECONDS
+    while waiting and time.monotonic() < deadline:
+        for replica in list(waiting.values()):
+            with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+                told = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
+                if shard in [known.id for known in told.shards]:
+                    del waiting[replica.id]
+        if waiting:
+            time.sleep(CHANGE_POLL_SECONDS)
+    for replica_id in waiting:
+        say(f"replica {replica_id} does not answer, or does not know shard {shard} yet: it is told when it is back")
+
+
+def remove_replica(directory: Path, replica_id: ProcessId, say: Callable[[str], None]) -> None:
+    """Have a replica removed from its shard; it ends by itself. ClusterError, ConfigError: why it cannot be."""
+    config = open_cluster(directory)
+    replica = config.replica(replica_id)
+    if not replica.removed:
+        _check_change(config, replica.shard)
+        _have_changed(config, replica.shard, {"remove": replica_id}, replica_id)
+        replicas = [msgspec.structs.replace(r, removed=True) if r.id == replica_id else r for r in config.replicas]
+        save(directory, msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=tuple(replicas)))
+    say(f"replica {replica_id} belongs to shard {replica.shard} no more")
+    handle = Handle.of(replica_directory(directory, replica_id))
+    if handle is not None:
+        if not handle.wait(KILL_GRACE_SECONDS):  # it has not been told: it may be cut off
+            handle.send(signal.SIGTERM)
+            handle.wait(KILL_GRACE_SECONDS)
+        handle.close()
+        say(f"replica {replica_id} (process {handle.pid}) stopped")
+
+
+def _check_change(config: ClusterConfig, shard: GroupId) -> None:
+    if not registry.load(config.protocol).specification.changes_members:
+        raise ConfigError(f"the protocol {config.protocol} does not change the members of a shard")
+    if shard not in config.shards:
+        raise ConfigError(f"there is no shard {shard}: they are {', '.join(map(str, config.shards))}")
+
+
+def _have_changed(
+    config: ClusterConfig, shard: GroupId, wanted: dict[str, Any], about: ProcessId | None = None
+) -> None:
+    """Ask the shard's other replicas, one after the other, until it is so. ClusterError."""
+    others = [replica for replica in config.present if replica.shard == shard and replica.id != about]
+    body, headers = msgspec.json.encode(wanted), {"Content-Type": "application/json"}
+    deadline = time.monotonic() + CHANGE_SECONDS
+    problem = "the shard has no other replica"
+    for replica in itertools.cycle(others):
+        try:
+            status, answer = fetch(f"{replica.url}/v1/cluster/members", body=body, headers=headers)
+            told = msgspec.json.decode(answer)
+        except (OSError, msgspec.DecodeError) as error:
+            status, told = 503, {"detail": str(error)}
+        if status == 200 and told["done"]:
+            return
+        if status != 200:
+            problem = f"replica {replica.id}: {told.get('detail')}"
+        if status not in (200, 503) or time.monotonic() > deadline:
+            break
+        time.sleep(CHANGE_POLL_SECONDS)
+    raise ClusterError(f"shard {shard} was not changed: {problem}")
+
+
+def move_slots(
+    directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
+) -> None:
+    """Move these slots, ranges of first and last, from one shard to the other: step by step, each under an id that it
+    keeps, through any replica that answers. ClusterError says why nothing moves; then it may be asked for again."""
+    urls = itertools.cycle([replica.url for replica in open_cluster(directory).present])
+    body = msgspec.json.encode({"source": source, "target": target, "slots": slots})
+    steps, more = 0, True
+    while more:
+        message_id = id_text(new_message_id(time.time_ns() // 1000, secrets.randbits(62)))
+        headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
+        give_up_at = time.monotonic() + MOVE_STEP_SECONDS
+        while True:
+            try:
+                status, answer = fetch(f"{next(urls)}/v1/moves", MOVE_STEP_SECONDS, body, headers)
+                told = msgspec.json.decode(answer)
+            except (OSError, msgspec.DecodeError) as error:
+                status, told = 0, {"detail": str(error), "retryable": True}
+            if status == 200:
+                break
+            another = told.get("retryable") or told.get("code") in ("id_expired", "id_in_future")  # its clock is off
+            if not another and _has(directory, target, slots):
+                say(f"shard {target} has these slots already")
+                return
+            if not another or time.monotonic() > give_up_at:
+                raise ClusterError(f"nothing was moved, after {steps} step(s): {told.get('detail')}")
+            time.sleep(POLL_SECONDS)
+        steps, more = steps + 1, told["more"]
+    say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
+
+
+def rebalance(directory: Path, target: GroupId, say: Callable[[str], None]) -> None:
+    """Move slots to this shard, of those that have more than an even share, until it has one. ClusterError."""
+    told = _told_by(open_cluster(directory), target)
+    owners = ShardMap.from_json(told.shard_map).slots
+    share = SLOTS // len(told.shards)
+    lacks = share - owners.count(target)
+    for source in sorted({*owners} - {target}, key=lambda shard: -owners.count(shard)):
+        spare = min(lacks, owners.count(source) - share)
+        if spare > 0:
+            chosen = [slot for slot, owner in enumerate(owners) if owner == source][-spare:]
+            move_slots(directory, source, target, _ranges(chosen), say)
+            lacks -= spare
+
+
+def _ranges(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Of rising slots."""
+    ranges: list[tuple[int, int]] = []
+    for slot in slots:
+        if ranges and ranges[-1][1] == slot - 1:
+            ranges[-1] = (ranges[-1][0], slot)
+        else:
+            ranges.append((slot, slot))
+    return ranges
+
+
+def _has(directory: Path, shard: int, slots: Sequence[tuple[int, int]]) -> bool:
+    """Whether one of its replicas says that it has all of these slots."""
+    for replica in open_cluster(directory).present:
+        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+            if replica.shard == shard:
+                told = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
+                owners = ShardMap.from_json(told.shard_map).slots
+                return all(set(owners[first : last + 1]) == {shard} for first, last in slots)
+    return False

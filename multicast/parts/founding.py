@@ -1,0 +1,79 @@
+"""Groups that are added while others work.
+
+Theory of operation. A new group's processes begin as any others: they know their own group, and all that were there
+before. Nobody else need know it until something is addressed to it. A `Founding` is multicast to the first of all
+groups alone; whoever delivers it knows the group, and tells all (`GroupIs`). Who learns of a group keeps that on disk,
+tells all, too, and again whoever may have missed it, and who is added to a group. So whatever it says of that group
+afterwards finds one who knows it: links are FIFO. Only who has lost its disk may be sent what was meant for its life
+before that. It has nothing for the members of a group that it does not know (`multicast.membership`), and who lacks its
+word repeats.
+
+Which processes a group begins with is decided by the order of the first group. Nothing else need be agreed on: members
+are counted by the views of their own group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from multicast.membership import GroupIs, Membership, founding_of
+from multicast.protocol import Handler, Outbox
+from multicast.types import AppMessage, ProcessId
+
+_PREFIX = b"G"
+
+
+class FoundedGroups:
+    """As one process knows them; `membership.founded` are theirs."""
+
+    def __init__(self, membership: Membership, self_id: ProcessId):
+        self._membership = membership
+        self._self_id = self_id
+        self._told: tuple[ProcessId, ...] = ()
+        self._is_first = membership.group_of[self_id] == min(membership.groups)
+        self.handlers: dict[type, Handler] = {GroupIs: Handler(self._on_group_is)}
+
+    def start(self, saved: Mapping[bytes, bytes], out: Outbox) -> None:
+        """What was sent in the life before may be lost."""
+        for key, value in sorted(saved.items()):
+            if key[:1] == _PREFIX:
+                self._membership.found(_decode(value))
+        self._tell_all(out)
+
+    def delivered(self, message: AppMessage, out: Outbox) -> None:
+        """The own group's next delivery."""
+        founding = founding_of(message) if self._is_first else None
+        if founding is not None:
+            self._learn(founding.founded, out)
+
+    def on_peer_reset(self, peer: ProcessId, out: Outbox) -> None:
+        """As the protocol is told."""
+        self._tell((peer,), out)
+
+    def tick(self, out: Outbox) -> None:
+        """Some may have been added to a group since."""
+        if self._membership.founded and self._membership.processes is not self._told:
+            self._tell(tuple(p for p in self._membership.processes if p not in self._told), out)
+            self._told = self._membership.processes
+
+    def _on_group_is(self, sender: ProcessId, group: GroupIs, now: int, out: Outbox) -> None:
+        self._learn(group, out)
+
+    def _learn(self, group: GroupIs, out: Outbox) -> None:
+        if self._membership.found(group):
+            out.put(_PREFIX + group.group.to_bytes(2, "big"), _encode(group))
+            self._tell_all(out)
+
+    def _tell_all(self, out: Outbox) -> None:
+        self._told = self._membership.processes
+        self._tell(tuple(p for p in self._told if p != self._self_id), out)
+
+    def _tell(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
+        for group in self._membership.founded:
+            out.send(to, self._membership.told(group))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(GroupIs).decode

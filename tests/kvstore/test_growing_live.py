@@ -1,0 +1,102 @@
+"""A shard that is added to a live cluster, and gets its share of the slots, while clients go on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kvstore import cluster, config, growing
+from kvstore.api.shard_map import SLOTS, ShardMap
+from kvstore.config import ConfigError
+from kvstore.process import Handle
+from tests.kvstore.live import Replica, make_cluster, running_cluster, wait_until
+from tests.ports import free_base_port
+
+ACCOUNTS = [f"account/{i}" for i in range(20)]
+
+
+def total(kv: Replica) -> int | None:
+    """Of all accounts, by a range over all shards; None if that cannot be told at the moment."""
+    answer = kv("GET", "/v1/kv?prefix=account/&limit=100")
+    assert answer.status in (200, 503), answer
+    return sum(int(entry["value"]) for entry in answer.json["entries"]) if answer.status == 200 else None
+
+
+def leader_of(replica: Replica, shard: int) -> int:
+    return int(replica("GET", "/v1/cluster").json["shards"][shard]["leader"])
+
+
+def slots_of(replica: Replica) -> dict[int, int]:
+    owners = ShardMap.from_json(replica("GET", "/v1/cluster").json["shard_map"]).slots
+    return {shard: owners.count(shard) for shard in set(owners)}
+
+
+def grow_under_transfers(directory: Path, protocol: str) -> None:
+    """Add a shard, kill the leader of the first one, move half of the slots."""
+    with running_cluster(directory, 1, 3, protocol) as replicas:
+        written = replicas[0].txn({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
+        assert written.status == 200
+        done = threading.Event()
+        seen: list[int] = []
+
+        def transfer() -> None:
+            for i in range(10_000):
+                if done.is_set():
+                    return
+                kv, one, other = replicas[i // 11 % 3], ACCOUNTS[i % 20], ACCOUNTS[(7 * i + 1) % 20]
+                operations = [{"op": "add", "key": one, "delta": -1}, {"op": "add", "key": other, "delta": 1}]
+                with suppress(OSError):  # it was killed
+                    status = kv.txn({"success": operations}).status
+                    assert status in (200, 503), status
+                    found = total(kv) if i % 10 == 0 else None
+                    seen.extend([] if found is None else [found])
+
+        said: list[str] = []
+        base = free_base_port(3)
+        ports = base, base + config.HTTP_PORT_OFFSET
+        shard, started = 0, []
+        transfers = threading.Thread(target=transfer)
+        transfers.start()
+        try:
+            shard, started = growing.add_shard(directory, 3, "127.0.0.1", "", ports, said.append)
+            assert shard == 1 and [one.replica.id for one in started] == [3, 4, 5]
+            assert slots_of(replicas[1]) == {0: SLOTS} and config.load(directory).added_shards == (1,)
+            leader = leader_of(replicas[0], 0)
+            victim = Handle.of(config.replica_directory(directory, leader))
+            assert victim is not None
+            victim.send(signal.SIGKILL)
+            assert victim.wait(10)
+            victim.close()
+            growing.rebalance(directory, shard, said.append)
+            some = len(seen)
+            wait_until(lambda: len(seen) > some + 2 or not transfers.is_alive())
+            done.set()
+            transfers.join()
+            assert len(seen) > some and set(seen) == {2000}
+            new = Replica("127.0.0.1", started[1].replica.http_port)
+            assert slots_of(new) == {0: SLOTS // 2, 1: SLOTS // 2} and total(new) == 2000
+            started_again = cluster.start(directory, config.load(directory), config.load(directory).replica(leader))
+            try:
+                wait_until(lambda: cluster.is_ready(started_again.replica))
+                assert total(replicas[leader]) == 2000, "who was down meanwhile knows the shard"
+            finally:
+                cluster.stop_started(directory, [started_again], said.append)
+        finally:
+            done.set()
+            transfers.join()
+            cluster.stop_started(directory, started, said.append)
+
+
+def test_a_shard_is_added_under_transfers_and_the_death_of_a_leader(tmp_path: Path) -> None:
+    grow_under_transfers(tmp_path, "white_box")
+
+
+def test_who_does_not_add_shards_says_so(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 3, "ft_skeen")
+    with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
+        growing.add_shard(tmp_path, 3, "127.0.0.1", "", None, str)
+    assert config.load(tmp_path) == made
