@@ -117,16 +117,13 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return _by_shard(self.present)
 
     def topology(self, of: ProcessId) -> Topology:
-        """With which this replica begins: the first shards, its own, and who was added to these. Of all other shards
-        it hears."""
+        """With which this replica begins: the first shards, its own, and who was added to them."""
         known = [r for r in self.replicas if r.shard not in self.added_shards or r.shard == self.replica(of).shard]
         return Topology(_by_shard(r for r in known if not r.added), _by_shard(r for r in known if r.added))
 
     def map(self) -> ShardMap:
-        """Of the first shards."""
-        found = ShardMap.from_json(self.shard_map)
         first = {replica.shard for replica in self.replicas} - {*self.added_shards}
-        return ShardMap(found.version, found.slots, first)
+        return ShardMap.from_json(self.shard_map).after({}, first)
 
     def options(self) -> Options:
         """The protocol's options: those of the file, the hybrid clock, and the deduplication window."""

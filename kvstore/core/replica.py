@@ -97,8 +97,7 @@ _TOLD_BY_SHARDS = frozenset([kind for kind in MESSAGES if "shard" in kind.__stru
 class Replica(Application):
     """One replica's application.
 
-    shard_map: where everything was at first. store: its state, of the first `position` deliveries. signals: see
-        `SignalRule`.
+    shard_map: at first. store: its state, of the first `position` deliveries. signals: see `SignalRule`.
     dedup_window_us: the protocol's option of that name; 0: ids never expire and are remembered for ever.
     leader_of: the protocol's. digest_every: the state's digest is part of the outcome of every delivery whose number is
         a multiple of this; 0: of none.
@@ -137,7 +136,6 @@ class Replica(Application):
         self.peers = Peers(self_id, topology, leader_of)
         self.shard = self.peers.shard
         self.moves = Moves(self.shard, shard_map, store, dedup_window_us)
-        self.moves.know(topology.groups)
         self.store = store
         self.position = store.position
         self.window_us = dedup_window_us

@@ -77,9 +77,10 @@ class _Client:
 
 class _Round:
     """after: what is asked for follows this. wanted, news: see `ChangesAfter`. client: None: it is the feed's.
-    missing: the shards that have not answered, with how many replicas were asked before. upto: to where all others have
-    told everything. complete: the greatest version of what is complete in one of them. compacted: the replicas that no
-    longer know, with the version after which each knows. starting: the clients that get their version from it."""
+    shards: that were asked. missing: those that have not answered, with how many replicas were asked before. upto: to
+    where all others have told everything. complete: the greatest version of what is complete in one of them. compacted:
+    the replicas that no longer know, with the version after which each knows. starting: the clients that get their
+    version from it."""
 
     def __init__(self, number: int, after: Timestamp, wanted: Timestamp, client: _Client | None, now: int):
         self.number = number
@@ -87,6 +88,7 @@ class _Round:
         self.wanted = wanted
         self.news = False
         self.client = client
+        self.shards: list[GroupId] = []
         self.missing: dict[GroupId, int] = {}
         self.told: list[Changed] = []
         self.upto: Timestamp | None = None
@@ -267,9 +269,10 @@ class Watches:
         return asked
 
     def _ask_all(self, asked: _Round, attempts: dict[GroupId, int], now: int, out: ApplicationOutbox) -> None:
-        shards = list(self._peers.replicas)
-        asked.missing = {shard: attempts.get(shard, 0) for shard in shards}
-        for shard in shards:
+        new = [shard for shard in self._peers.replicas if shard not in asked.shards]
+        asked.shards += new
+        asked.missing = {shard: attempts.get(shard, 0) for shard in new}
+        for shard in new:
             if shard in asked.missing:
                 self._ask(shard, asked, now, out)
 
@@ -307,7 +310,10 @@ class Watches:
             self._feed.attempts[told.shard] = attempts + behind
             self._raise(asked, told.transactions[-1][0] if told.transactions else ZERO, now, out)
         if not asked.missing and asked.number in self._rounds:
-            self._over(asked, out)
+            if len(asked.shards) < len(self._peers.replicas):  # what was told may go on in a shard that was added
+                self._ask_all(asked, {}, now, out)
+            else:
+                self._over(asked, out)
 
     def _raise(self, asked: _Round, version: Timestamp, now: int, out: ApplicationOutbox) -> None:
         """The shards that have not answered are to come up to there."""
