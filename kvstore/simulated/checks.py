@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from kvstore.api.model import RANGES, DeleteRange, Range, Result, between, bounds, has_range, move_of
-from kvstore.api.shard_map import slot_of, slots_of
+from kvstore.api.model import RANGES, DeleteRange, Range, Result, between, bounds, move_of
+from kvstore.api.shard_map import is_everywhere, slot_of, slots_of
 from kvstore.core.audit import (
     APPLIED,
     EXPIRED,
@@ -230,7 +230,7 @@ def ownership(cluster: SimulatedCluster, logs: Logs, moved: dict[Timestamp, Move
         if outcome is None or move_of(executed.transaction) is not None:
             continue
         owners = {owner[slot] for slot in slots_of(executed.transaction)}
-        if has_range(executed.transaction):
+        if is_everywhere(cluster.shard_map.homes_of(executed.transaction)[0]):
             owners |= set(owner.values())
         if outcome.status == MOVED and owners <= set(executed.destinations):
             violations.append(f"{name} was called moved at {version}, and went to the right shards")

@@ -35,7 +35,7 @@ from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.trace import FrameTrace
 from multicast.simulation.true_time import TrueTime
 from multicast.simulation.vouching import Vouching
-from multicast.types import GroupId, ProcessId, Topology
+from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
 
 PROFILES = ("faults", "calm", "chase")
 """calm: no faults. chase: no faults, but slow links, clocks that differ, and clients after anomalies."""
@@ -341,6 +341,7 @@ class _Judge:
         self._cluster = cluster
         self._workload = workload
         self._growth = growth
+        self._rng = random.Random(f"{cluster.world.seed}/probes")
         self._closing: list[Operated] = []
         self._asked = False
 
@@ -367,9 +368,13 @@ class _Judge:
 
     def multicast(self, sender: ProcessId, destinations: tuple[GroupId, ...]) -> None:
         """See `multicast.simulation.endings.Judged`."""
-        shard_of = self._cluster.replicas[sender].moves.map.shard_of
+        world, shard_of = self._cluster.world, self._cluster.replicas[sender].moves.map.shard_of
         keys = {shard_of(key): key for key in _PROBES}
-        self._workload.probe(sender, [keys[shard] for shard in destinations if shard in keys] or _PROBES[:1])
+        if all(shard in keys for shard in destinations):
+            self._workload.probe(sender, [keys[shard] for shard in destinations])
+        else:  # a shard that was added may have no slots
+            identity = new_message_id(world.now, self._rng.getrandbits(62))
+            world.submit(sender, AppMessage(identity, destinations, EMPTY, sender))
 
     def expects_copies(self) -> bool:
         """See `multicast.simulation.endings.Judged`: whoever repeats a request is waited for."""

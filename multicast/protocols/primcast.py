@@ -71,7 +71,7 @@ from typing import Any
 
 import msgspec
 
-from multicast.membership import ViewAsk, ViewIs
+from multicast.membership import GroupIs, ViewAsk, ViewIs
 from multicast.parts import leadership, submissions
 from multicast.parts.ballots import FOLLOWER, LEADER, REMOVED, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
@@ -159,7 +159,7 @@ _HOUSEKEEPING = (
     Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Watermark, *leadership.MESSAGES,
     *submissions.MESSAGES,
 )  # fmt: skip
-_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Watermark, Beat, NewState, Returned, Highest, ViewIs, ViewAsk)
+_FOR_AMNESIACS = (GroupIs, Start, Copies, Lacked, Known, Watermark, Beat, NewState, Returned, Highest, ViewIs, ViewAsk)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 

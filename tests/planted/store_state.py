@@ -210,7 +210,7 @@ class SecondRemembered(Clients):
     """That something was a repetition is remembered in place of the first result."""
 
 
-@rewrite("_on_result", "elif result.status != REPEATED:", "else:")
+@rewrite("_on_result", "if result.status == REPEATED:", "if False:")
 @rewrite("_remember", "return first if result.status not in (MISMATCH, MOVED) else result", "return result")
 class SecondAnswered(Clients):
     """A repetition is answered with what it did, which is nothing, instead of the first result."""
