@@ -100,7 +100,7 @@ class LooksPastAStep(Replica):
     """What is delivered after a step of a move is looked at before that is complete."""
 
 
-@rewrite("_serve", "isinstance(operation, Get) and not self._moves.owns(operation.key)", "False")
+@rewrite("_serve", "not self._moves.owns(operation.key)", "False")
 class AbsentWhereItWas(Versions):
     """A key that has moved away is read at a version as one that is not there."""
 
