@@ -493,9 +493,6 @@ class Replica(Application):
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         self._now = now
-        parts = (
-            self.clients, self.signals, self.shards, self.versions, self.watches, self.reads, self.collects,
-            self.leases,
-        )  # fmt: skip
-        wakes = [part.on_tick(now, out) for part in parts]
+        parts = self.clients, self.signals, self.shards, self.versions, self.watches, self.reads, self.collects
+        wakes = [part.on_tick(now, out) for part in (*parts, self.leases)]
         return min([wake for wake in wakes if wake is not None])
