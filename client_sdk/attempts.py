@@ -52,7 +52,7 @@ WATCH_PAUSE_SECONDS, WATCH_PAUSE_SECONDS_MAX = 0.05, 1.0
 
 ABSENT = ("not_found", "unknown_or_forgotten")
 """What a 404 says that is an answer; another one may come from something that is no replica."""
-SETTLED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused, "compacted": Compacted}
+DECIDED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReused, "compacted": Compacted}
 """Problems that come out of the order: they also say what became of earlier attempts under the same id, if any."""
 
 OF_THE_MOMENT = ("id_expired", "id_in_future")
@@ -62,7 +62,7 @@ _backoff = wait_random_exponential(multiplier=0.02, max=1.0)
 
 
 class _Again(Exception):
-    """This attempt did not settle it; the next one may. pause: seconds that the server asked for."""
+    """This attempt did not decide it; the next one may. pause: seconds that the server asked for."""
 
     def __init__(self, detail: str, code: str = "", status: int = 0, pause: float = 0.0):
         super().__init__(detail)
@@ -92,7 +92,7 @@ class _Call:
         self.untrusted = 0
 
     def give_up(self, detail: str, code: str = "", status: int = 0, unsent: type[KvError] = Unavailable) -> KvError:
-        """The exception for a call that ends without an answer that settles it. unsent: what it is without effect."""
+        """The exception for a call that ends without an answer that decides it. unsent: what it is without effect."""
         kind = OutcomeUnknown if self.maybe_sent and self.request.message_id is not None else unsent
         return kind(detail, code=code, status=status, message_id=self.request.message_id)
 
@@ -239,7 +239,7 @@ class Attempts:
             received = await self._exchange(url, call)
         except (OSError, TimeoutError):
             return None
-        decides = received.status == 412 or _code(received.body) in SETTLED
+        decides = received.status == 412 or _code(received.body) in DECIDED
         if not decides and not _succeeds(call.request, received):
             return None
         if call.url == first:
@@ -283,8 +283,8 @@ class Attempts:
             "field": field,
             "message_id": call.request.message_id,
         }
-        if problem.code in SETTLED:
-            raise SETTLED[problem.code](detail, **facts)
+        if problem.code in DECIDED:
+            raise DECIDED[problem.code](detail, **facts)
         if status == 412:
             raise ConditionFailed(detail, **facts)
         if problem.code in OF_THE_MOMENT:

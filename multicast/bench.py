@@ -177,7 +177,7 @@ class Memory:
         )
         return sum(slowest) // self._destinations
 
-    def settled(self) -> bool:
+    def idle(self) -> bool:
         """Whether everybody has delivered everything."""
         return self.delivered() == sum(node.submitted for node in self.processes.values())
 
@@ -196,7 +196,7 @@ def measure(
     done = max(memory.delivered() - before, 1)
     frames, runs = memory.frames - frames, memory.runs - runs
     deadline = time.perf_counter() + DRAIN_SECONDS
-    while not memory.settled():
+    while not memory.idle():
         memory.turn()
         assert time.perf_counter() < deadline, f"{protocol}: not everything was delivered"
     return Result(

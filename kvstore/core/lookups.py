@@ -1,6 +1,6 @@
 """What became of a transaction, by its id: asked of all replicas, for any one may be behind. Pure.
 
-Who remembers the id settles it. That nobody does is known when all have said so, or, after a while, one of each shard:
+Who remembers the id decides it. That nobody does is known when all have said so, or, after a while, one of each shard:
 then nothing was done under this id that any of them remembers, which does not say that nothing will be.
 """
 

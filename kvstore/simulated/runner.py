@@ -320,7 +320,7 @@ def _execute(
     if injector is None:
         world.heal()
     if injector is None and profile == "chase":
-        judge.settle()
+        judge.conclude()
         world.stop()
         return {}
     own = random.Random(f"{settings.protocol}/{seed}/store endings")
@@ -389,7 +389,7 @@ class _Judge:
             "reads": len(replica.reads) + len(replica.collects),
         }  # fmt: skip
 
-    def settle(self) -> None:
+    def conclude(self) -> None:
         """Wait for it."""
         self._cluster.world.run_while(lambda: self.unfinished(()), 2 * LIVENESS_LIMIT_US)
         self.finish(())

@@ -188,9 +188,9 @@ class Unknown(msgspec.Struct):
     absent: int
     readers: int
 
-    def counts(self, settled: bool) -> tuple[int, int, int, int]:
-        """All, applied, not applied, open, as `checks.clients.unknown`. settled: nothing can be under way any more."""
-        out = self.refused + (self.absent if settled else self.readers)
+    def counts(self, over: bool) -> tuple[int, int, int, int]:
+        """All, applied, not applied, open, as `checks.clients.unknown`. over: nothing can be under way any more."""
+        out = self.refused + (self.absent if over else self.readers)
         return self.total, self.applied, out, self.total - self.applied - out
 
 

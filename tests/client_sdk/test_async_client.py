@@ -286,7 +286,7 @@ async def test_an_id_that_the_caller_brings_may_have_been_sent_before() -> None:
             await store.txn(success=[Put(b"", b"")], message_id=new_message_id(time.time_ns() // 1000, 7))
 
 
-async def test_an_expired_id_settles_earlier_attempts() -> None:
+async def test_an_expired_id_decides_earlier_attempts() -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
         await store.get("warm")
         for replica in cluster.replicas:

@@ -16,7 +16,7 @@ def test_every_protocol_delivers_everything_to_all(protocol: str, destinations: 
     memory.submit()
     assert sum(node.submitted for node in memory.processes.values()) == 5 * bench.GROUPS
     for _ in range(100_000):
-        if memory.settled():
+        if memory.idle():
             break
         memory.turn()
     assert memory.delivered() == 5 * bench.GROUPS
@@ -27,11 +27,11 @@ def test_every_protocol_delivers_everything_to_all(protocol: str, destinations: 
 def test_a_multicast_counts_when_the_slowest_has_it() -> None:
     memory = bench.Memory("white_box", 1, 1, 3, {})
     memory.submit()
-    while not memory.settled():
+    while not memory.idle():
         memory.turn()
     memory.processes[1].application.delivered -= 2
     assert memory.delivered() == 3 * bench.GROUPS - 2
-    assert not memory.settled()
+    assert not memory.idle()
 
 
 def test_a_bundle_counts_as_the_messages_in_it() -> None:

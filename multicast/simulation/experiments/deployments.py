@@ -32,9 +32,9 @@ class Deployment(msgspec.Struct, kw_only=True, frozen=True):
 
     delays_us: from site to site; process i of each group is at site i. regions: (between, inside): every group has a
     region of its own. Neither: a LAN. deviation: standard deviation of a delay, as a share of it. skew_us: how far a
-    clock is off at most. step_us: how finely a run is cut for progress. settle: how often everything outstanding must
-    have come home until the loop has settled: where leaders are far apart, logical clocks and clients take a few rounds
-    to fall into step.
+    clock is off at most. step_us: how finely a run is cut for progress. warmup_rounds: how often everything outstanding
+    must have come home until the loop is steady: where leaders are far apart, logical clocks and clients take a few
+    rounds to fall into step.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Deployment(msgspec.Struct, kw_only=True, frozen=True):
     deviation: float = 0.0
     skew_us: int
     step_us: int
-    settle: int
+    warmup_rounds: int
 
     def delay_us(self, a: ProcessId, b: ProcessId) -> int:
         """How long a message from a to b is under way on average. Processes are numbered as in `Topology.grid`."""
@@ -66,14 +66,14 @@ class Deployment(msgspec.Struct, kw_only=True, frozen=True):
                     world.network.slow(a, b, extra, self.deviation)
 
 
-LAN = Deployment(name="lan", title="LAN (RTT 0.1 ms)", skew_us=100, step_us=200, settle=2)
+LAN = Deployment(name="lan", title="LAN (RTT 0.1 ms)", skew_us=100, step_us=200, warmup_rounds=2)
 DATA_CENTRES = Deployment(
     name="wan-data-centres",
     title="WAN, three data centres (RTT 60, 75, 130 ms)",
     delays_us=((_LAN_US, 30_000, 65_000), (30_000, _LAN_US, 37_500), (65_000, 37_500, _LAN_US)),
     skew_us=1_000,
     step_us=5_000,
-    settle=6,
+    warmup_rounds=6,
 )
 COLOCATED = Deployment(
     name="wan-colocated",
@@ -82,7 +82,7 @@ COLOCATED = Deployment(
     deviation=0.05,
     skew_us=1_000,
     step_us=5_000,
-    settle=6,
+    warmup_rounds=6,
 )
 DISTRIBUTED = Deployment(
     name="wan-distributed",
@@ -91,6 +91,6 @@ DISTRIBUTED = Deployment(
     deviation=0.05,
     skew_us=1_000,
     step_us=5_000,
-    settle=6,
+    warmup_rounds=6,
 )
 BASE_DELAY_US = _LAN_US

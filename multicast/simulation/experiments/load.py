@@ -72,7 +72,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def warm_up(self) -> int:
         """Messages that are not counted."""
-        return max(8, self.deployment.settle * self.in_flight)
+        return max(8, self.deployment.warmup_rounds * self.in_flight)
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -195,7 +195,7 @@ def _options(protocol: type[MulticastProtocol], values: dict[str, str]) -> Optio
 
 
 def measure(point: Point, progress: Callable[[float], None] = lambda share: None) -> Measured:
-    """Run until enough messages have come home; those of the first rounds are not counted (`Deployment.settle`).
+    """Run until enough messages have come home; those of the first rounds are not counted (`Deployment.warmup_rounds`).
 
     Depends on nothing but the point. A run in which nothing comes home for `LIMIT_US` has fewer samples."""
     seed = f"{point.seed}/{point.deployment.name}/{point.variant.title}/{point.destinations}/{point.outstanding}"
