@@ -15,7 +15,7 @@ Pure: instants are seconds of any clock that does not go back.
 from __future__ import annotations
 
 TARGET_SECONDS = 0.4
-LEAST, BURST = 256, 1024
+LEAST, BURST = 512, 1024
 WINDOW_SECONDS = 0.1
 """So long is measured before the limit is set anew; longer, until there is an answer, but not beyond the target."""
 SMOOTHING = 0.25
