@@ -12,6 +12,7 @@ caller brings may have been sent before.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -72,9 +73,10 @@ class _Again(Exception):
 
 
 def _wait(state: RetryCallState) -> float:
+    """Those who were refused together do not come back together."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.pause if isinstance(error, _Again) else 0.0
-    return asked + float(_backoff(state))
+    return asked * random.uniform(1.0, 2.0) + float(_backoff(state))
 
 
 class _Call:
