@@ -4,7 +4,9 @@ these voters have.
 Of protocols with `MulticastProtocol.election`. Their votes come in portions (`part` of `parts`), in order over one
 link; if that loses its memory on the way, the vote is not whole. The first ballot needs no votes. A vote's `position`
 (and `reach`, and the last instance that it names) a leader has, too; so has, of a group that acts as one process, who
-begins to act as its leader, of a quorum's `Position`s of just this ballot.
+begins to act as its leader, of a quorum's `Position`s of just this ballot. Where who has won brings the others into one
+state, majorities have said that they have taken over that of just this ballot: of the ballot's view, and of the one
+before it unless another ballot of this view has begun (multicast.membership).
 
 Who comes back after the loss of its disk does so when it may: in a ballot above all in which others may have its vote,
 with what its group and a quorum of every other one say that it must have (parts.rejoin, parts.reminders).
@@ -66,12 +68,15 @@ class Elections(Checker):
         self._begun: dict[ProcessId, tuple[Ballot, int]] = {}
         self._positions: dict[ProcessId, dict[tuple[Ballot, ProcessId], int]] = {}
         self._acting: dict[ProcessId, Ballot] = {}
+        self._joiners: dict[ProcessId, dict[Ballot, set[ProcessId]]] = {}
+        self._leading: dict[ProcessId, Ballot] = {}
 
     def on_life(self, node: Node) -> None:
         """What was told in an earlier life does not count."""
         self._votes[node.pid] = {}
+        self._joiners[node.pid] = {}
         self._positions[node.pid] = {}
-        for known in (self._judged, self._begun, self._acting):
+        for known in (self._judged, self._begun, self._acting, self._leading):
             known.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
@@ -85,6 +90,8 @@ class Elections(Checker):
                 votes.setdefault(args[1].ballot, _Votes()).add(args[0], args[1])
             elif kind == "Position":
                 self._positions[node.pid][args[1].ballot, args[0]] = args[1].position
+            elif kind == "Joined" or (kind == "Accept" and hasattr(args[1], "length")):  # PrimCast's
+                self._joiners[node.pid].setdefault(args[1].ballot, set()).add(args[0])
         elif handler == "on_peer_reset":
             for some in votes.values():
                 if some.portions.get(args[0], 0) > 0:
@@ -94,6 +101,9 @@ class Elections(Checker):
             self._judged[node.pid] = ballot
             self._judge(node, ballot, votes.get(ballot, _Votes()))
             votes.clear()
+        if election.state == "leader" and self._leading.get(node.pid) != ballot and hasattr(election, "joined"):
+            self._leading[node.pid] = ballot
+            self._judge_begin(node, election.joined)
         self._judge_reign(node)
         begun, least = self._begun.get(node.pid, (None, 0))
         for _, message, _ in sends:
@@ -119,6 +129,15 @@ class Elections(Checker):
         if hasattr(protocol, "t") and protocol.t.reach < reach:
             self._wrong(node, ballot, f"does not know what is settled among its voters, up to {reach}")
         self._begun[pid] = (ballot, last)
+
+    def _judge_begin(self, node: Node, ballot: Ballot) -> None:
+        group = node.world.topology.group_of[node.pid]
+        views, joiners = node.world.topology.views[group], self._joiners[node.pid].pop(ballot, set())
+        needed = [views.of[ballot.view]]
+        if ballot.view and (group, ballot.view) not in node.world.led:
+            needed.append(views.of[ballot.view - 1])
+        if ballot.number > _FIRST_NUMBER and not all(is_majority(members, joiners) for members in needed):
+            self._wrong(node, ballot, f"leads when {sorted(joiners)} have joined")
 
     def _judge_reign(self, node: Node) -> None:
         member: Any = getattr(node.protocol, "member", None)

@@ -14,6 +14,7 @@ from multicast.simulation.checkers import Checker
 from multicast.simulation.logs import ReplicatedLogs, Streams
 from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns, WhiteBoxReigns
 from multicast.simulation.views import Reveals, Views
+from multicast.simulation.watermarks import Watermarks
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
@@ -339,7 +340,8 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns), "primcast": (PrimCastReigns,), "toto": (Views, Reveals, Reigns),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks), "primcast": (PrimCastReigns, Watermarks),
+    "toto": (Views, Reveals, Reigns),
     "ft_skeen": (ReplicatedLogs, ReplicatedReigns), "fastcast": (ReplicatedLogs, ReplicatedReigns),
     "quasi_genuine": (Streams, BarrierReigns),
 }  # fmt: skip

@@ -2,9 +2,8 @@
 
 A candidate's votes are for the ballot that it stands for. Who leads counts on what it has proposed itself, in this
 ballot: on a null or a cast that is under way, on what it has announced. A follower appends what the leader of its
-present epoch proposes, and nothing once it has promised another. An epoch of PrimCast begins when a quorum has accepted
-just that one; and what was delivered is not pending in it again. Like in `invariants`, variables of protocols are known
-by name only.
+present epoch proposes, and nothing once it has promised another; and what was delivered is not pending in it again.
+Like in `invariants`, variables of protocols are known by name only.
 """
 
 from __future__ import annotations
@@ -102,27 +101,12 @@ class PrimCastReigns(Reigns):
 
     def __init__(self, topology: Topology):
         super().__init__(topology)
-        self._accepted: dict[ProcessId, dict[Ballot, set[ProcessId]]] = {}
-        self._judged: dict[ProcessId, Ballot] = {}
         self._looked: dict[ProcessId, tuple[int, int]] = {}
-
-    def on_life(self, node: Node) -> None:
-        self._accepted[node.pid] = {}
-        self._judged.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         super().on_handled(node, handler, args, sends)
         protocol: Any = node.protocol
         leadership, t = protocol.leadership, protocol.t
-        if handler == "on_message" and type(args[1]).__name__ == "Accept":
-            self._accepted[node.pid].setdefault(args[1].ballot, set()).add(args[0])
-        joined = leadership.joined
-        if leadership.state == "leader" and self._judged.get(node.pid) != joined:
-            self._judged[node.pid] = joined
-            joiners = self._accepted[node.pid].get(joined, set())
-            began = node.world.topology.has_quorum(protocol.group, joined, joiners)
-            if joined.number > _FIRST_NUMBER and not began:
-                self.wrong(node, f"leads when {sorted(joiners)} have joined")
         for stamp in t._expected.values():
             if not leadership.is_current(stamp.epoch):
                 self.wrong(node, f"is to append what was proposed in {tuple(stamp.epoch)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from multicast.membership import Views
+from multicast.parts.delivered import DeliveredLog
 from multicast.parts.rejoin import Rejoin
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
@@ -55,6 +56,42 @@ class SecondChangeProposed(PrimCast):
          part="leadership")  # fmt: skip
 class ViewsNotSaved(WhiteBox):
     """Who restarts knows the first view only."""
+
+
+@rewrite("can_begin", "for members in self.counting", "for members in self.counting[1:] or self.counting", part=Views)
+class OldViewNotAsked(WhiteBox):
+    """A view begins when a majority of it has joined, whatever those who belonged to the one before have promised."""
+
+
+@rewrite("can_begin", "for members in self.counting", "for members in self.counting[:1]", part=Views)
+class NewViewNotAsked(PrimCast):
+    """A view begins when a majority of the one before has joined, and few of its own members have."""
+
+
+@rewrite("report", "in self._topology.counting(group)", "in self._topology.counting(group)[:1]", part=DeliveredLog)
+class OldViewsWatermark(WhiteBox):
+    """Until a view has begun, watermarks are those of the one before alone."""
+
+
+@rewrite("report", "in self._topology.counting(group)", "in self._topology.counting(group)[-1:]", part=DeliveredLog)
+class NewViewsWatermark(PrimCast):
+    """As soon as a view is known, watermarks are its own alone."""
+
+
+@rewrite("_return_if_caught_up", "self._deliveries.position < max(state.reach, self.rejoin.reach)", "False",
+         part="leadership")  # fmt: skip
+class NewcomerBehind(WhiteBox):
+    """Who is added takes part without what its group has settled."""
+
+
+@rewrite("_on_view_is", 'out.put(_REMOVED_KEY, b"")', "pass", part="leadership")
+class RemovalForgotten(WhiteBox):
+    """Who is removed takes part again after a restart."""
+
+
+@rewrite("change", "if change.view != self.latest:", "if False:", part=Views)
+class AnyViewChanged(PrimCast):
+    """A change takes place though it was made for another view."""
 
 
 HARMLESS = (Planted(PresentViewAcknowledges),)

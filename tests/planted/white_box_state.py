@@ -145,7 +145,7 @@ class VotesTwice(WhiteBox):
 
 @rewrite("_confirm_by_quorum", "(enough or self.joined.number == FIRST_NUMBER)", "True", part="leadership")
 class LeadsAlone(WhiteBox):
-    """A new leader does not wait until a quorum has its state. (As `JoinedBeforeSync`.)"""
+    """A new leader does not wait until a quorum has its state. (That does harm once members change.)"""
 
 
 @rewrite("_confirm_by_quorum", "self._self_id in self._joiners and", "", part="leadership")
@@ -156,12 +156,12 @@ class OwnStateNotCounted(WhiteBox):
 
 @rewrite("on_joined", "if joined.ballot == self._counted:", "if True:", part="leadership")
 class StaleStateAcks(WhiteBox):
-    """Who has joined an earlier ballot counts as one who has this state. (As `JoinedBeforeSync`.)"""
+    """Who has joined an earlier ballot counts as one who has this state. (As `LeadsAlone`.)"""
 
 
 @rewrite("on_joined", "self._joiners = set()", "pass", part="leadership")
 class StateAcksKept(WhiteBox):
-    """Who has joined an earlier ballot of this leader is counted in the next one. (As `JoinedBeforeSync`.)"""
+    """Who has joined an earlier ballot of this leader is counted in the next one. (As `LeadsAlone`.)"""
 
 
 @rewrite("forget", "self._lists.pop(sender, None)", "pass", part="leadership._assembly")
@@ -479,8 +479,7 @@ class RejoinsBehindState(WhiteBox):
 
 
 HARMLESS = (
-    Planted(JoinedBeforeSync), Planted(LeadsBeforeSync), Planted(LeadsAlone), 
-    Planted(StaleStateAcks), Planted(StateAcksKept), Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted),
+    Planted(JoinedBeforeSync), Planted(LeadsBeforeSync), Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted),
     Planted(EarlyKept), Planted(DeliversAfterPromise), Planted(AcceptsKept),
     Planted(OwnStateNotCounted), Planted(DeliversBeforeJoining), Planted(NewStampNotSaved),
 )  # fmt: skip
