@@ -364,9 +364,9 @@ def save(directory: Path, config: ClusterConfig) -> Path:
     return path
 
 
-def create(directory: Path, config: ClusterConfig) -> Path:
-    """Make `directory` with `cluster.json` and, for every replica that has not run yet, its identity; the path."""
-    for replica in config.replicas:
+def create(directory: Path, config: ClusterConfig, new: Iterable[ReplicaConfig] = ()) -> Path:
+    """Make `directory` with `cluster.json`, and the identities of `new`, else of all, that have not run; the path."""
+    for replica in new or config.replicas:
         home = replica_directory(directory, replica.id)
         home.mkdir(parents=True, exist_ok=True)
         path = home / IDENTITY_FILE

@@ -73,7 +73,7 @@ def add_replica(
     check(after, f"with replica {replica.id}")
     if config.tls:
         certificates.make(directory, after, say)
-    create(directory, after)
+    create(directory, after, [replica])
     try:
         started = start(directory, after, replica, insecure=insecure)
     except BaseException:
@@ -147,7 +147,7 @@ def _with_shard(
     check(after, f"with shard {shard}")
     if config.tls:
         certificates.make(directory, after, say)
-    create(directory, after)
+    create(directory, after, new)
     return after, shard
 
 

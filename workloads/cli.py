@@ -115,17 +115,22 @@ def nemesis_command(
     audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
     only: Annotated[str, typer.Option(metavar="FAULT,...", help="Only these faults; a wrong name lists all.")] = "",
     moves: Annotated[bool, typer.Option(help="Slots move between the shards.")] = True,
+    backups: Annotated[bool, typer.Option(help="Backups are made and verified.")] = True,
+    members: Annotated[bool, typer.Option(help="Replicas are added and removed.")] = True,
 ) -> int:
     """Run a new cluster on this machine under load and faults, and judge it: exit status 0 only if nothing is wrong."""
     from multicast.registry import UnknownProtocol
     from workloads.nemesis import run
     from workloads.nemesis.cluster import NemesisFailed
+    from workloads.nemesis.operations import KINDS
 
     if not 0 < minutes <= 24 * 60:
         raise UserError(f"nemesis: --minutes is more than 0 and at most {24 * 60}, not {minutes:g}")
     try:
         names = tuple(name.strip() for name in only.split(",") if name.strip())
-        plan = run.Plan(seed, minutes, protocol, directory, audit=audit, only=names, moves=moves)
+        wanted = zip(KINDS, (moves, backups, members), strict=True)
+        kinds = tuple(kind for kind, there in wanted if there)
+        plan = run.Plan(seed, minutes, protocol, directory, audit=audit, only=names, operations=kinds)
         return run.command(plan, json, say)
     except (NemesisFailed, KvError, UnknownProtocol) as error:
         raise UserError(f"nemesis: {error}") from None

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvstore import config
@@ -201,3 +202,24 @@ def test_every_shard_is_spread_over_the_same_machines() -> None:
     for wrong in (machines[:2], ["10.0.0.1", "10.0.0.1", "10.0.0.2"]):
         with pytest.raises(config.ConfigError, match="machines: 3 different ones for 3 replicas per shard"):
             made(machines=wrong)
+
+
+def test_who_is_added_makes_nobody_new_who_has_lost_its_disk(tmp_path: Path) -> None:
+    cluster = made()
+    config.create(tmp_path, cluster)
+    shutil.rmtree(config.replica_directory(tmp_path, 1))
+    added = msgspec.structs.replace(cluster.replica(0), id=6, peer_port=1006, http_port=1106, added=True)
+    config.create(tmp_path, cluster.with_replica(added), [added])
+    assert not config.identity(config.replica_directory(tmp_path, 6)).started
+    with pytest.raises(ConfigError, match="is missing or empty"):
+        config.claim(tmp_path, cluster, 1)
+
+
+def test_a_shard_that_was_added_is_none_of_the_first() -> None:
+    new = [{"id": 6, "shard": 2, "host": "127.0.0.1", "peer_port": 7406, "http_port": 7506}]
+    data = as_json(added_shards=[2])
+    data["replicas"] += new
+    cluster = config.parse(json.dumps(data).encode(), "cluster.json")
+    assert cluster.shards == {0: (0, 1, 2), 1: (3, 4, 5), 2: (6,)} and cluster.map().shards == (0, 1)
+    assert cluster.topology(0).groups == {0: (0, 1, 2), 1: (3, 4, 5)}, "of that one it hears"
+    assert cluster.topology(6).groups == cluster.shards

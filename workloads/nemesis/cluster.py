@@ -27,6 +27,8 @@ from workloads.ports import free_base_port
 STOP_SECONDS = 20.0
 FACTS_SECONDS = 0.5
 POLL_SECONDS = 0.05
+ROOM = 40
+"""Ports for so many that are added later, which take the next ones."""
 LIMITS = {"segment_bytes_max": 1 << 20, "commit_interval_ms": 250}
 """Small, so that a short run meets what a long one would."""
 
@@ -152,7 +154,7 @@ class Cluster:
         shards, replicas = self.shards, self.replicas_per_shard
         code = await execute(
             "kvstore", "cluster", "init", str(self.directory), "--shards", str(shards), "--replicas", str(replicas),
-            "--protocol", self.protocol, "--base-port", str(free_base_port(shards * replicas)),
+            "--protocol", self.protocol, "--base-port", str(free_base_port(shards * replicas + ROOM)),
         )  # fmt: skip
         if code:
             raise NemesisFailed(f"kvstore cluster init: exit status {code}")

@@ -1,5 +1,5 @@
 """One run: a new cluster, clients, and in each shard one fault after the other, drawn from the seed; then the audit.
-Meanwhile slots move from shard to shard.
+Meanwhile operators work (`operations`).
 
 In every shard faults are dealt from a shuffled pack of all that the protocol survives, so that a short run meets most
 of them; a fault meets the leader as often as anybody. The next one comes when the shard is whole again: every member
@@ -20,13 +20,13 @@ from pathlib import Path
 
 import msgspec
 
-from kvstore.api.model import SLOTS
 from multicast import registry
 from multicast.types import GroupId
 from workloads.nemesis.cluster import Cluster, NemesisFailed, Replica, execute, until
 from workloads.nemesis.faults import Fault, Scene, Wrong, survived
 from workloads.nemesis.gaps import Gap, Watch
 from workloads.nemesis.load import Load
+from workloads.nemesis.operations import KINDS, Operations
 
 START_SECONDS = 60.0
 WHOLE_SECONDS = 60.0
@@ -34,14 +34,12 @@ WHOLE_SECONDS = 60.0
 FAULT_SECONDS = (0.3, 4.0)
 PAUSE_SECONDS = (0.3, 1.5)
 LEADER_SHARE = 0.6
-MOVED_SLOTS_MAX = 3_000
-MOVE_PAUSE_SECONDS = (0.5, 3.0)
 VALID, INVALID, NOT_AUDITED = "valid", "not valid", "not audited"
 
 
 class Plan(msgspec.Struct):
     """minutes: of faults. directory: of the cluster, replaced if there is one. audit: have Spark judge it. only: names
-    of faults; without any all that the protocol survives. moves: slots move, if there are several shards."""
+    of faults; without any all that the protocol survives. operations: of operations, where the protocol has them."""
 
     seed: int = 1
     minutes: float = 1.0
@@ -51,7 +49,7 @@ class Plan(msgspec.Struct):
     replicas: int = 3
     audit: bool = True
     only: tuple[str, ...] = ()
-    moves: bool = True
+    operations: tuple[str, ...] = KINDS
 
 
 class Happened(msgspec.Struct):
@@ -95,7 +93,7 @@ class Run:
         self._began = time.monotonic()
         self._now: dict[GroupId, str] = {}
         self._watches: dict[GroupId, Watch] = {}
-        self._moves: Counter[str] = Counter(ok=0, failed=0, unknown=0)
+        self._outcomes: dict[str, Counter[str]] = {}
 
     async def run(self) -> Report:
         """NemesisFailed, KvError, OSError: it could not be carried out. No process is left in any case."""
@@ -117,7 +115,7 @@ class Run:
         gaps = sorted((gap for watch in self._watches.values() for gap in watch.gaps), key=lambda gap: -gap.seconds)
         longest = {shard: watch.longest for shard, watch in self._watches.items()}
         operations = {name: dict(counts) for name, counts in load.outcomes().items()}
-        operations |= {"moves of slots": dict(self._moves)} if self._moves.total() else {}
+        operations |= {name: dict(counts) for name, counts in self._outcomes.items() if counts.total()}
         return Report(
             plan.seed, plan.minutes, plan.protocol, self.happened, operations, longest, gaps, self.wrong, verdict
         )
@@ -134,6 +132,8 @@ class Run:
             await replica.start()
         watching = asyncio.create_task(self._watch_ends(cluster))
         stop = asyncio.Event()
+        operations = Operations(cluster, self.plan.seed, self.plan.operations, self._say, self._complain)
+        self._outcomes = operations.outcomes
         running: list[asyncio.Task[None]] = [watching]
         try:
             for shard in range(self.plan.shards):
@@ -148,7 +148,7 @@ class Run:
             clients = asyncio.create_task(load.run(stop))
             running += [clients, *(asyncio.create_task(watch.run()) for watch in self._watches.values())]
             faults = [asyncio.create_task(self._torment(cluster, shard)) for shard in self._watches]
-            faults += [asyncio.create_task(self._move(cluster))] if self.plan.moves and self.plan.shards > 1 else []
+            faults += operations.tasks(self._began + self.plan.minutes * 60)
             running += faults
             await _all_or_first_error(faults, clients)
             stop.set()
@@ -158,6 +158,7 @@ class Run:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            operations.close()
 
     async def _torment(self, cluster: Cluster, shard: GroupId) -> None:
         """One fault after the other in this shard, until the time is over."""
@@ -189,27 +190,6 @@ class Run:
                     await replica.start()
         happened.seconds = time.monotonic() - began
         del self._now[shard]
-
-    async def _move(self, cluster: Cluster) -> None:
-        """One move of some slots after the other, until the time is over. One that fails has to be asked for again:
-        meanwhile the clients are served as well."""
-        plan, rng = self.plan, random.Random(f"{self.plan.seed} moves")
-        end = self._began + plan.minutes * 60
-        while time.monotonic() < end:
-            await asyncio.sleep(rng.uniform(*MOVE_PAUSE_SECONDS))
-            first, many = rng.randrange(SLOTS), rng.randint(1, MOVED_SLOTS_MAX)
-            shard_map = await cluster.shard_map()
-            if shard_map is None:
-                continue
-            source = shard_map.slots[first]
-            target = rng.choice([shard for shard in range(plan.shards) if shard != source])
-            last = first
-            while last + 1 < SLOTS and last < first + many and shard_map.slots[last + 1] == source:
-                last += 1
-            self._say(f"slots {first}-{last} move from shard {source} to shard {target}")
-            arguments = ("--from", str(source), "--to", str(target), "--slots", f"{first}-{last}")
-            code = await execute("kvstore", "cluster", "move-slots", str(plan.directory), *arguments)
-            self._moves["failed" if code else "ok"] += 1
 
     async def _watch_ends(self, cluster: Cluster) -> None:
         """Nobody ends who was not meant to."""
