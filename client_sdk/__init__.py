@@ -38,6 +38,7 @@ Exceptions. `outcome` says what became of the request. No exception but the last
     KvError
     ├── InvalidRequest      it breaks a limit (`field` names the part)         not_applied, for ever
     │   └── IdReused        the message id belongs to another request          not_applied, for ever
+    ├── Denied              no token, an unknown one, or without that right    not_applied
     ├── ConditionFailed     `if_version` or `if_absent` does not hold          not_applied
     ├── TransactionFailed   an operation was impossible (add to a text)        not_applied
     ├── Conflict            what a transaction had read was changed: `changed` not_applied: run it again
@@ -59,6 +60,7 @@ from client_sdk.errors import (
     Compacted,
     ConditionFailed,
     Conflict,
+    Denied,
     Expired,
     ForeignLoop,
     IdReused,
@@ -95,6 +97,7 @@ __all__ = [
     "Consistency",
     "Delete",
     "DeleteRange",
+    "Denied",
     "Event",
     "Expired",
     "ForeignLoop",

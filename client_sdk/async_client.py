@@ -54,7 +54,8 @@ class AsyncClient:
         renew it at once.
     ca: the file (PEM) with the certificate authority that replicas' certificates must be of; by default that of the
         cluster in the directory, else what the environment has in KVSTORE_CA, else what the system trusts.
-    ValueError if `target` is no URL and no cluster, or `ca` cannot be read.
+    token: who the client is, where the cluster wants to know; by default what the environment has in KVSTORE_TOKEN.
+    ValueError if `target` is no URL and no cluster, `ca` cannot be read, or `token` is none.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class AsyncClient:
         refresh: float = REFRESH_SECONDS,
         rng: random.Random | None = None,
         ca: str | Path | None = None,
+        token: str | None = None,
     ):
         router = Router(find_urls(target), rng or random.Random())
         authority = find_authority(target) if ca is None else Path(ca)
-        self.attempts = Attempts(router, timeout, attempt_timeout, refresh, authority)
+        self.attempts = Attempts(router, timeout, attempt_timeout, refresh, authority, token)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -12,6 +12,7 @@ caller brings may have been sent before.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -27,6 +28,7 @@ from client_sdk.errors import (
     ClosedClient,
     Compacted,
     ConditionFailed,
+    Denied,
     Expired,
     ForeignLoop,
     IdReused,
@@ -42,6 +44,7 @@ from client_sdk.routing import ClusterView, Router
 from kvstore.api.answers import MalformedAnswer
 from kvstore.api.events import Event
 from kvstore.api.problem import UNKNOWN, parse_problem
+from kvstore.api.rights import id_of
 from multicast.types import Timestamp
 
 T = TypeVar("T")
@@ -103,8 +106,9 @@ class Attempts:
     """Makes requests, for one event loop. See `AsyncClient` for the arguments."""
 
     def __init__(
-        self, router: Router, timeout: float, attempt_timeout: float, refresh: float, authority: Path | None = None
-    ):
+        self, router: Router, timeout: float, attempt_timeout: float, refresh: float, authority: Path | None = None,
+        token: str | None = None,
+    ):  # fmt: skip
         self.timeout = positive_seconds("timeout", timeout)
         self._router = router
         self._attempt_timeout = positive_seconds("attempt_timeout", attempt_timeout)
@@ -113,6 +117,7 @@ class Attempts:
         self._closed = False
         self._connections = Connections(authority)
         self._streams: set[asyncio.WriteTransport] = set()
+        self._authorization = _authorization(os.environ.get("KVSTORE_TOKEN", "") if token is None else token)
         self.hedges = Hedges()
         self._refreshing: asyncio.Task[bool] | None = None
         self._refreshed_at = float("-inf")
@@ -255,7 +260,7 @@ class Attempts:
         told = min(self._attempt_timeout, remaining)
         told_max_ms = self._router.view.timeout_max_ms if self._router.view else int(told * 1000)
         told_ms = max(1, min(int(told * 1000), told_max_ms))
-        fields = f"{request.fields}X-Timeout-Ms: {told_ms}\r\n"
+        fields = f"{request.fields}{self._authorization}X-Timeout-Ms: {told_ms}\r\n"
         seconds = min(told + ANSWER_GRACE_SECONDS, remaining)
         begun = partial(self._begun, call) if hedged else None
         exchange = self._connections.exchange
@@ -289,6 +294,8 @@ class Attempts:
             raise DECIDED[problem.code](detail, **facts)
         if status == 412:
             raise ConditionFailed(detail, **facts)
+        if status in (401, 403):
+            raise Denied(detail, **facts)
         if problem.code in OF_THE_MOMENT:
             raise call.give_up(detail, problem.code, status) if call.maybe_sent else InvalidRequest(detail, **facts)
         call.maybe_sent |= problem.outcome == UNKNOWN
@@ -335,6 +342,13 @@ class Attempts:
                 pass
             self._router.suspect(url, loop.time())
         return False
+
+
+def _authorization(token: str) -> str:
+    """The line of a request's head; empty without a token."""
+    if token and not id_of(token):
+        raise ValueError("token: not a token, as `kvstore token create` prints one")
+    return f"Authorization: Bearer {token}\r\n" if token else ""
 
 
 def _succeeds(request: Request[Any], received: Received) -> bool:

@@ -107,7 +107,7 @@ def get_command(
 ) -> int:
     """Print a key's value. Status 3 if there is no such key."""
     name, at = os.fsencode(key), _version("--version", version)
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         found = client.get(name, version=at, consistency=consistency, max_age=max_age)
     if output is Output.json:
         print_json(entry_json(found) if found else {**text_or_b64("key", name), "value": None})
@@ -135,7 +135,7 @@ def put_command(
     data = sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
     version = _version("--if-version", if_version)
     identity = _message_id(message_id)
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         written = client.put(
             os.fsencode(key), data, if_version=version, if_absent=if_absent,
             lease=None if lease is None else _lease(lease), message_id=identity,
@@ -163,7 +163,7 @@ def delete_command(
         raise UserError("give a key, or a range by --prefix, --start, --end (an empty prefix is everything)")
     if key is None and version is not None:
         raise UserError("--if-version: a range has no one version")
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         deleted: bool | int
         if key is not None:
             deleted = client.delete(os.fsencode(key), if_version=version, message_id=identity)
@@ -197,7 +197,7 @@ def scan_command(
     """Print keys and values in key order, tab between them, all as they were at one point in time."""
     at = _version("--version", version)
     begins, first, last = os.fsencode(prefix), os.fsencode(start or ""), os.fsencode(end or "")
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         if count_only and at is not None:
             raise UserError("--version: what is counted is counted now")
         if count_only:
@@ -235,7 +235,7 @@ def watch_command(
     Ctrl-C."""
     begins, first, last = os.fsencode(prefix), os.fsencode(start or ""), os.fsencode(end or "")
     at = _version("--from", after)
-    with _client(cluster, timeout) as client, suppress(KeyboardInterrupt):
+    with open_client(cluster, timeout) as client, suppress(KeyboardInterrupt):
         told = 0
         for event in client.watch(begins, start=first, end=last, after=at, progress=progress, timeout=timeout):
             _print_event(event, output)
@@ -278,7 +278,7 @@ def txn_command(
     except InvalidTransaction as error:
         raise UserError(str(error)) from None
     identity = _message_id(message_id)
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         asked = requests.transaction(parsed, message_id=identity, consistency=consistency, max_age=max_age)
         result = client.run(asked)
     branch = parsed.success if result.succeeded else parsed.failure
@@ -301,7 +301,7 @@ def outcome_command(
     """Print what became of the write of an id, while it is remembered. Status 3 if it is not."""
     identity = _message_id(message_id)
     assert identity is not None
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         found = client.outcome(identity)
     if found is None:
         complain("nothing is remembered under this id")
@@ -323,7 +323,7 @@ def lease_grant_command(
     output: OutputOption = Output.text,
 ) -> None:
     """Make a lease, and print its id: `put --lease` attaches keys to it."""
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         _say_lease(client.grant_lease(ttl), output)
 
 
@@ -337,7 +337,7 @@ def lease_keepalive_command(
 ) -> int:
     """Renew a lease three times in its time to live, until interrupted. Status 3 if it has gone."""
     identity = _lease(lease)
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         while (found := client.renew_lease(identity)) is not None:
             _say_lease(found, output)
             if once:
@@ -353,7 +353,7 @@ def lease_get_command(
 ) -> int:
     """Print how long a lease lives yet, about. Status 3 if it has gone."""
     identity = _lease(lease)
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         found = client.lease(identity)
     if found is None:
         return _no_lease()
@@ -365,7 +365,7 @@ def lease_get_command(
 def lease_revoke_command(lease: LeaseArgument, cluster: Target, timeout: Timeout = 10.0) -> int:
     """Let a lease go, and with it the keys that are attached to it. Status 3 if it has gone already."""
     identity = _lease(lease)
-    with _client(cluster, timeout) as client:
+    with open_client(cluster, timeout) as client:
         return 0 if client.revoke_lease(identity) else _no_lease()
 
 
@@ -399,7 +399,8 @@ def _transaction_text(argument: str) -> bytes:
 
 
 @contextmanager
-def _client(target: str, timeout: float) -> Iterator[Client]:
+def open_client(target: str, timeout: float) -> Iterator[Client]:
+    """A client of the cluster that a user names; what goes wrong is a UserError."""
     try:
         urls = find_urls(target)
     except ValueError as error:

@@ -134,11 +134,13 @@ class Client:
         refresh: float = REFRESH_SECONDS,
         rng: random.Random | None = None,
         ca: str | Path | None = None,
+        token: str | None = None,
     ):
         urls, authority = find_urls(target), find_authority(target) if ca is None else ca
         self._make = partial(
-            AsyncClient, urls, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=authority
-        )
+            AsyncClient, urls, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=authority,
+            token=token,
+        )  # fmt: skip
         self._closed = False
         self._begin()
         _clients.add(self)

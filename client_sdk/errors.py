@@ -51,6 +51,10 @@ class IdReused(InvalidRequest):
     """The message id was used before, for another request. Nothing of this one was applied."""
 
 
+class Denied(KvError):
+    """The cluster wants to know who asks, and does not know this token; or its holder may not do that. No effect."""
+
+
 class ConditionFailed(KvError):
     """`if_version` or `if_absent` does not hold. Nothing was written."""
 

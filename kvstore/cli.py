@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import msgspec
 import typer
 
 from kvstore.console import (
@@ -37,6 +38,9 @@ cluster_app = typer.Typer(help="Make, start, look at and stop a cluster on this 
 app.add_typer(cluster_app, name="cluster")
 archive_app = typer.Typer(help="Old segments of journals, which are kept for audits.", no_args_is_help=True)
 app.add_typer(archive_app, name="archive")
+
+auth_app = typer.Typer(help="The token that may do everything.", no_args_is_help=True)
+app.add_typer(auth_app, name="auth")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's directory.")]
 InsecureOption = Annotated[
@@ -141,6 +145,21 @@ def cluster_init(
 
         certificates.make(directory, made, say)
     say(f"{path}: {shards} shard(s) of {replicas} replica(s), protocol {protocol}, durability {durability}")
+
+
+@auth_app.command("root")
+def auth_root(directory: Directory) -> None:
+    """Make root's token and print it, once: from the replicas' next start on every request needs a token.
+
+    Root may do everything, and makes roles and tokens for others (`kvstore role`, `kvstore token`)."""
+    from kvstore import config
+    from kvstore.api.rights import ROOT, digest_of, token_of
+
+    token = token_of(ROOT, os.urandom(32))
+    found = config.load(directory)
+    config.save(directory, msgspec.structs.replace(found, root=digest_of(token).hex()))
+    remark("for every machine's cluster.json; replicas that run go on as they are until they are started again")
+    say(token)
 
 
 @app.command("certs")

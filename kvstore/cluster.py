@@ -89,9 +89,12 @@ def fetch(
     url: str, seconds: float = HTTP_SECONDS, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
     """(status, body) of a GET, or of a POST of `body`, past any proxy. OSError if nobody answers. For certificates it
-    trusts whom `open_cluster` has told, else the file that the environment names in KVSTORE_CA, else the system."""
+    trusts whom `open_cluster` has told, else the file that the environment names in KVSTORE_CA, else the system.
+    It shows the token that the environment has in KVSTORE_TOKEN."""
     try:
-        asked = urllib.request.Request(url, body, dict(headers or {}))
+        token = os.environ.get("KVSTORE_TOKEN", "")
+        named = {"Authorization": f"Bearer {token}"} if token else {}
+        asked = urllib.request.Request(url, body, {**named, **(headers or {})})
         with _opener(asked.type).open(asked, timeout=seconds) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ DURABILITIES = ("fsync", "os")
 ALL_ADDRESSES = ("0.0.0.0", "::")
 NO_ARCHIVE = "none"
 CERTIFICATES = "certs"
-"""The directory of certificates, where `cluster init --tls` puts them."""
 
 
 class ConfigError(ValueError):
@@ -82,8 +82,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     dedup_window_ms: how long after its creation a transaction's id may still take effect.
     archive: where journals go, file by file, when a replica no longer needs them: a directory (relative to that of
     `cluster.json`), which the audit reads; or "none": they are deleted. Empty: they stay where they are, and grow.
-    tls: the directory of certificates (`kvstore.certificates`), relative to that of `cluster.json`; then replicas speak
-    TLS to one another, each proving which it is. Empty: they do not.
+    tls: the directory of certificates (`kvstore.certificates`), relative to that of `cluster.json`; empty: no TLS.
+    root: the SHA-256, in hexadecimal, of the token that may do everything; empty: nobody needs a token.
     cors_origins: of web pages that may use the HTTP interface, such as "https://example.org"; none by default."""
 
     format: int
@@ -95,6 +95,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     dedup_window_ms: int = 120_000
     archive: str = ""
     tls: str = ""
+    root: str = ""
     cors_origins: tuple[str, ...] = ()
     shard_map: dict[str, Any]
     added_shards: tuple[GroupId, ...] = ()
@@ -198,7 +199,6 @@ def new_cluster(
         raise ConfigError(
             f"machines: {replicas} different ones for {replicas} replicas per shard, not {', '.join(machines)}"
         )
-    everywhere = host in ALL_ADDRESSES
     config = ClusterConfig(
         format=FORMAT,
         cluster_id=cluster_id,
@@ -211,8 +211,8 @@ def new_cluster(
             ReplicaConfig(
                 id=i,
                 shard=i // replicas,
-                host=machines[i % replicas] if machines and not everywhere else host,
-                advertise=machines[i % replicas] if machines and everywhere else advertise,
+                host=machines[i % replicas] if machines and host not in ALL_ADDRESSES else host,
+                advertise=machines[i % replicas] if machines and host in ALL_ADDRESSES else advertise,
                 peer_port=base_port + i,
                 http_port=base_port + HTTP_PORT_OFFSET + i,
                 https=bool(tls),
@@ -276,8 +276,10 @@ def check(config: ClusterConfig, source: str) -> None:
 
     if config.format != FORMAT:
         fail(f"format: {config.format} is not known; this program writes {FORMAT}")
-    if len(config.cluster_id) != 32 or any(c not in "0123456789abcdef" for c in config.cluster_id):
+    if not re.fullmatch("[0-9a-f]{32}", config.cluster_id):
         fail(f"cluster_id: 32 lower-case hexadecimal digits, not {config.cluster_id[:40]!r}")
+    if not re.fullmatch("([0-9a-f]{64})?", config.root):
+        fail("root: the SHA-256 of a token, 64 lower-case hexadecimal digits")
     if config.durability not in DURABILITIES:
         fail(f"durability: one of {', '.join(DURABILITIES)}, not {config.durability!r}")
     if not 1_000 <= config.dedup_window_ms <= 86_400_000:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -61,9 +62,14 @@ def together(*groups: typer.Typer) -> typer.Typer:
         ca: Annotated[
             str, typer.Option("--ca", envvar="KVSTORE_CA", metavar="FILE", help="Trust certificates of this authority.")
         ] = "",
+        token_file: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="With a token in it; or it stands in KVSTORE_TOKEN.")
+        ] = None,
     ) -> None:
         if ca:
             os.environ["KVSTORE_CA"] = ca
+        if token_file is not None:
+            os.environ["KVSTORE_TOKEN"] = token_file.read_text().strip()
 
     return app
 

@@ -35,6 +35,7 @@ from kvstore.config import (
 )
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, Refused, Told
 from kvstore.core.replica import Replica
+from kvstore.core.rights import Rights
 from kvstore.core.signals import signals_for
 from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
 from kvstore.storage.backend import Backend, NoSpace
@@ -202,12 +203,8 @@ class LiveReplica:
         self._wait_for_next_commit()
         self._look_for_room()
         self._sweep()
-        _log.info(
-            "recovered",
-            position=self._host.engine.position,
-            from_lmdb=self._replica.position,
-            cut_bytes=self._journal.cut_bytes,
-        )
+        position, cut_bytes = self._host.engine.position, self._journal.cut_bytes
+        _log.info("recovered", position=position, from_lmdb=self._replica.position, cut_bytes=cut_bytes)
 
     async def stop(self) -> None:
         """Flush, write the record of a good end, and bring LMDB up to date. Does what it can after a failure."""
@@ -334,6 +331,9 @@ class LiveReplica:
         self.config = with_new(self.config, self._protocol.topology)
         if self._protocol.role() == REMOVED and not self.removed.done():
             self.removed.set_result(None)
+
+    def rights(self) -> Rights:
+        return self._replica.rights
 
     def unready(self) -> str:
         if self._host is None:

@@ -123,7 +123,7 @@ async def _serve(
     loop.add_signal_handler(signal.SIGHUP, _renew, certificates)
     _log.info("starting", replica=replica_id, pid=os.getpid(), cluster=config.cluster_id, protocol=config.protocol)
     replica = LiveReplica(directory, config, replica_id, failpoints, certificates.peers if certificates else None)
-    api = HttpApi(replica, config.limits, Metrics(replica.status), config.cors_origins)
+    api = HttpApi(replica, config.limits, Metrics(replica.status), config.cors_origins, bytes.fromhex(config.root))
     factory = ApiServer(api)
     server = await _listen(factory, config, replica_id, certificates.clients if certificates else None)
     try:

@@ -76,6 +76,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("kvstore.core", ("kvstore.api", *(f"multicast.{m}" for m in LIBRARY_PURE))),
     ("kvstore", ("kvstore", "multicast")),
     ("client_sdk.cli", ("client_sdk", "kvstore.api", "kvstore.console", "multicast.types")),
+    ("client_sdk.rights_cli", ("client_sdk", "kvstore.api", "kvstore.console")),
     ("client_sdk", ("kvstore.api", "multicast.types")),
     ("workloads.cli", ("client_sdk", "kvstore", "multicast.registry", "workloads")),
     ("workloads.__main__", ("kvstore.extras", "workloads")),

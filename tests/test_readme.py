@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import re
 import shlex
 import subprocess
@@ -175,7 +176,8 @@ READERS = {"kvstore": kvstore, "python": python, ".venv/bin/python": python, "ma
 
 def read(command: str) -> None:
     program, *arguments = shlex.split(re.sub(r" > \S+$", "", command))
-    READERS[program]([PLACEHOLDERS.get(argument, argument) for argument in arguments])
+    with patch.dict(os.environ):  # where `kvstore` keeps what it is told of certificates and tokens
+        READERS[program]([PLACEHOLDERS.get(argument, argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("command", cases(in_blocks))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from client_sdk import KvError
+from client_sdk import KvError, rights_cli
 from client_sdk import cli as client
 from kvstore import cli as server
 from kvstore.console import Output, OutputOption, UserError, make_app, say
@@ -145,4 +145,4 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit."""
-    server.main(arguments, client.app, measuring)
+    server.main(arguments, client.app, rights_cli.app, measuring)

@@ -143,13 +143,21 @@ class Revoke(msgspec.Struct, array_like=True, tag=11, gc=False):
     slots: tuple[int, ...]
 
 
-Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut | Move | LeasedPut | Revoke
+class Rule(msgspec.Struct, array_like=True, tag=16, gc=False):
+    """Changes who may do what, in all shards: from here on `record` is what the role or the token of this name is;
+    empty: there is none. See `kvstore.core.rights`. It stands alone in its transaction."""
+
+    name: bytes
+    record: bytes
+
+
+Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut | Move | LeasedPut | Revoke | Rule
 SILENT = (Put, LeasedPut, Revoke)
 """Of which no more can be told than that they were done."""
 LEASED = (LeasedPut, Revoke)
 """They concern the shard of the lease, too."""
 RANGES = (Range, DeleteRange)
-EVERYWHERE = (*RANGES, Cut, Move)
+EVERYWHERE = (*RANGES, Cut, Move, Rule)
 """What concerns every shard that is asked: keys are hashed."""
 
 
@@ -168,11 +176,13 @@ def between(key: bytes, first: bytes, end: bytes) -> bool:
 
 
 class Transaction(msgspec.Struct, array_like=True, gc=False):
-    """Operations of one branch see the effects of earlier ones of the same branch."""
+    """Operations of one branch see the effects of earlier ones of the same branch. by: the id of the token of who asks
+    for it, whose rights are to be checked; empty: he may do everything."""
 
     compare: tuple[Compare, ...] = ()
     success: tuple[Operation, ...] = ()
     failure: tuple[Operation, ...] = ()
+    by: str = ""
 
 
 CUT = Transaction(success=(Cut(),))
@@ -306,6 +316,8 @@ def _check_operation(operation: Operation) -> None:
         raise InvalidTransaction("op", "a cut stands alone in its transaction")
     if isinstance(operation, Move):
         raise InvalidTransaction("op", "a move stands alone in its transaction")
+    if isinstance(operation, Rule):
+        raise InvalidTransaction("op", "a rule stands alone in its transaction")
     if isinstance(operation, LEASED) and len(operation.lease) != LEASE_ID_BYTES:
         raise InvalidTransaction("lease", "an id has 16 bytes")
     if isinstance(operation, Revoke):
@@ -374,7 +386,7 @@ def validate(transaction: Transaction) -> None:
         raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
     if count == 0:
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
-    if count == 1 and transaction.success and type(transaction.success[0]) is Cut:
+    if count == 1 and transaction.success and isinstance(transaction.success[0], Cut | Rule):
         return
     if count == 1 and transaction.success and isinstance(transaction.success[0], Move):
         _check_move(transaction.success[0])

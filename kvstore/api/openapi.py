@@ -31,7 +31,7 @@ def document(version: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "kvstore", "version": version},
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 
@@ -41,11 +41,14 @@ def _operation(route: Route, of_kind: dict[str, Any], problem: dict[str, Any]) -
         responses[str(status)] = {"description": HTTPStatus(status).phrase}
         if route.answer is not None and status != HTTPStatus.NOT_MODIFIED:
             responses[str(status)]["content"] = _content(route.answer, of_kind)
-    for status in sorted({*_PROBLEMS, *route.problems}):
+    denied = () if route.access == "open" else (401, 403)
+    for status in sorted({*_PROBLEMS, *route.problems, *denied}):
         responses[str(status)] = {"description": HTTPStatus(status).phrase}
         if not route.name.startswith("head_"):
             responses[str(status)]["content"] = {"application/problem+json": {"schema": problem}}
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.text, "responses": responses}
+    if denied:
+        operation["security"] = [{}, {"token": []}]
     if route.parameters:
         operation["parameters"] = [_parameter(parameter) for parameter in route.parameters]
     if route.body is not None:

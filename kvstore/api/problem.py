@@ -6,6 +6,7 @@ part of the request is to blame, `field`.
 
     400 invalid, id_expired, id_in_future,       408 body_too_slow       503 overloaded, not_ready, no_majority,
         future                                   409 expired                 stopping, failed
+    401 unauthenticated                          403 forbidden
     404 not_found, unknown_path,                 410 compacted           504 timeout
         unknown_or_forgotten                     412 precondition_failed 507 full
     405 method_not_allowed                       413 too_large           500 internal

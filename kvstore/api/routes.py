@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kvstore.api import answers, codec
+from kvstore.api import answers, codec, rights
 from kvstore.api.cluster import ClusterJson, LimitsJson, MembersJson, ShardsJson
 from kvstore.api.model import AGE_MS_MAX, CONSISTENCIES, KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
 
@@ -41,6 +41,12 @@ class Route(NamedTuple):
     problems: tuple[int, ...] = ()
 
     @property
+    def access(self) -> str:
+        """Who may use it, where tokens are needed: "open" to all, any holder of a "token", "data" if he may do that
+        with those keys, or those who may "monitor" or "admin"."""
+        return _ACCESS.get(self.name, "admin")
+
+    @property
     def place(self) -> str:
         """The path without what it names."""
         before, _, after = self.path.partition("{")
@@ -52,9 +58,10 @@ _FLAG = {"type": "boolean", "default": False}
 _KEY = Parameter("key", "path", {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}, "Any bytes, escaped.")
 _ID_SCHEMA = {"type": "string", "format": "uuid"}
 _ID = Parameter("Idempotency-Key", "header", _ID_SCHEMA, "The write's id, a UUIDv7; repetitions have no effect.")
+_NAME = Parameter("name", "path", _STRING, "Of the role.")
 _IF_MATCH = Parameter("If-Match", "header", _STRING, "The ETag that the key must have, or *.")
 _IF_NONE_MATCH = Parameter("If-None-Match", "header", _STRING, "ETags that the key must not have, or *.")
-_LEASE = Parameter("Kv-Lease", "header", _STRING, "The id of a lease: the key goes when that goes.")
+_LEASE = Parameter("Kv-Lease", "header", _ID_SCHEMA, "The id of a lease: the key goes when that goes.")
 _LEASE_ID = Parameter("id", "path", _ID_SCHEMA, "Of a lease, as its grant told it.")
 _TIMEOUT = Parameter("X-Timeout-Ms", "header", {"type": "integer", "minimum": 1}, "Milliseconds until it is answered.")
 _BOUNDS = tuple(
@@ -91,6 +98,14 @@ _SCAN = (
     _VERSION,
     *_FRESHNESS,
 )
+
+_ACCESS = {
+    **dict.fromkeys(("get", "put", "delete", "scan", "delete_range", "txn", "watch"), "data"),
+    **dict.fromkeys(("grant_lease", "lease", "renew_lease", "revoke_lease"), "lease"),
+    **dict.fromkeys(("cluster", "members", "shards", "limits", "openapi"), "token"),
+    **dict.fromkeys(("livez", "readyz"), "open"),
+    "metrics": "monitor",
+}
 
 READ = (400, 500, 503, 504)
 WRITE = (*READ, 408, 409, 413, 415, 422, 507)
@@ -133,6 +148,15 @@ ROUTES: tuple[Route, ...] = (
           codec.MoveJson, answers.MoveAnswer, (200,), WRITE),
     Route("POST", "/v1/replaced", "replaced", "A replica that takes the place of the one with its id.", (_TIMEOUT,),
           dict[str, Any], dict[str, Any], (200,), WRITE),
+    Route("GET", "/v1/admin/rights", "list_rights", "All roles and tokens.", (), None, rights.RightsJson),
+    Route("PUT", "/v1/admin/roles/{name}", "put_role", "What the holders of a role may do.", (_NAME, _ID, _TIMEOUT),
+          rights.RoleJson, dict[str, str], (200,), WRITE),
+    Route("DELETE", "/v1/admin/roles/{name}", "delete_role", "Take a role from all.", (_NAME, _ID, _TIMEOUT),
+          None, dict[str, str], (200,), WRITE),
+    Route("POST", "/v1/admin/tokens", "make_token", "A token, which is told once.", (_ID, _TIMEOUT),
+          rights.TokenJson, rights.MadeToken, (200,), WRITE),
+    Route("DELETE", "/v1/admin/tokens/{id}", "delete_token", "Take a token back.",
+          (Parameter("id", "path", _STRING, "Of the token."), _ID, _TIMEOUT), None, dict[str, str], (200,), WRITE),
     Route("GET", "/v1/cluster", "cluster", "The cluster, and this replica.", (), None, ClusterJson),
     Route("GET", "/v1/cluster/members", "members", "The replicas.", (), None, MembersJson),
     Route("POST", "/v1/cluster/members", "change_members", "A replica that shall belong to this one's shard, or not.",

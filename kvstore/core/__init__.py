@@ -19,6 +19,7 @@
     messages    what replicas tell one another, and what clients ask and are answered
     leases      when the leases of the shard expire
     moves       slots that move from one shard to another
+    rights      whether the holder of a token may do what a transaction does
     shards      which shards can take transactions, by what their leaders say
     peers       who leads which shard, and whom to ask
     rows        a row as bytes: value, versions, lease

@@ -83,3 +83,12 @@ def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outco
     reads = tuple([Read(key, version) for key, version in execution.reads])
     status, succeeded, failure, failure_key = fate
     return Outcome(message_id, status, succeeded, reads, tuple(writes), failure, failure_key)
+
+
+
+def outcome_of_step(message_id: MessageId, fate: Fate, move: Move, given: Given | None) -> MoveOutcome:
+    """The same of a step of a move."""
+    status, succeeded, failure, failure_key = fate
+    return MoveOutcome(
+        message_id, status, succeeded, (), (), failure, failure_key, move.source, move.target, move.slots, given
+    )

@@ -30,6 +30,7 @@ from kvstore.api.model import (
     Put,
     Range,
     Revoke,
+    Rule,
     lease_key,
 )
 from kvstore.core.bundles import version_of
@@ -268,8 +269,8 @@ def _operation(operation: Operation) -> list[str | int]:
         return ["put", operation.key.decode(), value_text(operation.value), lease_key(operation.lease).decode()]
     if isinstance(operation, Revoke):
         return ["revoke", lease_key(operation.lease).decode()]
-    if isinstance(operation, Cut):
-        return ["cut"]
+    if isinstance(operation, Cut | Rule):
+        return ["cut" if isinstance(operation, Cut) else "rule"]
     if isinstance(operation, Move):
         return ["move", operation.source, operation.target]
     what = "delete_range"
@@ -292,7 +293,7 @@ def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Tol
 def _told(operation: Operation, result: OperationResult) -> Any:
     if isinstance(operation, Get):
         return None if result.found is None else value_text(result.found.value)
-    if isinstance(operation, (*SILENT, Cut, Move)):
+    if isinstance(operation, (*SILENT, Cut, Move, Rule)):
         return None
     if isinstance(operation, Delete):
         return result.deleted

@@ -28,6 +28,8 @@ NO_ID: MessageId = b""
 BUNDLE_TRANSACTIONS_MAX = 1024
 _INDEX_BITS = 16
 _SINGLE = b"\x92\x01"
+_WITHOUT_BY = b"\x93"
+"""How an array of three begins: before transactions had `by` they ended without it, and so do those that have none."""
 
 
 class EnvelopeError(Exception):
@@ -59,7 +61,8 @@ _decode_transaction = msgspec.msgpack.Decoder(Transaction).decode
 
 def encode_transaction(transaction: Transaction) -> bytes:
     """The same transaction gives the same bytes."""
-    return _encode(transaction)
+    encoded = _encode(transaction)
+    return encoded if transaction.by else _WITHOUT_BY + encoded[1:-1]
 
 
 def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]]) -> bytes:

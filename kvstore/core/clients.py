@@ -53,6 +53,7 @@ from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
 from kvstore.core.requests import WAIT_US_MAX, Requests, Waiting, id_reused
+from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
@@ -95,6 +96,7 @@ class Clients:
         self._peers = peers
         self._moves = moves
         self._store = store
+        self._rights = Rights(store)
         self._log = log
         self._window_us = window_us
         self._clock_ahead_us_max = clock_ahead_us_max
@@ -181,6 +183,9 @@ class Clients:
             return Refused("invalid", str(error), False, "not_applied")
         if not message_id and not only_reads(request.transaction):
             return Refused("invalid", "message_id: only reads may do without", False, "not_applied")
+        denied = self._rights.denied(request.transaction)
+        if denied is not None:
+            return forbidden(denied)
         if len(self.requests) + len(self._reads) + len(self._collects) + len(self._versions) >= REQUESTS_MAX:
             return Refused("overloaded", f"{REQUESTS_MAX} requests are waiting here", True, "not_applied")
         if not self._window_us or not message_id:

@@ -38,6 +38,7 @@ from kvstore.api.model import (
     Put,
     Range,
     Revoke,
+    Rule,
     Transaction,
     between,
     bounds,
@@ -45,6 +46,7 @@ from kvstore.api.model import (
 )
 from kvstore.api.shard_map import slot_of
 from kvstore.core.messages import Vote
+from kvstore.core.rights import Rights
 from kvstore.core.state import State
 from multicast.types import ZERO, Timestamp
 
@@ -371,6 +373,10 @@ class Execution:
         self._state.cut(self._timestamp)
         return OperationResult()
 
+    def _rule(self, operation: Rule) -> OperationResult:
+        Rights(self._state).change(operation)
+        return OperationResult()
+
 
 def _key_of(found: KeyValue) -> bytes:
     return found.key
@@ -386,6 +392,7 @@ _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
     Cut: Execution._cut,
     LeasedPut: Execution._leased_put,
     _Release: Execution._release,
+    Rule: Execution._rule,
 }
 
 

@@ -35,12 +35,13 @@ class Lookup(msgspec.Struct, gc=False):
 
 class Follow(msgspec.Struct, gc=False):
     """What has changed after this version with first <= key < end (b"": no end)? None: from now on. live: whoever asks
-    goes on from what he was told of last. Answered with `Followed` or `Refused`."""
+    goes on from what he was told of last. by: see `Transaction`. Answered with `Followed` or `Refused`."""
 
     after: Timestamp | None
     first: bytes = b""
     end: bytes = b""
     live: bool = False
+    by: str = ""
 
 
 class Followed(msgspec.Struct):

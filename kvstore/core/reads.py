@@ -54,6 +54,7 @@ from kvstore.core.messages import (
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
 from kvstore.core.positions import WAIT_US_MAX, Positions, Question
+from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
@@ -96,6 +97,7 @@ class Reads:
         self._moves = moves
         self._store = store
         self._log = log
+        self._rights = Rights(store)
         self._offered = offered
         self._unread = unread
         self._readable: list[tuple[int, Question[_Asked]]] = []
@@ -195,7 +197,10 @@ class Reads:
         if type(request) is ReadNow:
             out.send((who,), self._found(request))
         elif type(request) is Execute:
-            if moved([self._moves.told(request.transaction)], (self._peers.shard,)):
+            denied = self._rights.denied(request.transaction)
+            if denied is not None:
+                out.answer(who, forbidden(denied))
+            elif moved([self._moves.told(request.transaction)], (self._peers.shard,)):
                 self._unread.append((who, request))
             else:
                 out.answer(who, self._read(request.transaction))
@@ -211,15 +216,16 @@ class Reads:
         return Answered(result, False, omitted, self._peers.shard, log.completed, self._store.complete_to)
 
     def _found(self, request: ReadNow) -> FoundNow:
-        """The part of this shard."""
+        """The part of this shard; no results if the client has no right to it: it is ordered then, and refused."""
         self.unordered += 1
+        denied = self._rights.denied(request.transaction)
         log, store = self._log, self._store
         execution = Execution(store, log.version)
-        if not request.whence:
+        if not request.whence and denied is None:
             execution.run(LocalPlan(request.transaction, self._moves.owns).success)
         digest = blake2b(_encode(execution.results), digest_size=16).digest()
         too_large = execution.read_bytes > RESULT_BYTES_MAX
-        results = None if too_large or digest == request.known else execution.results
+        results = None if denied is not None or too_large or digest == request.known else execution.results
         return FoundNow(
             self._peers.shard, request.number, log.completed, log.version, store.complete_to, store.floor,
             log.deleted_at, digest, results, self._moves.told(request.transaction),

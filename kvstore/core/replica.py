@@ -21,7 +21,7 @@ from typing import Any
 
 from kvstore.api.model import FIRST_KEY, NO_LEASE, RESULT_BYTES_MAX, Move, OperationResult
 from kvstore.api.shard_map import ShardMap
-from kvstore.core.accounts import STATUS_NAMES, Fate, account, given_by, outcome_of
+from kvstore.core.accounts import STATUS_NAMES, Fate, account, given_by, outcome_of, outcome_of_step
 from kvstore.core.audit import (
     APPLIED,
     EXPIRED,
@@ -73,6 +73,7 @@ from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads, Unread
 from kvstore.core.requests import forgotten_before
+from kvstore.core.rights import Rights
 from kvstore.core.shards import SILENT_US, Shards
 from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
@@ -135,6 +136,7 @@ class Replica(Application):
     ):
         self.peers = Peers(self_id, topology, leader_of)
         self.shard = self.peers.shard
+        self.rights = Rights(store)
         self.moves = Moves(self.shard, shard_map, store, dedup_window_us)
         self.store = store
         self.position = store.position
@@ -387,15 +389,14 @@ class Replica(Application):
                 self.clients.on_map(now, out)
                 self.leases.begin_anew()
             execution.results = [(0, OperationResult(more=not given.last))]
-        return MoveOutcome(
-            entry.items[0].id, fate.status, fate.succeeded, (), (), fate.failure, fate.failure_key,
-            move.source, move.target, move.slots, given,
-        )  # fmt: skip
+        return outcome_of_step(entry.items[0].id, fate, move, given)
 
     def _execute(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> tuple[Fate, Execution]:
         """What becomes of one of its transactions, and what that reads and writes here."""
         fate, plan = self._fate(entry, index, item, known), item.plan
         execution = Execution(self.store, item.version)
+        if plan.transaction.by and known is None and fate.status in (APPLIED, FAILED):
+            fate = Fate(FAILED, False, *denied) if (denied := self.rights.denied(plan.transaction)) else fate
         if fate.status in (APPLIED, FAILED) and entry.move is None:
             holds = not plan.compares or execution.compare(plan.compares)
             if fate.status == APPLIED:

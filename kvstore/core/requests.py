@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kvstore.api.model import EVERYWHERE, RANGES, SILENT, Cut, Result, Transaction
+from kvstore.api.model import EVERYWHERE, RANGES, SILENT, Cut, Result, Rule, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
 from kvstore.core.execution import merge_results
@@ -27,7 +27,7 @@ def forgotten_before(timestamp: Timestamp, window_us: int) -> MessageId:
     return milliseconds.to_bytes(6, "big") + bytes(10)
 
 
-_TOLD_BY_ALL = (*RANGES, Cut)
+_TOLD_BY_ALL = (*RANGES, Cut, Rule)
 WAIT_US_MAX = 60_000_000
 """When nobody waits for an answer any more: clients' timeouts are shorter."""
 

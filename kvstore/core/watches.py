@@ -33,6 +33,7 @@ from kvstore.api.model import between
 from kvstore.core.changes import Changes
 from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, Followed, Refused
 from kvstore.core.peers import Peers
+from kvstore.core.rights import Rights, forbidden
 from kvstore.core.state import Changed, State
 from multicast.protocol import ApplicationOutbox
 from multicast.types import ZERO, GroupId, ProcessId, Timestamp, quorum_of
@@ -131,6 +132,7 @@ class Watches:
         self._peers = peers
         self._changes = changes
         self._store = store
+        self._rights = Rights(store)
         self._clock = clock
         self._ahead_us_max = ahead_us_max
         self._rng = rng
@@ -158,6 +160,10 @@ class Watches:
         if asked.after is not None and real and asked.after.time > real + self._ahead_us_max:
             text = f"{asked.after} is later than anything by this server's clock"
             out.answer(token, Refused("future", text, False, "not_applied"))
+            return
+        denied = self._rights.denied_range(asked.by, asked.first, asked.end)
+        if denied is not None:
+            out.answer(token, forbidden(denied))
             return
         self._asked_at = now
         self._feed = self._feed or _Feed(self._store.complete_to, now)

@@ -3,6 +3,9 @@
     connection  the connections of clients: bytes to requests, answers to bytes, in order
     calls       requests from head to answer: their time, the room for their bodies, the end of all
     app         routes: what each request asks of the replica, and how its outcome is rendered
+    node        what they need of the replica
+    access      who asks, and whether he may use the route
+    admin       roles and tokens
     request     what paths, queries and header fields say
     answers     answers as bytes
     errors      answers other than success

@@ -13,17 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
 from kvstore import __version__
 from kvstore.api import answers, codec
-from kvstore.api.cluster import ClusterJson, MemberJson, MembersJson, ShardsJson
+from kvstore.api.cluster import MemberJson, MembersJson, ShardsJson
 from kvstore.api.model import (
     CUT,
     VALUE_BYTES_MAX,
-    Consistency,
     Delete,
     DeleteRange,
     Get,
@@ -40,76 +38,35 @@ from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
 from kvstore.api.routes import ROUTES
 from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered, Follow, Refused, Told
+from kvstore.core.messages import Answered, Refused
+from kvstore.core.rights import DENIED
 from kvstore.http import errors, request
+from kvstore.http.access import AccessControl
+from kvstore.http.admin import ROLES, TOKENS, Admin
 from kvstore.http.answers import JSON, OCTETS, TEXT, Response, json_headers, origin_lines, read_at, read_at_line
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
 from kvstore.http.leases import LEASES, RENEWALS, LeaseCalls
 from kvstore.http.metrics import Metrics
+from kvstore.http.node import Node
 from kvstore.http.watching import Watching
 from kvstore.limits import Limits
-from kvstore.members import Unfit, Wanted, decode_wanted
+from kvstore.members import Unfit, decode_wanted
 from kvstore.storage.backend import ViewGone
-from kvstore.storage.cut import Cut, CutRows, encode_cut_rows
-from multicast.types import ZERO, MessageId, Timestamp
+from kvstore.storage.cut import CutRows, encode_cut_rows
+from multicast.types import ZERO
 
 KV = "/v1/kv/"
 TXN = "/v1/txn/"
 BACKUPS = "/v1/backups/"
+PLACES = (TXN, BACKUPS, LEASES, ROLES, TOKENS)
 DATA = (KV, "/v1/kv", "/v1/txn")
 """Of what is asked for there no more is taken than can be done in time."""
 
 _CORS_HEADERS = (
-    b"Access-Control-Allow-Headers: Content-Type, If-Match, If-None-Match, Idempotency-Key, Kv-Lease, X-Timeout-Ms\r\n"
+    b"Access-Control-Allow-Headers: Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
+    b"Kv-Lease, X-Timeout-Ms\r\n"
 )
-
-
-class Node(Protocol):
-    """The replica behind the HTTP interface."""
-
-    def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None,
-        consistency: Consistency = "linearizable", age_us: int = 0,
-    ) -> int:
-        """Have it ordered and executed; `answer` is called once, possibly before this returns. NO_ID: it only reads,
-        and nobody can repeat it; the rest: see `Execute`. Returns what `forget` takes, not 0."""
-
-    def lookup(self, message_id: MessageId, answer: Told) -> int:
-        """What became of the transaction of this id; otherwise as `execute`."""
-
-    def follow(self, asked: Follow, answer: Told) -> int:
-        """What has changed since; otherwise as `execute`."""
-
-    def forget(self, token: int) -> None:
-        """Nobody waits for that answer any longer: it is not called. Nobody knows the outcome."""
-
-    def new_message_id(self) -> MessageId:
-        """A fresh UUIDv7 by this replica's clock."""
-
-    def unready(self) -> str:
-        """Why requests cannot be served now; empty if they can."""
-
-    def overload(self) -> str:
-        """Why requests must wait although the replica works; empty if they need not."""
-
-    def full(self) -> str:
-        """Why nothing can be added to the data; empty if it can."""
-
-    def put_in_place(self, replica: ReplicaConfig) -> None:
-        """It takes the place of the one with its id. ConfigError if it cannot."""
-
-    def cut(self, version: Timestamp) -> Cut | None:
-        """What this replica keeps of its shard for the backup with this version; None if it keeps nothing."""
-
-    def failure(self) -> str:
-        """What ended this replica; empty while it lives."""
-
-    def change_members(self, wanted: Wanted) -> bool:
-        """Add a replica to this one's shard, or remove one. Whether nothing is left to be done. Unfit."""
-
-    def describe_cluster(self) -> ClusterJson:
-        """The answer to `GET /v1/cluster`."""
 
 
 Render = Callable[[Call, Answered], None]
@@ -117,9 +74,11 @@ Render = Callable[[Call, Answered], None]
 
 
 class HttpApi:
-    """Answers the calls of all connections, for `node`."""
+    """Answers the calls of all connections, for `node`. root: see `AccessControl`."""
 
-    def __init__(self, node: Node, limits: Limits, metrics: Metrics, cors_origins: Sequence[str] = ()):
+    def __init__(
+        self, node: Node, limits: Limits, metrics: Metrics, cors_origins: Sequence[str] = (), root: bytes = b""
+    ):
         self.node = node
         self.limits = limits
         self.metrics = metrics
@@ -129,11 +88,17 @@ class HttpApi:
         self._grant_lease, self._lease = leases.grant, leases.look
         self._renew_lease, self._revoke_lease = leases.renew, leases.revoke
         self._routes: dict[str, dict[str, Callable[[Call], None]]] = {}
+        self._access = AccessControl(root, lambda: node.rights())
+        self._needed: dict[tuple[str, str], str] = {}
+        admin = Admin(self._open, partial(self._write, writes=True), lambda: node.rights(), limits.body_bytes_max)
         for route in ROUTES:
             methods = self._routes.setdefault(route.place, {"OPTIONS": self._options})
-            methods[route.method] = getattr(self, f"_{route.name}")
+            methods[route.method] = getattr(admin, route.name, None) or getattr(self, f"_{route.name}")
+            self._needed[route.place, "OPTIONS"] = "open"
+            self._needed[route.place, route.method] = route.access
             if route.method == "GET":
                 methods["HEAD"] = methods["GET"]
+                self._needed[route.place, "HEAD"] = route.access
 
     def begin(self, call: Call) -> None:
         """A request whose head has come, and of its body perhaps nothing."""
@@ -141,7 +106,7 @@ class HttpApi:
         if path.startswith(KV):
             call.route = KV
         else:
-            for place in (TXN, BACKUPS, LEASES):
+            for place in PLACES:
                 if path.startswith(place):
                     call.route = place
             if call.route == LEASES and path.endswith("/renew"):
@@ -154,6 +119,8 @@ class HttpApi:
             allow = _allowed(methods)
             detail = f"{method[:20]} is not possible here, only {allow}"
             raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
+        if self._access.root:
+            call.by = self._access.holder(self._needed[call.route, method], call.head.fields.values)
         if call.route not in DATA or method == "OPTIONS" or not self.calls.refuses(call):
             handler(call)
 
@@ -408,6 +375,8 @@ class HttpApi:
         if full and writes and adds(transaction):
             raise errors.full(full)
         call.under_way()
+        if call.by:
+            transaction.by = call.by
         call.transaction = transaction
         call.ordered = writes
         answer = partial(call.step, self._executed, render)
@@ -425,8 +394,9 @@ class HttpApi:
             raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
         failure = answer.result.failure
         if failure:
+            code, status = ("forbidden", 403) if failure.startswith(DENIED) else ("failed", 422)
             [(name, text)] = codec.text_or_b64("key", answer.result.failure_key).items()
-            raise Problem(422, "failed", f"{failure} ({name} {text!r})" if text else failure)
+            raise Problem(status, code, f"{failure} ({name} {text!r})" if text else failure)
         if answer.results_omitted and call.message_id == NO_ID and len(call.transaction.success) == 1:
             # A read of a size that fits, and what another shard read for it was lost on its way: it is read again.
             self._execute(call, call.transaction, render)

@@ -94,8 +94,9 @@ class Stream(Protocol):
 class Call:
     """One request. `response` is None until it is answered.
 
-    deadline: `time.monotonic` seconds; inf before `Calls.open`. ordered: whether it may have had an effect. text_id: of
-    a write, once it has one. body_bytes_max, then: set while the body is waited for, see `read_body`.
+    by: the id of its token, empty if its holder may do everything. deadline: `time.monotonic` seconds; inf before
+    `Calls.open`. ordered: whether it may have had an effect. text_id: of a write, once it has one. body_bytes_max,
+    then: set while the body is waited for, see `read_body`.
     """
 
     # What a handler keeps between the head of a request, its body and its outcome.
@@ -115,6 +116,7 @@ class Call:
     token = 0
     text_id = ""
     stream: Stream | None = None
+    by = ""
     then: Callable[[Call, bytes], None] | None = None
     deadline = math.inf
     _under_way_since = 0.0

@@ -13,6 +13,7 @@ RETRY_AFTER_SECONDS = "1"
 
 STATUS_OF_REFUSAL = {
     "invalid": 400,
+    "forbidden": 403,
     "id_expired": 400,
     "id_in_future": 400,
     "unknown_or_forgotten": 404,

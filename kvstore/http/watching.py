@@ -10,29 +10,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from kvstore.api.events import encode_change, encode_end, encode_progress
-from kvstore.core.messages import Answered, Follow, Followed, Refused, Told
+from kvstore.core.messages import Answered, Follow, Followed, Refused
 from kvstore.http import errors, request
 from kvstore.http.answers import EVENTS, Response
 from kvstore.http.calls import Call, Calls
+from kvstore.http.node import Node
 from kvstore.limits import Limits
 from multicast.types import ZERO
 
 STALLED_SECONDS = 60.0
 PROGRESS_SECONDS = 1.0
 """So often a client is told how far everything was told, while changes come; without any the replica says it."""
-
-
-class Node(Protocol):
-    """The replica behind watches."""
-
-    def follow(self, asked: Follow, answer: Told) -> int:
-        """As `execute` of `kvstore.http.app.Node`; answered with `Followed` or `Refused`."""
-
-    def forget(self, token: int) -> None:
-        """Nobody waits for that answer any longer."""
 
 
 class Watching:
@@ -57,7 +47,7 @@ class Watching:
             detail = f"more than watches_max = {self._limits.watches_max} watches are open"
             raise errors.unavailable("overloaded", detail)
         self._calls.open(call, self._limits.timeout_default_ms)
-        call.stream = _Watch(self._node, call, Follow(after, first, end))
+        call.stream = _Watch(self._node, call, Follow(after, first, end, by=call.by))
         self._calls.streams[call.stream] = None
         call.stream.ask()
 
@@ -96,7 +86,7 @@ class _Watch:
     def _go_on(self, answer: Answered | Followed | Refused) -> None:
         if isinstance(answer, Followed):
             self._pending += self._events(answer)
-            self._asked = Follow(answer.upto, self._asked.first, self._asked.end, True)
+            self._asked = Follow(answer.upto, self._asked.first, self._asked.end, True, self._asked.by)
         elif isinstance(answer, Refused):
             self._end(answer.code, answer.message)
 

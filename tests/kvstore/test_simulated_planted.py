@@ -8,6 +8,7 @@ from kvstore.simulated.runner import run_seed
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
+from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
 from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
@@ -29,7 +30,7 @@ CHECKS = {
 }
 
 
-ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST)
+ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS)
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

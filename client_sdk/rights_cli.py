@@ -1,0 +1,106 @@
+"""The commands about rights: `kvstore role`, `kvstore token`. A part of the command `kvstore` (`workloads.cli`)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from client_sdk import rights
+from client_sdk.cli import Target, Timeout, open_client
+from kvstore.api.rights import PermissionJson
+from kvstore.console import Output, OutputOption, UserError, make_app, print_json, say
+
+app = make_app("Who may do what.")
+role_app = typer.Typer(help="What the holders of tokens may do.", no_args_is_help=True)
+token_app = typer.Typer(help="Tokens, by which clients say who they are.", no_args_is_help=True)
+app.add_typer(role_app, name="role")
+app.add_typer(token_app, name="token")
+
+_Prefixes = Annotated[
+    list[str] | None, typer.Option(metavar="PREFIX", help="Keys that begin with this; more than once.")
+]
+
+
+@role_app.command("put")
+def role_put(
+    name: str,
+    cluster: Target,
+    read: _Prefixes = None,
+    write: _Prefixes = None,
+    lease: Annotated[bool, typer.Option("--lease", help="Grant, renew and revoke leases.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="Change the cluster, and rights.")] = False,
+    monitor: Annotated[bool, typer.Option("--monitor", help="See metrics.")] = False,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Make a role, or change it: from now on it is for that, and nothing else."""
+    permissions = [PermissionJson(access=["read"], prefix=prefix) for prefix in read or ()]
+    permissions += [PermissionJson(access=["write"], prefix=prefix) for prefix in write or ()]
+    permissions += [PermissionJson(access=["lease"])] if lease else []
+    permissions += [PermissionJson(access=["admin"])] if admin else []
+    permissions += [PermissionJson(access=["monitor"])] if monitor else []
+    if not permissions:
+        raise UserError("say what it is for: --read, --write, --lease, --admin, --monitor")
+    with open_client(cluster, timeout) as client:
+        client.run(rights.put_role(name, permissions))
+    say(f"role {name}: {len(permissions)} permission(s)")
+
+
+@role_app.command("delete")
+def role_delete(name: str, cluster: Target, timeout: Timeout = 10.0) -> None:
+    """Take a role from all who have it."""
+    with open_client(cluster, timeout) as client:
+        client.run(rights.delete_role(name))
+    say(f"role {name}: nobody has it")
+
+
+@role_app.command("list")
+def role_list(cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text) -> None:
+    """All roles and what they are for."""
+    with open_client(cluster, timeout) as client:
+        found = client.run(rights.list_rights()).roles
+    if output is Output.json:
+        print_json(found)
+        return
+    for name, permissions in sorted(found.items()):
+        for one in permissions:
+            keys = "" if one.access not in ("read", "write") else f" from {one.first!r} to {one.end or 'the end'!r}"
+            say(f"{name}\t{one.access}{keys}")
+
+
+@token_app.command("create")
+def token_create(
+    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    cluster: Target,
+    role: Annotated[list[str] | None, typer.Option(help="That he has; more than once.")] = None,
+    timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Make a token and print it. It is told here, once, and nowhere else."""
+    with open_client(cluster, timeout) as client:
+        made = client.run(rights.make_token(name, role or []))
+    print_json(made) if output is Output.json else say(made.token)
+
+
+@token_app.command("revoke")
+def token_revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The second part of the token.")],
+    cluster: Target,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Take a token back."""
+    with open_client(cluster, timeout) as client:
+        client.run(rights.delete_token(token_id))
+    say(f"token {token_id}: not known any more")
+
+
+@token_app.command("list")
+def token_list(cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text) -> None:
+    """All tokens but root's: id, whose, roles."""
+    with open_client(cluster, timeout) as client:
+        found = client.run(rights.list_rights()).tokens
+    if output is Output.json:
+        print_json(found)
+        return
+    for one in found:
+        say(f"{one.id}\t{one.name}\t{','.join(one.roles)}")

@@ -1,0 +1,348 @@
+"""Who may do what: judged where a request enters, and again by every shard when it executes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import client_sdk
+from client_sdk import Client, Denied
+from client_sdk import rights as requests
+from kvstore import cluster, config
+from kvstore.api import rights
+from kvstore.api.model import (
+    CUT,
+    Add,
+    Append,
+    Compare,
+    Delete,
+    DeleteRange,
+    Get,
+    InvalidTransaction,
+    LeasedPut,
+    Move,
+    Operation,
+    Put,
+    Range,
+    Revoke,
+    Rule,
+    Transaction,
+    lease_key,
+)
+from kvstore.api.rights import MadeToken, Permission, PermissionJson, Role, RoleJson, Token
+from kvstore.api.routes import ROUTES
+from kvstore.core.audit import APPLIED, FAILED
+from kvstore.core.bundles import NO_ID
+from kvstore.core.messages import Follow, Refused
+from kvstore.core.rights import ROLE, TOKEN, Rights, encode
+from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.store import Store
+from tests.kvstore.live import Answer, Replica, wait_until
+from tests.kvstore.one_replica import Bench, key, write
+from tests.ports import free_base_port
+
+
+def rule(name: bytes, record: Any = None) -> Transaction:
+    return Transaction(success=(Rule(name, b"" if record is None else encode(record)),))
+
+
+def role(*permissions: Permission) -> Transaction:
+    return rule(ROLE + b"some", Role(permissions))
+
+
+HOLDER = rule(TOKEN + b"ann", Token("ann", b"", ("some",)))
+EVERYTHING = role(Permission("read"), Permission("write"))
+
+
+def by_ann(*operations: Operation, compare: tuple[Compare, ...] = ()) -> Transaction:
+    return Transaction(compare, operations, by="ann")
+
+
+# -- what is needed ----------------------------------------------------------------------------------------------------
+
+
+def known(*rules: Transaction) -> Rights:
+    found = Rights(Store.open(MemoryBackend()))
+    for one in rules:
+        assert isinstance(one.success[0], Rule)
+        found.change(one.success[0])
+    return found
+
+
+LEASE = bytes(16)
+READ, WRITE = Permission("read", b"a/", b"a0"), Permission("write", b"a/", b"a0")
+EXISTS = (Compare(b"a/1", "exists", "==", True),)
+
+
+@pytest.mark.parametrize(
+    ("permissions", "transaction", "missing"),
+    [
+        ((READ,), by_ann(Get(b"a/1")), None),
+        ((READ,), by_ann(Get(b"b")), "read"),
+        ((READ,), by_ann(Get(b"a0")), "read"),
+        ((READ,), by_ann(Range(b"a/", 10)), None),
+        ((READ,), by_ann(Range(b"a", 10)), "read"),
+        ((READ,), by_ann(Range(b"", 10, b"", b"a/3", b"a/5")), None),
+        ((READ,), by_ann(Range(b"", 10, b"", b"a/3")), "read"),
+        ((READ,), by_ann(Put(b"a/1", b"v")), "write"),
+        ((WRITE,), by_ann(Put(b"a/1", b"v"), Delete(b"a/1"), DeleteRange(b"a/1")), None),
+        ((WRITE,), by_ann(DeleteRange(b"")), "write"),
+        ((WRITE,), by_ann(Put(b"a/1", b"v"), compare=EXISTS), "read"),
+        ((WRITE,), by_ann(Add(b"a/1", 1)), "read"),
+        ((WRITE,), by_ann(Append(b"a/1", b"v")), "read"),
+        ((READ, WRITE), by_ann(Add(b"a/1", 1), Append(b"a/1", b"v"), compare=EXISTS), None),
+        ((READ, WRITE), Transaction((), (), (Put(b"b", b"v"),), "ann"), "write"),
+        ((Permission("read"), Permission("write")), by_ann(*CUT.success), "admin"),
+        ((Permission("read"), Permission("write")), by_ann(Move(0, 1, ((0, 1),))), "admin"),
+        ((Permission("read"), Permission("write")), by_ann(Rule(b"role/some", b"")), "admin"),
+        ((Permission("admin"),), by_ann(Rule(b"role/some", b"")), None),
+        ((Permission("admin"),), by_ann(Get(b"a/1")), "read"),
+        ((WRITE,), by_ann(LeasedPut(b"a/1", b"v", LEASE)), None),
+        ((WRITE,), by_ann(LeasedPut(b"b", b"v", LEASE)), "write"),
+        ((Permission("write"), Permission("read")), by_ann(Put(lease_key(LEASE), b"")), "lease"),
+        ((Permission("write"), Permission("read")), by_ann(Get(lease_key(LEASE))), "lease"),
+        ((Permission("write"), Permission("read")), by_ann(Revoke(LEASE, ())), "lease"),
+        ((Permission("lease"),), by_ann(Revoke(LEASE, ())), None),
+        ((Permission("lease"),), by_ann(Append(lease_key(LEASE), b""), Get(lease_key(LEASE))), None),
+        ((Permission("read", b"k", b"k\0"),), by_ann(Get(b"k")), None),
+        ((Permission("read", b"k", b"k\0"),), by_ann(Get(b"k\0")), "read"),
+    ],
+)
+def test_a_permission_is_for_one_thing_and_its_keys(
+    permissions: tuple[Permission, ...], transaction: Transaction, missing: str | None
+) -> None:
+    denied = known(role(*permissions), HOLDER).denied(transaction)
+    if missing is None:
+        assert denied is None
+    else:
+        assert denied is not None and missing in denied[0]
+
+
+def test_whoever_is_not_known_or_has_lost_his_role_may_do_nothing() -> None:
+    asked = by_ann(Get(b"a/1"))
+    assert known(EVERYTHING).denied(asked)
+    assert known(HOLDER).denied(asked)
+    assert not known(HOLDER, EVERYTHING).denied(asked)
+    assert known(HOLDER, EVERYTHING, rule(ROLE + b"some")).denied(asked)
+    assert known(HOLDER, EVERYTHING, rule(TOKEN + b"ann")).denied(asked)
+    assert not known().denied(Transaction(success=(Get(b"a/1"),)))
+
+
+@pytest.mark.parametrize(
+    ("permission", "field"),
+    [
+        ({"access": ["read"]}, "prefix"),
+        ({"access": [], "prefix": "a"}, "access"),
+        ({"access": ["read"], "key": "a", "prefix": "b"}, "key"),
+        ({"access": ["admin"], "prefix": "a"}, "access"),
+        ({"access": ["read"], "prefix": "a" * 401}, "prefix"),
+        ({"access": ["read"], "prefix_b64": "?"}, "prefix_b64"),
+    ],
+)
+def test_a_permission_that_makes_no_sense_is_refused(permission: dict[str, Any], field: str) -> None:
+    asked = RoleJson(permissions=[msgspec.convert(permission, PermissionJson)])
+    with pytest.raises(InvalidTransaction) as refused:
+        rights.role_of(asked)
+    assert refused.value.field == f"permissions[0].{field}"
+
+
+# -- in the order ------------------------------------------------------------------------------------------------------
+
+
+def everywhere(bench: Bench, transaction: Transaction) -> None:
+    """A transaction of all shards."""
+    delivery = bench.deliver(transaction)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+
+
+def allowed() -> Bench:
+    """A replica that knows Ann, who may read and write everything."""
+    bench = Bench(leader_reads=True)
+    everywhere(bench, EVERYTHING)
+    everywhere(bench, HOLDER)
+    bench.answers()
+    return bench
+
+
+def test_what_is_ordered_after_a_token_was_taken_back_has_no_effect_whatever_its_entry_knew() -> None:
+    bench = allowed()
+    bench.deliver(by_ann(Put(key(0), b"before")))
+    everywhere(bench, rule(TOKEN + b"ann"))
+    bench.deliver(by_ann(Put(key(0), b"after")))
+    before, _, after = bench.outcomes()[-3:]
+    assert (before.status, after.status) == (APPLIED, FAILED)
+    assert "forbidden" in after.reason and after.reason_key == key(0)
+    row = bench.store.get(key(0))
+    assert row is not None and row.value == b"before"
+
+
+def test_every_shard_judges_all_of_a_transaction() -> None:
+    """This shard's own key is allowed, the other shard's is not; that one votes for what it knows of its keys alone."""
+    bench = Bench()
+    everywhere(bench, role(Permission("write", key(0), key(0) + b"\0")))
+    everywhere(bench, HOLDER)
+    across = bench.deliver(by_ann(Put(key(0), b"v"), Put(key(1), b"v")))
+    bench.part(1, across)
+    assert bench.statuses()[-1] == FAILED
+    assert bench.store.get(key(0)) is None
+
+
+def test_rights_are_those_of_the_log_after_a_restart() -> None:
+    bench = allowed()
+    bench.restart_replica()
+    bench.deliver(by_ann(Put(key(0), b"v")))
+    everywhere(bench, rule(ROLE + b"some"))
+    bench.restart_replica()
+    bench.deliver(by_ann(Put(key(0), b"w")))
+    assert bench.statuses()[-1] == FAILED
+    row = bench.store.get(key(0))
+    assert row is not None and row.value == b"v"
+
+
+def test_who_may_not_is_refused_where_he_asks_and_nothing_is_ordered() -> None:
+    bench = Bench()
+    for transaction, message_id in ((by_ann(Put(key(0), b"v")), None), (by_ann(Get(key(0))), NO_ID)):
+        bench.request(transaction, message_id)
+        (answer,) = bench.answers()
+        assert isinstance(answer, Refused) and (answer.code, answer.outcome) == ("forbidden", "not_applied")
+    assert bench.multicast() == []
+
+
+def test_a_read_that_waits_while_its_token_is_taken_back_is_refused() -> None:
+    bench = allowed()
+    bench.deliver(write(key(0)))
+    bench.request(by_ann(Get(key(0))), NO_ID)
+    bench.tick()
+    (question,) = bench.out.reads
+    everywhere(bench, rule(TOKEN + b"ann"))
+    bench.replica.on_readable(question, 3, bench.now, bench.out)
+    (answer,) = bench.answers()
+    assert isinstance(answer, Refused) and answer.code == "forbidden"
+
+
+def test_who_watches_needs_to_read_all_that_he_watches() -> None:
+    bench = Bench()
+    everywhere(bench, role(READ))
+    everywhere(bench, HOLDER)
+    for first, end, refused in ((b"a/", b"a0", False), (b"a/", b"", True), (b"", b"", True)):
+        bench.replica.on_request(9, Follow(None, first, end, by="ann"), bench.now, bench.out)
+        assert [isinstance(answer, Refused) for answer in bench.answers()] == ([True] if refused else [])
+
+
+# -- a cluster ---------------------------------------------------------------------------------------------------------
+
+
+class Guarded:
+    """A cluster in which everybody needs a token: its directory, root's token, and one replica of each shard."""
+
+    def __init__(self, directory: Path, root: str, replicas: list[Replica]):
+        self.directory = directory
+        self.root = root
+        self.replicas = replicas
+
+    def ask(self, method: str, path: str, token: str = "", body: bytes | None = None) -> Answer:
+        named = {"Authorization": f"Bearer {token}"} if token else {}
+        return self.replicas[0](method, path, body, Content_Type="application/json", **named)
+
+    def token(self, *permissions: PermissionJson) -> MadeToken:
+        """Of somebody who may do this, known to all replicas."""
+        with Client(self.directory, token=self.root) as root:
+            name = f"role{len(root.run(requests.list_rights()).roles)}"
+            root.run(requests.put_role(name, permissions))
+            made = root.run(requests.make_token("somebody", [name]))
+        wait_until(lambda: all(self._knows(replica, made.token) for replica in self.replicas))
+        return made
+
+    @staticmethod
+    def _knows(replica: Replica, token: str) -> bool:
+        return replica("GET", "/v1/limits", Authorization=f"Bearer {token}").status == 200
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    directory = tmp_path_factory.mktemp("guarded")
+    root = rights.token_of(rights.ROOT, os.urandom(32))
+    made = config.new_cluster(
+        shards=2, replicas=1, protocol="skeen", cluster_id="0" * 32, base_port=free_base_port(2)
+    )  # fmt: skip
+    config.create(directory, msgspec.structs.replace(made, root=rights.digest_of(root).hex()))
+    said: list[str] = []
+    started = cluster.up(directory, said.append)
+    try:
+        yield Guarded(directory, root, [Replica(r.host, r.http_port) for r in made.replicas])
+    finally:
+        cluster.stop_started(directory, started, said.append)
+
+
+BODIES = {
+    "txn": {"success": [{"op": "get", "key": "secret"}]},
+    "move": {"source": 0, "target": 1, "slots": [[0, 0]]},
+    "put_role": {"permissions": [{"access": ["admin"]}]},
+    "make_token": {"name": "mallory", "roles": ["all"]},
+    "change_members": {"remove": 1},
+}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_without_rights_no_route_tells_or_does_anything(guarded: Guarded, route: Any) -> None:
+    path = route.path.replace("{key}", "secret").replace("{name}", "all")
+    path = path.replace("{id}", "0198a0b2-7c00-7000-8000-000000000000").replace("{version}", "1-0")
+    if route.name in ("delete_range", "scan"):
+        path += "?prefix="
+    body = json.dumps(BODIES[route.name]).encode() if route.name in BODIES else None
+    if route.name == "put":
+        body = b"value"
+    nobody, unknown = guarded.ask(route.method, path, body=body), f"kv-{'0' * 16}-{'A' * 43}"
+    assert nobody.status == (401 if route.access != "open" else 200), nobody
+    if route.access != "open":
+        assert nobody.headers["WWW-Authenticate"].startswith("Bearer")
+        assert guarded.ask(route.method, path, unknown, body).status == 401
+        forged = guarded.root[:-1] + ("A" if guarded.root[-1] != "A" else "B")
+        assert guarded.ask(route.method, path, forged, body).status == 401
+    powerless = guarded.ask(route.method, path, guarded.token().token, body)
+    assert powerless.status == (403 if route.access not in ("open", "token") else 200), powerless
+    if powerless.status == 403:
+        assert powerless.json["outcome"] == "not_applied"
+
+
+def test_a_token_is_for_what_its_roles_say_until_it_is_taken_back(guarded: Guarded) -> None:
+    made = guarded.token(PermissionJson(access=["read", "write"], prefix="app/"))
+    with Client(guarded.directory, token=guarded.root) as root, Client(guarded.directory, token=made.token) as ann:
+        root.put("other", "v")
+        for i in range(8):
+            ann.put(f"app/{i}", "v")
+        assert len(list(ann.scan("app/"))) == ann.count("app/") == 8
+        for refused in (
+            lambda: ann.get("other"),
+            lambda: ann.count(""),
+            lambda: ann.txn(success=[client_sdk.Put("app/1", "w"), client_sdk.Put("other", "w")]),
+            lambda: ann.delete_range(prefix=""),
+            lambda: ann.run(requests.list_rights()),
+        ):
+            with pytest.raises(Denied):
+                refused()
+        assert root.get("other").value == b"v" and ann.get("app/1").value == b"v"  # type: ignore[union-attr]
+        root.run(requests.delete_token(made.id))
+        with pytest.raises(Denied):
+            ann.put("app/1", "w")
+    with Client(guarded.directory, token="") as nobody, pytest.raises(Denied, match="a token is needed"):
+        nobody.get("app/1")
+    with pytest.raises(ValueError, match="token: not a token"):
+        Client(guarded.directory, token="secret\r\nX: y").get("app/1")
+
+
+def test_tokens_stand_in_no_file_of_a_replica(guarded: Guarded) -> None:
+    made = guarded.token(PermissionJson(access=["read"], prefix=""))
+    guarded.ask("GET", "/v1/kv/a?wrong=1", made.token)
+    secrets = [token.rpartition("kv-")[2][-43:].encode() for token in (made.token, guarded.root)]
+    files = [path for path in guarded.directory.rglob("*") if path.is_file()]
+    assert any(path.name == "log" for path in files)
+    for path in files:
+        assert not any(secret in path.read_bytes() for secret in secrets), path

@@ -1,0 +1,46 @@
+"""Bugs planted in the rights of those who hold tokens. In no seed has anybody a token: tests find them."""
+
+from __future__ import annotations
+
+from kvstore.core.reads import Reads
+from kvstore.core.replica import Replica
+from kvstore.core.rights import Rights
+from tests.planted.moves import CALM
+from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+
+@rewrite("_execute", "if plan.transaction.by and", "if False and")
+class CheckedAtEntryOnly(Replica):
+    """A transaction that its entry replica allowed takes effect though the token was taken back before it."""
+
+
+@rewrite("_serve", "denied = self._rights.denied(request.transaction)", "denied = None")
+class WaitingReadsUnchecked(Reads):
+    """A read that was allowed when it was asked is answered though the token was taken back while it waited."""
+
+
+@rewrite("permissions", "if note is not None", "if True")
+class LostRoleRaises(Rights):
+    """Whoever has a role that is no more stops the shard."""
+
+
+@rewrite(
+    "denied", "for operation in (*transaction.success, *transaction.failure):", "for operation in transaction.success:"
+)
+class FailureUnchecked(Rights):
+    """What a transaction does if its comparisons do not hold is allowed to all."""
+
+
+@rewrite("denied", "for compare in transaction.compare:", "for compare in ():")
+class ComparisonsUnchecked(Rights):
+    """Comparisons tell of keys that the client may not read."""
+
+
+PLANTED_IN_STORE = (
+    Planted("checked_at_entry_only", "", CheckedAtEntryOnly, settings=CALM),
+    Planted("waiting_reads_unchecked", "", core=WaitingReadsUnchecked, settings=CALM),
+    Planted("lost_role_raises", "", core=LostRoleRaises, settings=CALM),
+    Planted("failure_unchecked", "", core=FailureUnchecked, settings=CALM),
+    Planted("comparisons_unchecked", "", core=ComparisonsUnchecked, settings=CALM),
+)
