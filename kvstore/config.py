@@ -196,9 +196,7 @@ def new_cluster(
     if count > HTTP_PORT_OFFSET:
         raise ConfigError(f"at most {HTTP_PORT_OFFSET} replicas on one machine, not {count}")
     if machines and len(set(machines)) != replicas:
-        raise ConfigError(
-            f"machines: {replicas} different ones for {replicas} replicas per shard, not {', '.join(machines)}"
-        )
+        raise ConfigError(f"machines: {replicas} different ones for {replicas} replicas per shard, not {machines}")
     config = ClusterConfig(
         format=FORMAT,
         cluster_id=cluster_id,
