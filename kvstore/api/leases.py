@@ -90,6 +90,12 @@ def revoke(row: KeyValue, lease: MessageId) -> Transaction:
     return Transaction((condition,), (Revoke(lease, decode_lease(row.value).slots),), (Get(row.key),))
 
 
+def ends(transaction: Transaction) -> bool:
+    """Whether it is of `revoke`: replicas ask for it, too."""
+    condition, success = transaction.compare, transaction.success
+    return len(condition) == len(success) == 1 and isinstance(success[0], Revoke) and condition[0].target == "version"
+
+
 def row_of(results: tuple[OperationResult, ...]) -> KeyValue | None:
     """The row in the last of these."""
     return results[-1].found if results else None

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from kvstore.api import leases
 from kvstore.api.model import RANGES, DeleteRange, Range, Result, between, bounds, move_of
 from kvstore.api.shard_map import is_everywhere, slot_of, slots_of
 from kvstore.core.audit import (
@@ -131,7 +132,7 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
         for executed in log:
             if move_of(executed.transaction) is not None:
                 continue
-            if executed.outcome is None or executed.outcome.id:
+            if (executed.outcome is None or executed.outcome.id) and not leases.ends(executed.transaction):
                 seen.add(executed.id)
             if executed.outcome is None:
                 continue

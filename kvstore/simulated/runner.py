@@ -15,7 +15,7 @@ import msgspec
 from kvstore.core.bundles import EMPTY
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import backups, chase, clients, moving, past, reading, watched
+from kvstore.simulated import backups, chase, clients, leasing, moving, past, reading, watched
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -47,8 +47,8 @@ _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
-    and delete ranges. reads: whether some read in every way, and replicas share what they must know for that. past,
-    watch: whether there are reads at versions, and watches. moves: whether slots move. grows: whether a shard is added,
+    and delete ranges. leases: whether some hold leases. reads: whether some read in every way, and replicas share what
+    they must know for that. past, watch: whether there are reads at versions, and watches. moves: whether slots move. grows: whether a shard is added,
     to which slots move. size: one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clients: int | None = None
     backups: bool = False
     ranges: bool = False
+    leases: bool = False
     reads: bool = False
     grows: bool = False
     past: bool | None = False
@@ -73,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
         words += ["--backups"] * self.backups + ["--ranges"] * self.ranges + ["--grows"] * self.grows
+        words += ["--leases"] * self.leases
         words += ["--reads"] * self.reads
         names = ("signals", "size", "shards", "replicas", "clients", "past", "watch", "moves", "seconds")
         return shlex.join(words + fixed_words(self, names))
@@ -293,6 +295,8 @@ def _execute(
     workload.start()
     if settings.reads:
         reading.start(workload, f"{settings.protocol}/{seed}/store")
+    if settings.leases:
+        leasing.start(workload, f"{settings.protocol}/{seed}/store")
     if settings.backups:
         backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)
     if changes:

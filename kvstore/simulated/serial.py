@@ -11,11 +11,14 @@ import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from operator import eq, gt, lt, ne
-from typing import Any
 
+from msgspec.structs import replace
+
+from kvstore.api.leases import decode_lease
 from kvstore.api.model import (
     INT64_MAX,
     INT64_MIN,
+    NO_LEASE,
     VALUE_BYTES_MAX,
     Add,
     Append,
@@ -23,19 +26,23 @@ from kvstore.api.model import (
     Delete,
     DeleteRange,
     KeyValue,
+    LeasedPut,
     Operation,
     OperationResult,
     Put,
     Range,
     Result,
+    Revoke,
+    lease_key,
     move_of,
 )
+from kvstore.api.shard_map import slot_of
 from kvstore.core.audit import APPLIED, FAILED, Write
 from kvstore.simulated.cluster import Executed
 from multicast.types import ZERO, Timestamp
 
-Values = dict[bytes, tuple[bytes, Timestamp, Timestamp]]
-"""Value, version, create version."""
+Values = dict[bytes, KeyValue]
+Writes = dict[bytes, KeyValue | None]
 
 _OPERATORS = {"==": eq, "!=": ne, "<": lt, ">": gt}
 
@@ -70,10 +77,10 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
         for place, right in ranges.items() if version in told and writes is not None else ():
             if (result := told[version].results[place]) != right:
                 violations.append(f"{name} was told of a range at {version} {result}, not {right}")
-        for key, value in (writes or {}).items():
-            created = values.pop(key, (b"", ZERO, version))[2]
-            if value is not None:
-                values[key] = (value, version, created)
+        for key, row in (writes or {}).items():
+            values.pop(key, None)
+            if row is not None:
+                values[key] = row
     return violations
 
 
@@ -82,50 +89,67 @@ def _holds(compare: Compare, values: Values) -> bool:
     compares = _OPERATORS[compare.op]
     if compare.target == "exists":
         return bool(compares(found is not None, compare.operand))
-    if compare.target in ("version", "create_version"):
-        place = 1 if compare.target == "version" else 2
-        return bool(compares(found[place] if found else ZERO, compare.operand))
-    return bool(compares(found[0], compare.operand)) if found else compare.op == "!="
+    if compare.target == "version":
+        return bool(compares(found.version if found else ZERO, compare.operand))
+    if compare.target == "create_version":
+        return bool(compares(found.create_version if found else ZERO, compare.operand))
+    return bool(compares(found.value, compare.operand)) if found else compare.op == "!="
 
 
 def _run(
     branch: Iterable[Operation], values: Values, version: Timestamp
-) -> tuple[dict[bytes, bytes | None] | None, dict[int, OperationResult]]:
+) -> tuple[Writes | None, dict[int, OperationResult]]:
     """What it writes, None if it is impossible, and what its ranges find, by their places."""
-    writes: dict[bytes, bytes | None] = {}
+    writes: Writes = {}
     ranges: dict[int, OperationResult] = {}
+
+    def put(key: bytes, value: bytes, lease: bytes = NO_LEASE) -> None:
+        created = values[key].create_version if key in values else version
+        writes[key] = KeyValue(key, value, version, created, lease)
+
     for place, operation in enumerate(branch):
+        now = {key: row for key, row in (values | writes).items() if row is not None}
         if isinstance(operation, Range | DeleteRange):
-            ranges[place] = _range(operation, values, writes, version)
-        if not isinstance(operation, Put | Delete | Add | Append):
-            continue
-        key = operation.key
-        before: Any = writes[key] if key in writes else values.get(key, (None,))[0]
-        if isinstance(operation, Put | Delete):
-            writes[key] = operation.value if isinstance(operation, Put) else None
-        elif isinstance(operation, Append):
-            writes[key] = (before or b"") + operation.value
-            if len(writes[key] or b"") > VALUE_BYTES_MAX:
+            ranges[place] = _range(operation, now, writes)
+        elif isinstance(operation, Revoke):
+            writes |= dict.fromkeys([k for k, row in now.items() if row.lease == operation.lease])
+            writes[lease_key(operation.lease)] = None
+        elif isinstance(operation, LeasedPut):
+            row = now.get(lease_key(operation.lease))
+            if row is None:
                 return None, ranges
-        else:
-            if before is not None and not re.fullmatch(rb"-?[0-9]{1,20}", before):
+            lease, slot = decode_lease(row.value), slot_of(operation.key)
+            if slot not in lease.slots:
+                put(row.key, lease.with_slot(slot).encode())
+            put(operation.key, operation.value, operation.lease)
+        elif isinstance(operation, Put):
+            put(operation.key, operation.value)
+        elif isinstance(operation, Delete):
+            writes[operation.key] = None
+        elif isinstance(operation, Add | Append):
+            row = now.get(operation.key)
+            value = _changed(operation, None if row is None else row.value)
+            if value is None:
                 return None, ranges
-            numbers = int(before or 0), int(before or 0) + operation.delta
-            if not all(INT64_MIN <= number <= INT64_MAX for number in numbers):
-                return None, ranges
-            writes[key] = b"%d" % numbers[1]
+            put(operation.key, value, NO_LEASE if row is None else row.lease)
     return writes, ranges
 
 
-def _range(
-    operation: Range | DeleteRange, values: Values, writes: dict[bytes, bytes | None], version: Timestamp
-) -> OperationResult:
+def _changed(operation: Add | Append, before: bytes | None) -> bytes | None:
+    """None: it is impossible."""
+    if isinstance(operation, Append):
+        value = (before or b"") + operation.value
+        return value if len(value) <= VALUE_BYTES_MAX else None
+    if before is not None and not re.fullmatch(rb"-?[0-9]{1,20}", before):
+        return None
+    numbers = int(before or 0), int(before or 0) + operation.delta
+    return b"%d" % numbers[1] if all(INT64_MIN <= number <= INT64_MAX for number in numbers) else None
+
+
+def _range(operation: Range | DeleteRange, now: Values, writes: Writes) -> OperationResult:
     """What it finds; the keys of one that deletes are added to `writes`."""
     prefix, start, end = operation.prefix, operation.start, operation.end
-    written = {key: value for key, value in writes.items() if value is not None}
-    now = values | {key: (v, version, values.get(key, (b"", ZERO, version))[2]) for key, v in written.items()}
     found = [key for key in sorted(now) if key.startswith(prefix) and start <= key and (not end or key < end)]
-    found = [key for key in found if key not in writes or writes[key] is not None]
     if isinstance(operation, DeleteRange):
         writes |= dict.fromkeys(found)
         return OperationResult(value=len(found))
@@ -135,13 +159,14 @@ def _range(
         return OperationResult(value=len(found))
     if operation.reverse:
         found.reverse()
-    told = [KeyValue(key, b"" if operation.keys_only else now[key][0], *now[key][1:]) for key in found]
+    told = [replace(now[key], value=b"") if operation.keys_only else now[key] for key in found]
     return OperationResult(entries=tuple(told[: operation.limit]), more=len(told) > operation.limit)
 
 
-def _same(journaled: dict[bytes, Write], writes: dict[bytes, bytes | None]) -> bool:
+def _same(journaled: dict[bytes, Write], writes: Writes) -> bool:
     for key, write in journaled.items():
-        value = writes.get(key)
+        row = writes.get(key)
+        value = None if row is None else row.value
         if write.digest and value is not None:
             value = blake2b(value, digest_size=16).digest()
         if write.value != value:

@@ -64,6 +64,7 @@ some_text = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_siz
 SAMPLES: dict[str, list[str]] = {
     "Idempotency-Key": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
     "If-Match": ["*", '"1-1"', 'W/"1-1"', "x"],
+    "Kv-Lease": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
     "If-None-Match": ["*", '"1-1", "2-2"', "x"],
     "X-Timeout-Ms": ["1", "500", "0", "-1"],
     "id": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
@@ -77,12 +78,16 @@ OPERATION = st.fixed_dictionaries(
     {"op": st.sampled_from(["get", "put", "delete", "add", "append", "range", "delete_range", "none"])},
     optional={
         "key": some_text, "value": some_text, "delta": st.integers() | some_text, "prefix": some_text,
-        "limit": st.integers(-1, 1001), "reverse": st.booleans(), "count_only": st.booleans(), "end": some_text,
+        "lease": st.sampled_from(["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"]), "limit": st.integers(-1, 1001), "reverse": st.booleans(), "count_only": st.booleans(), "end": some_text,
     },
 )  # fmt: skip
 BODIES = st.binary(max_size=20) | st.fixed_dictionaries(
-    {}, optional={"success": st.lists(OPERATION, max_size=3), "failure": st.lists(OPERATION, max_size=2)}
-).map(lambda body: json.dumps(body).encode())
+    {},
+    optional={
+        "success": st.lists(OPERATION, max_size=3), "failure": st.lists(OPERATION, max_size=2),
+        "ttl_ms": st.sampled_from([1000, 999, "1000"]),
+    },
+).map(lambda body: json.dumps(body).encode())  # fmt: skip
 
 
 @settings(max_examples=80, deadline=None)

@@ -1,0 +1,131 @@
+"""Clients of a simulated cluster that hold leases: they attach keys, renew, revoke, and sometimes sleep for too long.
+
+What they check themselves, by the true time: a lease that one of them finds gone, and has not revoked, was not renewed
+for its time to live: no shorter ago than that it had *sent* the last renewal that was answered. And in the end every
+lease goes, since nobody renews it. That what is attached goes with its lease, all of it at one point of the order and
+nothing else, is a matter of `serial`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from kvstore.api import leases
+from kvstore.api.model import LeasedPut, Operation, Put, Transaction, lease_key
+from kvstore.core.bundles import NO_ID
+from kvstore.core.messages import Answered, Execute
+from kvstore.simulated.clients import TIMEOUT_US, Client, Operated, Workload
+
+HOLDERS = 2
+TTLS_MS = (100, 300, 1000)
+ASLEEP = 0.08
+REVOKED = 0.08
+RENEWED = 0.45
+LOOK_US = 100_000
+"""Between two looks whether a lease has gone that nobody renews any more."""
+
+
+class Holder(Client):
+    """One lease after the other."""
+
+    def __init__(self, workload: Workload, rng: random.Random):
+        super().__init__(workload, rng)
+        self._lease = b""
+        self._ttl_us = 0
+        self._sent_us = 0
+        self._revoked = False
+
+    def _choose(self) -> None:
+        rng, lease = self._rng, self._lease
+        draw = rng.random()
+        if not lease:
+            self._grant()
+        elif draw < ASLEEP:
+            self._world.after(self._ttl_us + rng.randint(0, self._ttl_us), lambda: self.go_on(None))
+        elif draw < ASLEEP + REVOKED:
+            self.operate("look", leases.look(lease), self._looked)
+        elif draw < ASLEEP + REVOKED + RENEWED:
+            self.operate("renew", leases.renew(lease), self._renewed)
+        else:
+            self.operate("attach", self._attachment(), self._attached)
+
+    def go_on(self, last: Operated | None) -> None:
+        """When the time is up the lease is left alone, until it has gone."""
+        if self._world.now < self._workload.stop_at or not self._lease:
+            super().go_on(last)
+        else:
+            self._world.after(LOOK_US, self._look_on)
+
+    def _look_on(self) -> None:
+        """What is no operation of the history: it says nothing that others did not."""
+        open_ = [True]
+
+        def answered(answer: Any) -> None:
+            if open_[0]:
+                open_[0] = False
+                if isinstance(answer, Answered) and leases.row_of(answer.result.results) is None:
+                    self._gone()
+                self.go_on(None)
+
+        replica = self._rng.choice(self._world.topology.processes)
+        self._world.request(replica, Execute(NO_ID, leases.look(self._lease)), answered)
+        self._world.after(TIMEOUT_US, lambda: answered(None))
+
+    def _grant(self) -> None:
+        ttl_ms = self._rng.choice(TTLS_MS)
+        self._ttl_us, self._revoked = 1000 * ttl_ms, False
+        lease = self._workload.new_id()
+        self.operate("grant", leases.grant(lease, ttl_ms), lambda operation: self._granted(lease, operation))
+
+    def _granted(self, lease: bytes, operation: Operated) -> None:
+        if not operation.failed:  # what is unknown may have been granted
+            self._lease = lease
+            self._sent_us = operation.invoked_us if operation.result is not None else -self._ttl_us
+        self.go_on(None)
+
+    def _renewed(self, operation: Operated) -> None:
+        if operation.result is not None and operation.result.succeeded:
+            self._sent_us = operation.invoked_us
+        elif operation.result is not None:
+            self._gone()
+        self.go_on(None)
+
+    def _attachment(self) -> Transaction:
+        rng, keys = self._rng, self._workload.keys
+        chosen: list[Operation] = [
+            LeasedPut(key, b"%d" % rng.getrandbits(9), self._lease) for key in rng.sample(keys, rng.choice((1, 1, 2, 4)))
+        ]
+        others = [Put(rng.choice(keys), b"free")] if rng.random() < 0.2 else []
+        return Transaction(success=(*chosen, *others))
+
+    def _attached(self, operation: Operated) -> None:
+        if operation.failed and not operation.refused:
+            self._gone()
+        self.go_on(None)
+
+    def _looked(self, operation: Operated) -> None:
+        row = leases.row_of(operation.result.results) if operation.result is not None else None
+        if row is None:
+            if operation.result is not None:
+                self._gone()
+            self.go_on(None)
+            return
+        self._revoked = True
+        self.operate("revoke", leases.revoke(row, self._lease), self.go_on)
+
+    def _gone(self) -> None:
+        lived_us = self._world.now - self._sent_us
+        if lived_us < self._ttl_us and not self._revoked:
+            name = lease_key(self._lease).decode()
+            text = f"{name} has gone {lived_us} us after its renewal was sent, and lives for {self._ttl_us}"
+            self._world.report("leases", text)
+        self._lease = b""
+
+
+def start(workload: Workload, seed: str) -> None:
+    """Some holders."""
+    for number in range(HOLDERS):
+        holder = Holder(workload, random.Random(f"{seed}/holder {number}"))
+        workload.running += 1
+        holder.go_on(None)
