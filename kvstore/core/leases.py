@@ -117,7 +117,7 @@ class Leases:
         if self._shards.refusal(shards, transaction, now) is not None:
             return
         self.expired += 1
-        created = self._clock(now)
+        created = max(self._clock(now), self._store.complete_to.time)  # a clock that was set back expires nothing
         message_id, its_id = [new_message_id(created, self._rng.getrandbits(62)) for _ in range(2)]
         payload = encode_bundle([(its_id, encode_transaction(transaction))])
         out.submit(AppMessage(message_id, shards, payload, self._peers.self_id))

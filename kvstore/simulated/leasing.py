@@ -93,11 +93,10 @@ class Holder(Client):
 
     def _attachment(self) -> Transaction:
         rng, keys = self._rng, self._workload.keys
-        chosen: list[Operation] = [
-            LeasedPut(key, b"%d" % rng.getrandbits(9), self._lease) for key in rng.sample(keys, rng.choice((1, 1, 2, 4)))
-        ]
+        chosen = rng.sample(keys, rng.choice((1, 1, 2, 4)))
+        attached: list[Operation] = [LeasedPut(key, b"%d" % rng.getrandbits(9), self._lease) for key in chosen]
         others = [Put(rng.choice(keys), b"free")] if rng.random() < 0.2 else []
-        return Transaction(success=(*chosen, *others))
+        return Transaction(success=(*attached, *others))
 
     def _attached(self, operation: Operated) -> None:
         if operation.failed and not operation.refused:
