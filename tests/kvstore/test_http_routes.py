@@ -78,7 +78,8 @@ OPERATION = st.fixed_dictionaries(
     {"op": st.sampled_from(["get", "put", "delete", "add", "append", "range", "delete_range", "none"])},
     optional={
         "key": some_text, "value": some_text, "delta": st.integers() | some_text, "prefix": some_text,
-        "lease": st.sampled_from(["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"]), "limit": st.integers(-1, 1001), "reverse": st.booleans(), "count_only": st.booleans(), "end": some_text,
+        "lease": st.sampled_from(["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"]),
+        "limit": st.integers(-1, 1001), "reverse": st.booleans(), "count_only": st.booleans(), "end": some_text,
     },
 )  # fmt: skip
 BODIES = st.binary(max_size=20) | st.fixed_dictionaries(
