@@ -49,7 +49,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
     and delete ranges. leases: whether some hold leases. reads: whether some read in every way, and replicas share what
     they must know for that. past, watch: whether there are reads at versions, and watches. moves: whether slots move.
-    grows: whether a shard is added, to which slots move. size: one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
+    grows: whether a shard is added, to which slots move. size: one of `drawing.SIZES`. options: the protocol's.
+    signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
