@@ -37,23 +37,21 @@ from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, R
 from kvstore.core.replica import Replica
 from kvstore.core.rights import Rights
 from kvstore.core.signals import signals_for
+from kvstore.disk import open_disk
 from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
-from kvstore.storage.backend import Backend, NoSpace
+from kvstore.storage.backend import NoSpace
 from kvstore.storage.cut import Cut
-from kvstore.storage.failing import FailingBackend
-from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
-from multicast.journal import Journal
 from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol, Overloaded
 from multicast.retention import Retention
 from multicast.runtime.aside import pause
 from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
-from multicast.runtime.failpoints import SENT, FailingDisk, Failpoints
+from multicast.runtime.failpoints import SENT, Failpoints
 from multicast.runtime.host import Host, HostStopped
 from multicast.runtime.tls import Tls
 from multicast.types import MessageId, ProcessId, Timestamp, new_message_id
@@ -110,7 +108,7 @@ class LiveReplica:
 
     def _open(self) -> None:
         """What a life begins with: what is on disk, and nothing else."""
-        config, home, failpoints, replica_id = self.config, self._home, self._failpoints, self.me.id
+        config, home, replica_id = self.config, self._home, self.me.id
         topology, options = config.topology(replica_id), config.options()
         protocol_class = registry.load(config.protocol)
 
@@ -119,14 +117,7 @@ class LiveReplica:
 
         self._protocol = new_protocol()
         with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
-            files = FileDisk(home / "journal")
-            opened.callback(files.close)
-            disk = self._disk = FailingDisk(files, failpoints) if failpoints else files
-            self._journal = Journal(disk, config.cluster, self.me.shard, replica_id, config.limits.segment_bytes_max)
-            backend: Backend = LmdbBackend(home / "data", durability=config.durability)
-            opened.callback(backend.close)
-            if failpoints:
-                backend = FailingBackend(backend, failpoints)
+            self._disk, self._journal, backend = open_disk(config, self.me, home, opened, self._failpoints)
             self._snapshots = Snapshots(backend)
             owner = owner_of(config.cluster, replica_id)
             self._snapshots.install(self._journal, new_protocol(), owner, (wall_us(), config.durability), wall_us())

@@ -43,13 +43,11 @@ from kvstore.core.audit import (
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
 from kvstore.core.rows import decode_row, origin_of
 from kvstore.core.state import ATTACHED
-from kvstore.storage.backend import DATA, META, NOTES, Changes
-from kvstore.storage.lmdb_backend import LmdbBackend
+from kvstore.disk import open_disk
+from kvstore.storage.backend import DATA, META, NOTES, Backend, Changes
 from kvstore.storage.store import meta_of, owner_of
 from multicast import install, records, registry
-from multicast.journal import Journal
 from multicast.protocol import MulticastProtocol
-from multicast.runtime.disk import FileDisk
 from multicast.types import FINAL, AppMessage, Timestamp, new_message_id
 
 RESTORED_FROM = "restored-from.json"
@@ -143,11 +141,7 @@ class _Seeding:
         """Data and journal, and that it is not new any more."""
         made, replica, digest = self._made, self._replica, bytes.fromhex(self._shard.digest)
         with contextlib.ExitStack() as opened:
-            disk = FileDisk(self._home / "journal")
-            opened.callback(disk.close)
-            journal = Journal(disk, made.cluster, replica.shard, replica.id, made.limits.segment_bytes_max)
-            backend = LmdbBackend(self._home / "data", durability=made.durability)
-            opened.callback(backend.close)
+            _, journal, backend = open_disk(made, replica, self._home, opened)
             outcomes = Outcomes(AUDIT_VERSION, self._first.timestamp, [Outcome(NO_ID, APPLIED, True)], digest)
             outcome = encode_outcomes(outcomes)
             bases = self._bases(backend)
@@ -156,7 +150,7 @@ class _Seeding:
             backend.apply(Changes({META: {**meta}}, b""))
         config.mark_started(self._home)
 
-    def _bases(self, backend: LmdbBackend) -> Iterator[records.Base]:
+    def _bases(self, backend: Backend) -> Iterator[records.Base]:
         """For the journal, each once the data has it."""
         for rows in read_rows(self._backup, self._shard):
             attached = {ATTACHED + lease + key: b"1" for key, row in rows if (lease := origin_of(row)[1])}
