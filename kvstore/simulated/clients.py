@@ -174,7 +174,7 @@ class Workload:
         self.accounts = [b"account/%03d" % i for i in range(ACCOUNTS)]
         self.keys = [b"key/%d" % i for i in range(KEYS)]
         self.running = 0
-        self.ranges = False
+        self.ranges = self.reads = False
         self.probes = 0
         self.repetitions = 0
         self.moves = False

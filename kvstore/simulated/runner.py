@@ -294,6 +294,7 @@ def _execute(
     world.start()
     workload.ranges = settings.ranges
     workload.start()
+    workload.reads = settings.reads
     if settings.reads:
         reading.start(workload, f"{settings.protocol}/{seed}/store")
     if settings.leases:

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.model import Range, between, bounds
+from kvstore.api.model import Range, between, bounds, only_reads
 from kvstore.core.audit import APPLIED, Write
 from kvstore.core.messages import Follow, Followed, Refused
 from kvstore.core.state import Changed
 from kvstore.core.watches import PROGRESS_US
-from kvstore.simulated.clients import SEVERAL, Operated, Workload
+from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.cluster import Executed
 from multicast.types import ZERO, Timestamp
 
@@ -70,9 +70,10 @@ class Watcher:
         self._ask()
 
     def _told(self) -> list[Timestamp]:
-        """Versions of transactions; what reads of several shards say is between two of them."""
-        operations = self._workload.history.operations.values()
-        return [op.result.version for op in operations if op.result is not None and op.unnamed != SEVERAL]
+        """Versions of what was answered; where many only read, of the rest, for no watch is told of reads."""
+        done = [op for op in self._workload.history.operations.values() if op.result is not None]
+        reads = self._workload.reads
+        return [op.result.version for op in done if op.result and not (reads and only_reads(op.transaction))]
 
     def _ask(self) -> None:
         watch, self._left = self._watched, self._left - 1

@@ -12,11 +12,13 @@ from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
 from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
+from tests.planted.unordered import PLANTED_IN_STORE as UNORDERED
 
 CHECKS = {
     "agreement",
     "exactly once",
     "reads",
+    "ages of reads",
     "answers",
     "reads at versions",
     "serial execution",
@@ -30,7 +32,7 @@ CHECKS = {
 }
 
 
-ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS)
+ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED)
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

@@ -15,7 +15,19 @@ from kvstore.simulated import runner
 from multicast import registry
 from multicast.simulation.mutants import load
 from multicast.simulation.worlds import run_seed
-from tests.planted import SEEDS_FILE, SEEDS_MAX, Planted, backups, moves, past, rights, snapshots, store, store_state
+from tests.planted import (
+    SEEDS_FILE,
+    SEEDS_MAX,
+    Planted,
+    backups,
+    moves,
+    past,
+    rights,
+    snapshots,
+    store,
+    store_state,
+    unordered,
+)
 
 CHEAP_S = 0.4
 """Processor time of a run that needs no better one."""
@@ -54,6 +66,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "store", store.PLANTED_IN_STORE
     yield "store_state", store_state.PLANTED_IN_STORE
     yield "past", past.PLANTED_IN_STORE
+    yield "unordered", unordered.PLANTED_IN_STORE
     yield "snapshots", snapshots.PLANTED_IN_STORE
     yield "backups", backups.PLANTED_IN_STORE
     yield "moves", moves.PLANTED_IN_STORE

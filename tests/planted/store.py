@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import kvstore.core.clients
+import kvstore.core.collects
+import kvstore.core.reads
 import kvstore.core.replica
 import kvstore.simulated.cluster
 import kvstore.storage.store
@@ -47,8 +49,9 @@ TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2)
 ONE_SHARD = Settings(protocol="white_box", seconds=1.0, clients=6, size="small", shards=1)
 
 _MODULES = (
-    kvstore.core.clients, kvstore.core.replica, kvstore.simulated.cluster, kvstore.storage.store, multicast.engine,
-    multicast.parts.sequence, multicast.protocols.primcast, multicast.protocols.white_box, multicast.simulation.world,
+    kvstore.core.clients, kvstore.core.collects, kvstore.core.reads, kvstore.core.replica, kvstore.simulated.cluster,
+    kvstore.storage.store, multicast.engine, multicast.parts.sequence, multicast.protocols.primcast,
+    multicast.protocols.white_box, multicast.simulation.world,
 )  # fmt: skip
 
 
