@@ -14,7 +14,7 @@ from kvstore.simulated.cluster import Executed, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
-ONLOOKERS = 3
+ONLOOKERS, ONLOOKERS_PAUSE_US = 5, 5_000
 """So many clients that read in every way are added where that is asked for."""
 _CONSISTENCIES: tuple[Consistency, ...] = ("linearizable", "linearizable", "snapshot", "stale")
 _AGES_US = (1_000, 20_000, 200_000, 1_000_000)
@@ -24,6 +24,12 @@ Logs = dict[GroupId, list[Executed]]
 
 class Onlooker(Client):
     """A client that reads without ids, here and there, of one shard or several, as fresh as may be asked."""
+
+    def go_on(self, last: Operated | None) -> None:
+        if self._world.now >= self._workload.stop_at:
+            self._workload.running -= 1
+        else:
+            self._world.after(self._rng.randint(0, ONLOOKERS_PAUSE_US), self._choose)
 
     def _choose(self) -> None:
         rng, keys, accounts = self._rng, self._workload.keys, self._workload.accounts

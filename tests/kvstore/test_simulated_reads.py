@@ -117,3 +117,24 @@ def test_reads_through_any_replica_of_any_shard_see_what_was_answered_and_are_in
     for replica in cluster.topology.processes:
         ordered = [executed.transaction for logged in cluster.log(replica) for executed in logged.transactions]
         assert [transaction for transaction in ordered if transaction != Transaction()] == [both]
+
+
+@pytest.mark.parametrize(("protocol", "barriers"), [("white_box", False), ("ft_skeen", True)])
+def test_reads_leave_no_byte_in_any_journal_but_for_barriers(protocol: str, barriers: bool) -> None:
+    cluster = SimulatedCluster(protocol, 1, 3, 1, shared_reads=True)
+    cluster.world.start()
+    cluster.world.run_for(500_000)
+    nodes = [cluster.world.node(pid) for pid in cluster.topology.processes]
+    before = [node.journal.end for node in nodes]
+    cluster.world.run_for(500_000)
+    quiet = [node.journal.end for node in nodes]  # what housekeeping writes in this time
+    answers: list[Any] = []
+    for _ in range(50):
+        for pid in cluster.topology.processes:
+            cluster.world.request(pid, Execute(NO_ID, READ), answers.append)
+    cluster.world.run_for(500_000)
+    assert len(answers) == 150 and all(isinstance(answer, Answered) for answer in answers)
+    assert [r.reads.positions.barriers for r in cluster.replicas.values()] == [int(barriers)] * 3
+    grown = [node.journal.end - end for node, end in zip(nodes, quiet, strict=True)]
+    idle = [end - start for end, start in zip(quiet, before, strict=True)]
+    assert (grown == idle) == (not barriers)
