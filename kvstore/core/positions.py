@@ -32,10 +32,8 @@ T = TypeVar("T")
 
 LEADER_US = 200_000
 """So long the leader has to answer; then there is a barrier."""
-BARRIER_US = 500_000
-"""After so long another barrier leaves."""
 WAIT_US_MAX = 10_000_000
-"""So long a question is asked."""
+"""So long a barrier has: the protocol repeats it, if need be."""
 
 
 class Question(Generic[T]):
@@ -79,7 +77,7 @@ class Positions(Generic[T]):
         self._questions: dict[int, Question[T]] = {}
         self._number = 0
         self._open: Question[T] | None = None
-        self._ids: set[MessageId] = set()
+        self._barrier: MessageId | None = None
 
     def ask(self, waiting: T) -> None:
         """At the end of the batch, or with the next question."""
@@ -114,14 +112,14 @@ class Positions(Generic[T]):
             self._end(refusal)
             return
         message_id = new_message_id(self._clock(now) or now, self._rng.getrandbits(62))
-        self._ids.add(message_id)
+        self._barrier = message_id
         self.barriers += 1
-        question.due = now + BARRIER_US
+        question.due = now + WAIT_US_MAX
         out.submit(AppMessage(message_id, (self._peers.shard,), EMPTY, self._peers.self_id))
 
     def _end(self, position: int | Refused) -> None:
         question, self._open = self._open, None
-        self._ids.clear()
+        self._barrier = None
         if question is not None:
             self._known(question, position)
 
@@ -137,7 +135,7 @@ class Positions(Generic[T]):
         """The leader's answer."""
         self._peers.check(sender, self._peers.shard, "a position")
         question = self._open
-        if question is None or question.number != message.number or self._ids:
+        if question is None or question.number != message.number or self._barrier:
             return
         if message.position is None:
             self._raise(question, now, out)
@@ -146,19 +144,19 @@ class Positions(Generic[T]):
 
     def on_deliver(self, message_id: MessageId, position: int) -> None:
         """A delivery: it may be a barrier."""
-        if message_id in self._ids:
+        if message_id == self._barrier:
             self._end(position)
 
     def on_refused(self, message_id: MessageId, reason: str) -> None:
         """The protocol did not take a message."""
-        if message_id in self._ids:
+        if message_id == self._barrier:
             self._end(Refused("overloaded", reason, True, "not_applied"))
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
-        """A leader is silent, or a barrier lost. Returns when to look again."""
+        """A leader is silent, or nothing is delivered. Returns when to look again."""
         question = self._open
         if question is not None and question.due is not None and question.due <= now:
-            if now - question.asked_at >= WAIT_US_MAX:
+            if self._barrier is not None:
                 self._end(Refused("timeout", "the shard says nothing in time", True, "not_applied"))
             else:
                 self._raise(question, now, out)

@@ -39,7 +39,7 @@ class JoinsTheBarrier(Positions):  # type: ignore[type-arg]
     """What is asked while a barrier is under way is answered with it."""
 
 
-@rewrite("_raise", "question.due = now + BARRIER_US", "question.due = now + BARRIER_US; self._end(0)")
+@rewrite("_raise", "question.due = now + WAIT_US_MAX", "self._end(0)")
 class BarrierNotAwaited(Positions):  # type: ignore[type-arg]
     """A barrier leaves, and nobody waits for it."""
 
