@@ -72,7 +72,8 @@ SAMPLES: dict[str, list[str]] = {
     "page_token": ["AWE", "!"],
     "reverse": ["true", "false", "yes"], "keys_only": ["true", "false"], "count_only": ["true", "false"],
     "version": ["1-1", "x"], "from": ["0-0", "ffffffffffffff-0", "x"], "Last-Event-ID": ["0-0", "x"],
-    "after": ["6b", "x"], "Kv-Lease": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "x"],
+    "after": ["6b", "x"], "max_age_ms": ["0", "500", "-1"],
+    "consistency": ["linearizable", "snapshot", "stale", "x"],
 }  # fmt: skip
 OPERATION = st.fixed_dictionaries(
     {"op": st.sampled_from(["get", "put", "delete", "add", "append", "range", "delete_range", "none"])},
