@@ -83,8 +83,8 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "workloads.nemesis",
         (
-            "client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.runtime.failpoints", "multicast.types",
-            "multicast.registry", "workloads",
+            "client_sdk", "kvstore.api", "kvstore.config", "kvstore.core.audit", "kvstore.process",
+            "multicast.runtime.failpoints", "multicast.types", "multicast.registry", "workloads",
         ),
     ),
     ("workloads", ("client_sdk", "kvstore.api", "kvstore.core.audit", "multicast.types", "multicast.registry")),
