@@ -39,11 +39,7 @@ Checks
     logs          does a group's log amount to the same at all of its members?
     views         does who has stopped, or is incomplete, in a ToTo view keep to it?
     vouching      is on disk what a process vouches for, and does no message overtake another?
-<<<<<<< HEAD
     watermarks    has a majority of a group what other groups hear that the group has?
-=======
-    watermarks    has a majority what other groups hear that a group holds?
->>>>>>> 320f542 (The map has the check of watermarks; the nemesis knows the files of its cluster)
 
 Other ways to look
     model         a small run as states and actions
