@@ -274,6 +274,16 @@ class Membership(Topology):
         """See `Change`."""
         return self.views[self.group_of[process]].notes.get(process, b"")
 
+    def gone(self) -> dict[ProcessId, int]:
+        """Who belonged to its group and does not any more -> the number of the first view that is known without it."""
+        found: dict[ProcessId, int] = {}
+        for views in self.views.values():
+            for number, members in sorted(views.of.items()):
+                before = {p for earlier in range(number) for p in views.of.get(earlier, ())}
+                for process in before.difference(members, views.everybody):
+                    found.setdefault(process, number)
+        return found
+
     def told(self, group: GroupId) -> GroupIs:
         """One that was founded."""
         views = self.views[group]

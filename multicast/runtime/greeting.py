@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -44,12 +44,13 @@ class Fenced(PeerError):
 
 
 class Identity(NamedTuple):
-    """Who this process is, whom it greets, and how far its journal goes."""
+    """Who this process is, whom it greets, who was removed, and in which view, and how far its journal goes."""
 
     process: ProcessId
     cluster: bytes
     incarnation: int
     peers: Collection[ProcessId]
+    gone: Mapping[ProcessId, int]
     fence: Fence
 
     def hello(self, peer: ProcessId, sender: Sender) -> Hello:
@@ -63,6 +64,13 @@ class Identity(NamedTuple):
         """What it says where it was dialled."""
         life, length = self.fence.life, self.fence.length()
         return Welcome(WIRE_VERSION, self.incarnation, received, refusal, fenced, life, length)
+
+    def farewell(self, hello: Hello) -> str:
+        """Why who greets has to end; empty if it has not. Who was told on a link that is there ends by itself."""
+        view = self.gone.get(hello.sender)
+        if view is None or hello.cluster != self.cluster or hello.sender in self.peers:
+            return ""
+        return f"process {hello.sender} was removed from its group, in view {view}: it ends, and is needed no more"
 
     def refusal(self, hello: Hello) -> str:
         """Why this greeting is refused; empty if it is not."""

@@ -351,6 +351,7 @@ class Host:
             elif self._address_of is not None:
                 found[process] = self._address_of(process, topology.note_of(process))
         self._links.add(found)
+        self._links.gone.update(topology.gone())
         if self._on_members is not None:
             self._on_members()
 

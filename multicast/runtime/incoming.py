@@ -157,7 +157,10 @@ class Connection(asyncio.Protocol):
         hello, used = read
         rest = bytes(self._buffer[used:])
         self._buffer = bytearray()
-        refusal = self._listener.identity.refusal(hello)
+        identity = self._listener.identity
+        if farewell := identity.farewell(hello):
+            raise Fenced(farewell)
+        refusal = identity.refusal(hello)
         if refusal:
             raise PeerError(refusal)
         tls = self._listener.tls

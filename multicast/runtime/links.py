@@ -62,7 +62,8 @@ class Links:
         self._dirty: list[Outgoing] = []
         self.outgoing: dict[ProcessId, Outgoing] = {}
         self.incoming: dict[ProcessId, Incoming] = {}
-        identity = Identity(self_id, cluster, incarnation, self.incoming.keys(), fence)
+        self.gone: dict[ProcessId, int] = {}
+        identity = Identity(self_id, cluster, incarnation, self.incoming.keys(), self.gone, fence)
         self._new_outgoing = partial(
             Outgoing, identity=identity, dirty=self._dirty, reset=reset, connected=connected, fail=fail,
             troubles=self._troubles, tls=tls,

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multicast.membership import Change, Membership, ViewIs, Views, change_of, change_payload
+from multicast.membership import (
+    Change,
+    Founding,
+    GroupIs,
+    Membership,
+    ViewIs,
+    Views,
+    change_of,
+    change_payload,
+    founding_of,
+    founding_payload,
+    payload_of,
+)
 from multicast.types import VIEW_BITS, AppMessage, Ballot, ProcessId, Topology
 
 
@@ -40,6 +52,34 @@ def test_ids_are_not_used_again_and_only_members_go(change: Change) -> None:
 
 def test_a_ballot_tells_its_view_unless_that_is_the_first() -> None:
     assert [Ballot(3, 2).text, _ballot(0).text, _ballot(5).text] == ["3/2", "1/0", "5:1/0"]
+
+
+def test_who_is_gone_and_since_when() -> None:
+    membership = Membership(Topology({0: (0, 1, 2), 1: (3, 4, 5)}))
+    views = membership.views[0]
+    views.change(Change(0, False, 1))
+    assert membership.gone() == {}, "until the view without it has begun it counts"
+    views.begin(1)
+    views.change(Change(1, True, 7))
+    views.begin(2)
+    membership.views[1].learn(ViewIs(4, (3, 4, 8), {}))
+    assert membership.gone() == {1: 1, 5: 4}
+
+
+def test_groups_that_are_founded_are_known_from_then_on_and_those_unknown_have_nobody() -> None:
+    membership = Membership(Topology({0: (0, 1, 2)}))
+    assert membership.groups[5] == () and not membership.has_quorum(5, _ballot(0), (8,))
+    assert membership.found(GroupIs(5, (8, 9), {9: b"there"})) and not membership.found(GroupIs(5, (7,), {}))
+    assert membership.groups == {0: (0, 1, 2), 5: (8, 9)} and membership.founded == [5]
+    assert membership.note_of(9) == b"there" and membership.told(5) == GroupIs(5, (8, 9), {9: b"there"})
+
+
+def test_a_founding_is_told_from_all_else_and_carries_what_is_the_applications() -> None:
+    founding = Founding(GroupIs(5, (8, 9), {}), b"empty")
+    message = AppMessage(bytes(16), (0,), founding_payload(founding), 1)
+    assert founding_of(message) == founding and payload_of(message) == b"empty" and change_of(message) is None
+    assert founding_of(AppMessage(bytes(16), (0, 1), founding_payload(founding), 1)) is None
+    assert founding_of(AppMessage(bytes(16), (0,), change_payload(Change(0, True, 3)), 1)) is None
 
 
 def test_the_last_member_stays() -> None:

@@ -217,3 +217,16 @@ async def test_who_greets_with_an_old_copy_is_told_and_not_heard() -> None:
     copy = msgspec.structs.replace(hello(1), incarnation=99, life=5, length=39)
     again.data_received(encode_greeting(copy) + frames([b"vote"]))
     assert welcome(transport).fenced and not transport.open and not ears.frames
+
+
+async def test_who_was_removed_while_it_was_down_is_told_and_not_heard() -> None:
+    ears = Ears()
+    ears.links.gone[9] = 3
+    connection, transport = ears.connect()
+    connection.data_received(encode_greeting(hello(9)) + frames([b"vote"]))
+    told = welcome(transport)
+    assert told.fenced and "process 9 was removed from its group, in view 3" in told.refusal
+    assert not transport.open and not ears.frames
+    stranger, transport = ears.connect()
+    stranger.data_received(encode_greeting(hello(8)))
+    assert not welcome(transport).fenced, "whom nobody knows may belong to a view that is not known here yet"
