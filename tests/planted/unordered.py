@@ -12,6 +12,7 @@ from tests.planted.store import Planted
 AGES, STRICT = "ages of reads", "strict serializability"
 LEADERS = Settings(protocol="white_box", size="small", reads=True)
 BARRIERS = Settings(protocol="ft_skeen", size="small", reads=True)
+DELETING = Settings(protocol="white_box", size="small", shards=2, reads=True, ranges=True)
 SEVERAL = Settings(protocol="white_box", size="small", shards=2, reads=True)
 
 
@@ -72,12 +73,12 @@ class StaleRangeOfTheLeast(Collects):
 PLANTED_IN_STORE = (
     Planted("completion_not_awaited", AGES, core=CompletionNotAwaited, settings=LEADERS),
     Planted("nobody_asked", AGES, core=NobodyAsked, settings=LEADERS),
-    Planted("own_position_told", AGES, core=OwnPositionTold, settings=LEADERS),
+    Planted("own_position_told", AGES, core=OwnPositionTold, settings=SEVERAL),
     Planted("joins_the_barrier", AGES, core=JoinsTheBarrier, settings=BARRIERS),
     Planted("barrier_not_awaited", AGES, core=BarrierNotAwaited, settings=BARRIERS),
     Planted("single_collect", STRICT, core=SingleCollect, settings=SEVERAL),
     Planted("differences_overlooked", STRICT, core=DifferencesOverlooked, settings=SEVERAL),
-    Planted("deleted_in_between", STRICT, core=DeletedInBetween, settings=SEVERAL),
+    Planted("deleted_in_between", STRICT, core=DeletedInBetween, settings=DELETING),
     Planted("age_understated", AGES, core=AgeUnderstated, settings=LEADERS),
     Planted("stale_range_of_the_least", AGES, core=StaleRangeOfTheLeast, settings=SEVERAL),
 )

@@ -1,0 +1,50 @@
+"""What requests of the SDK say of how fresh an answer must be, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from client_sdk import Get, InvalidRequest, Put, requests
+from multicast.types import Timestamp
+
+
+@pytest.mark.parametrize(
+    ("how", "query"),
+    [
+        ({}, ""),
+        ({"consistency": "linearizable"}, ""),
+        ({"consistency": "snapshot"}, "consistency=snapshot"),
+        ({"consistency": "stale", "max_age": 0.5}, "consistency=stale&max_age_ms=500"),
+    ],
+)
+def test_how_fresh_a_read_must_be_stands_in_its_query(how: dict[str, Any], query: str) -> None:
+    assert requests.get("k", **how).path == "/v1/kv/k" + (f"?{query}" if query else "")
+    assert requests.count("k", **how).path.endswith(f"count_only=true{'&' if query else ''}{query}")
+    assert requests.txn(success=[Get("k")], **how).path == "/v1/txn" + (f"?{query}" if query else "")
+
+
+def test_a_version_stands_in_its_query() -> None:
+    assert requests.get("k", version=Timestamp(16, 1)).path == "/v1/kv/k?version=10-1"
+
+
+@pytest.mark.parametrize(
+    ("how", "field"),
+    [
+        ({"consistency": "eventual"}, "consistency"),
+        ({"consistency": "stale"}, "max_age"),
+        ({"max_age": 1.0}, "max_age"),
+        ({"consistency": "stale", "max_age": -1}, "max_age"),
+        ({"consistency": "stale", "max_age": 4_000}, "max_age"),
+    ],
+)
+def test_what_makes_no_sense_is_not_sent(how: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        requests.get("k", **how)
+    assert error.value.field == field
+
+
+def test_a_write_is_neither_old_nor_new() -> None:
+    with pytest.raises(InvalidRequest, match="consistency: of what only reads"):
+        requests.txn(success=[Put("k", "v")], consistency="snapshot")
