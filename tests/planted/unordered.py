@@ -60,9 +60,9 @@ class DeletedInBetween(_Collect):
     """What stands nowhere may have stood there between the two rounds."""
 
 
-@rewrite("_add", "now - self._fresh_at < age_us", "now - self._fresh_at < 3 * age_us")
+@rewrite("_add", "now - self._fresh_at < age_us", "now - self._fresh_at < 50 * age_us")
 class AgeUnderstated(Reads):
-    """What is served is older than it is said to be."""
+    """What is served may be much older than it is said to be."""
 
 
 @rewrite("_judge", "at = max(versions)", "at = min(versions)")
