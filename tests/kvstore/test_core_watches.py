@@ -1,0 +1,210 @@
+"""Watches, at one replica: whom it asks, when it releases what it is told, and what it tells other replicas."""
+
+from __future__ import annotations
+
+from kvstore.core.bundles import last_version, version_of
+from kvstore.core.changes import HOLD_US
+from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, Followed, Refused
+from kvstore.core.state import Changed
+from kvstore.core.watches import LINGER_US, PACE_US, PROGRESS_US, RETRY_US
+from multicast.types import ZERO, Timestamp
+from tests.kvstore.one_replica import NOW, Bench, key, write
+
+A, B, C = key(0), key(1), key(2)
+
+
+def follow(bench: Bench, after: Timestamp | None, first: bytes = b"", end: bytes = b"", live: bool = False) -> None:
+    bench.tokens += 1
+    bench.replica.on_request(bench.tokens, Follow(after, first, end, live), bench.now, bench.out)
+
+
+def asked(bench: Bench) -> dict[int, ChangesAfter]:
+    """The last question to each replica since this was asked last."""
+    return {to[0]: question for to, question in bench.sent(ChangesAfter)}
+
+
+def tell(bench: Bench, replica: int, question: ChangesAfter, upto: Timestamp, *told: Changed) -> None:
+    bench.hear(replica, ChangesTold(replica // 3, question.number, list(told), upto, upto))
+
+
+def change(at: int, *keys: bytes) -> Changed:
+    return Timestamp(NOW + at, 0), [(k, b"v") for k in keys]
+
+
+def at(us: int) -> Timestamp:
+    return Timestamp(NOW + us, 0)
+
+
+def test_nothing_is_released_before_all_shards_have_passed_it() -> None:
+    bench = Bench()
+    bench.now += 10
+    own = bench.deliver(write(A))
+    follow(bench, ZERO)
+    questions = asked(bench)
+    tell(bench, 3, questions[3], at(50), change(5, B), change(30, B))
+    assert bench.answers() == []
+    tell(bench, 6, questions[6], at(20), change(15, C))
+    first = version_of(own.timestamp, 0)
+    assert bench.answers() == [Followed([change(5, B), (first, [(A, b"v")])], last_version(own.timestamp))]
+
+
+def test_a_transaction_of_several_shards_is_told_as_one() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    follow(bench, ZERO)
+    questions = asked(bench)
+    bench.now += 100
+    both = at(0)
+    tell(bench, 3, questions[3], at(0), (both, [(B, b"1")]))
+    tell(bench, 6, questions[6], at(0), (both, [(C, None)]))
+    [answer] = bench.answers()
+    assert isinstance(answer, Followed)
+    assert answer.transactions == [(both, sorted([(B, b"1"), (C, None)]))]
+
+
+def test_who_names_no_version_begins_where_all_shards_are_then() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    follow(bench, None)
+    questions = asked(bench)
+    tell(bench, 3, questions[3], at(70))
+    tell(bench, 6, questions[6], at(5))
+    assert bench.answers() == []
+    bench.tick(PACE_US)
+    questions = asked(bench)
+    assert questions[6].wanted == at(70) and not questions[6].news
+    [moves_own_shard_on] = bench.multicast()
+    bench.order(moves_own_shard_on)
+    tell(bench, 3, questions[3], at(70))
+    tell(bench, 6, questions[6], at(90))
+    [answer] = bench.answers()
+    assert answer == Followed([], at(70))
+
+
+def live(bench: Bench, first: bytes = b"") -> dict[int, ChangesAfter]:
+    """A client that waits for what is new; what others are asked for him."""
+    bench.deliver(write(A))
+    here = bench.store.complete_to
+    follow(bench, here, first, live=True)
+    bench.tick()
+    questions = asked(bench)
+    assert bench.answers() == [] and all(question.news for question in questions.values())
+    return questions
+
+
+def test_news_of_one_shard_hurry_the_others() -> None:
+    bench = Bench()
+    questions = live(bench)
+    new = change(1_000, B)
+    tell(bench, 3, questions[3], new[0], new)
+    again = asked(bench)[6]
+    assert (again.wanted, again.news, again.number) == (new[0], False, questions[6].number)
+    [moves_own_shard_on] = bench.multicast()
+    bench.order(moves_own_shard_on, at=NOW + 2_000)
+    tell(bench, 6, again, at(3_000))
+    [answer] = bench.answers()
+    assert answer == Followed([new], new[0])
+
+
+def test_a_quiet_client_is_told_how_far_everything_was_told() -> None:
+    bench = Bench()
+    here = bench.store.complete_to
+    live(bench, b"\xff")
+    bench.tick(PROGRESS_US)
+    [answer] = bench.answers()
+    assert isinstance(answer, Followed) and answer.transactions == [] and answer.upto >= here
+
+
+def test_who_does_not_answer_is_followed_by_another_replica() -> None:
+    bench = Bench()
+    live(bench)
+    bench.tick(RETRY_US)
+    assert {4, 7} <= set(asked(bench))
+
+
+def test_who_falls_behind_the_buffer_is_told_so_and_may_begin_again() -> None:
+    bench = Bench()
+    bench.replica.watches.buffer_bytes_max = 1
+    questions = live(bench)
+    before = questions[3].after
+    new = change(1_000, B)
+    tell(bench, 3, questions[3], new[0], new)
+    [moves_own_shard_on] = bench.multicast()
+    bench.order(moves_own_shard_on, at=NOW + 2_000)
+    tell(bench, 6, asked(bench)[6], at(3_000))
+    [told] = bench.answers()
+    assert isinstance(told, Refused) and (told.code, told.retryable) == ("lagged", True)
+    follow(bench, before, live=True)
+    [refused] = bench.answers()
+    assert isinstance(refused, Refused) and refused.code == "lagged"
+    follow(bench, before)
+    questions = asked(bench)
+    assert questions[3].after == before and not questions[3].news
+    tell(bench, 3, questions[3], new[0], new)
+    tell(bench, 6, questions[6], new[0])
+    [answer] = bench.answers()
+    assert answer == Followed([new], new[0])
+
+
+def test_most_replicas_of_a_shard_must_have_compacted_what_is_asked_for() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    follow(bench, ZERO)
+    number = asked(bench)[3].number
+    bench.hear(3, ChangesTold(1, number, None, at(1), at(2)))
+    assert set(asked(bench)) == {4} and bench.answers() == []
+    bench.hear(4, ChangesTold(1, number, None, at(0), at(2)))
+    [refused] = bench.answers()
+    assert isinstance(refused, Refused) and refused.code == "compacted" and str(at(0)) in refused.message
+
+
+def test_nobody_watches_nobody_is_asked() -> None:
+    bench = Bench()
+    live(bench)
+    bench.tick(PROGRESS_US)
+    for _ in range(20):
+        bench.tick(LINGER_US // 10)
+    asked(bench)
+    assert bench.tick(RETRY_US) is None and asked(bench) == {}
+
+
+def question(after: Timestamp, wanted: Timestamp, news: bool) -> ChangesAfter:
+    return ChangesAfter(1, after, wanted, news, b"", b"")
+
+
+def told(bench: Bench) -> list[ChangesTold]:
+    return [message for _, message in bench.sent(ChangesTold)]
+
+
+def test_another_replica_is_told_news_when_there_are_some() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    here = bench.store.complete_to
+    bench.hear(3, question(here, here, True))
+    assert told(bench) == [] and bench.multicast() == []
+    own = bench.deliver(write(A, value=b"new"))
+    [answer] = told(bench)
+    assert answer.transactions == [(version_of(own.timestamp, 0), [(A, b"new")])]
+    assert answer.upto == answer.complete == last_version(own.timestamp)
+
+
+def test_without_news_it_is_told_so_after_a_while() -> None:
+    bench = Bench()
+    here = bench.store.complete_to
+    bench.hear(3, question(here, here, True))
+    bench.tick(HOLD_US - 1)
+    assert told(bench) == []
+    bench.tick(1)
+    assert [(answer.transactions, answer.upto) for answer in told(bench)] == [([], here)]
+
+
+def test_a_quiet_shard_is_moved_on_to_where_it_is_wanted() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    wanted = at(1_000)
+    bench.hear(3, question(bench.store.complete_to, wanted, False))
+    [empty] = bench.multicast()
+    assert told(bench) == []
+    bench.order(empty, at=NOW + 2_000)
+    [answer] = told(bench)
+    assert answer.transactions == [] and answer.upto >= wanted
