@@ -6,6 +6,7 @@
     node        what they need of the replica
     access      who asks, and whether he may use the route
     admin       roles and tokens
+    watching    watches: answers that go on as long as anything changes
     request     what paths, queries and header fields say
     answers     answers as bytes
     errors      answers other than success
