@@ -13,6 +13,7 @@ from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
 from tests.planted.unordered import PLANTED_IN_STORE as UNORDERED
+from tests.planted.watches import PLANTED_IN_STORE as WATCHES
 
 CHECKS = {
     "agreement",
@@ -21,6 +22,7 @@ CHECKS = {
     "ages of reads",
     "answers",
     "reads at versions",
+    "watches",
     "serial execution",
     "strict serializability",
     "conservation",
@@ -32,7 +34,7 @@ CHECKS = {
 }
 
 
-ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED)
+ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES)
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

@@ -27,6 +27,7 @@ from tests.planted import (
     store,
     store_state,
     unordered,
+    watches,
 )
 
 CHEAP_S = 0.4
@@ -71,6 +72,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "backups", backups.PLANTED_IN_STORE
     yield "moves", moves.PLANTED_IN_STORE
     yield "rights", rights.PLANTED_IN_STORE
+    yield "watches", watches.PLANTED_IN_STORE
 
 
 def main() -> None:

@@ -1,0 +1,86 @@
+"""Bugs planted in what watches are told."""
+
+from __future__ import annotations
+
+from kvstore.core.changes import Changes
+from kvstore.core.watches import Watches
+from kvstore.simulated.runner import Settings
+from kvstore.storage.snapshot import Snapshots
+from kvstore.storage.store import Store
+from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+CHECK = "watches"
+SMALL = Settings(protocol="white_box", size="small", watch=True)
+MOVING = Settings(protocol="white_box", size="small", watch=True, moves=True)
+RANGES = Settings(protocol="white_box", size="small", watch=True, ranges=True)
+
+
+@rewrite("_answer", "if complete_to < asked.wanted and not held:", "if False:")
+@rewrite("_answer", "transactions, upto, complete_to)", "transactions, max(upto, asked.wanted), complete_to)")
+class ToldBeforeComplete(Changes):
+    """A shard says that it has told everything up to a version before it is complete up to there."""
+
+
+@rewrite("on_told", "min(asked.upto, told.upto)", "max(asked.upto, told.upto)")
+class NotWaitedForAShard(Watches):
+    """What the shards tell is released up to where the first of them is."""
+
+
+@rewrite("_take", "client.starts or client.after >= feed.begin", "client.starts or client.after >= ZERO")
+@rewrite("_answer", "if client.at < feed.begin:", "if False:")
+class LostBeforeTheBuffer(Watches):
+    """Who begins before what is in the buffer is told only what is in it."""
+
+
+@rewrite("_take", "client.starts or client.after >= feed.begin", "client.starts or live or client.after >= feed.begin")
+@rewrite("_answer", "if client.at < feed.begin:", "if False:")
+class LagNotTold(Watches):
+    """Who has fallen behind the buffer goes on with what is in it."""
+
+
+@rewrite("_go_on", "self._new_round(feed.upto,", "self._new_round(feed.begin,")
+class ToldAgain(Watches):
+    """A round of the feed brings what the one before it brought, too."""
+
+
+@rewrite("_release", "client.at = feed.upto", "client.at = feed.upto._replace(time=feed.upto.time + 1000)")
+class ProgressBeforeRelease(Watches):
+    """A quiet client is told that it has seen everything of another millisecond."""
+
+
+@rewrite("_put", "return bool(before[1] or row)", "return bool(row)")
+class DeletionsNotTold(Store):
+    """A deletion is no change."""
+
+
+@rewrite("place", "if row is None:", "if self._active.log.append((at.encode(), key)) or row is None:")
+class MoveTold(Store):
+    """A row that comes or goes with a move is told as a change."""
+
+
+@rewrite("changes_from", "self._backend.get(META, NOTED) or", "bytes(16) or")
+class FloorOfChangesNotMoved(Store):
+    """What was dropped is passed over in silence."""
+
+
+@rewrite("_take_over", "meta | anew(last_version(sealed.timestamp))", "meta")
+class OldChangesAfterSnapshot(Snapshots):
+    """Who was given a snapshot tells changes as if it had those before it."""
+
+
+def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
+    return [
+        Planted(kind.__name__, CHECK, store=kind, settings=settings) if issubclass(kind, Store)
+        else Planted(kind.__name__, CHECK, core=kind, settings=settings) for kind in kinds
+    ]  # fmt: skip
+
+
+PLANTED_IN_STORE = (
+    *_planted(
+        ToldBeforeComplete, NotWaitedForAShard, LostBeforeTheBuffer, LagNotTold, ToldAgain, ProgressBeforeRelease,
+        FloorOfChangesNotMoved, OldChangesAfterSnapshot,
+    ),
+    *_planted(DeletionsNotTold, settings=RANGES),
+    *_planted(MoveTold, settings=MOVING),
+)  # fmt: skip
