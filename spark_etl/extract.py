@@ -9,6 +9,7 @@ batch is final: `tables` never reads it again.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -356,7 +357,7 @@ class SegmentParser:
                 place = (segment.replica, header.group, segment.number, base + at)
                 try:
                     _add_record(rows, place, records.decode_body(kind, body))
-                except (JournalError, ValueError, TypeError, OverflowError) as error:
+                except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
                     rows.drop(place)
                     damages.append((at + self.shift, str(error)))
                 else:

@@ -96,7 +96,7 @@ def understand(
         shard = next(s for s, members in shards.items() if replica in members)
         problems.append(f"replicas/{replica}/journal: the journal of replica {replica} of shard {shard} is missing")
         unsure.add(replica)
-    for replica in sorted(set(present) - known - unsure):
+    for replica in sorted(set(present) - known - unsure - _newcomers(by_table["lives"])):
         problems.append(f"replicas/{replica}/journal: no other replica of this run knows replica {replica}")
     crashed, down, stops = _ends(by_table["lives"], begins)
     if not shards and not problems:
@@ -205,6 +205,15 @@ def _members(lives: list[Any], segments: list[Any]) -> dict[int, list[int]]:
         for row in segments:
             members[row.shard].add(row.replica)
     return {shard: sorted(members[shard]) for shard in sorted(members)}
+
+
+def _newcomers(lives: list[Any]) -> set[int]:
+    """The replicas that were to be added and, as they say themselves, never were: they have delivered nothing."""
+    known = {row.replica: False for row in lives if row.event == "started"}
+    for row in lives:
+        if row.event in ("started", "members") and row.replica in known:
+            known[row.replica] |= any(row.replica in members for members in msgspec.json.decode(row.members).values())
+    return {replica for replica, belongs in known.items() if not belongs}
 
 
 def _removed(shards: Mapping[int, list[int]], lives: list[Any]) -> set[int]:

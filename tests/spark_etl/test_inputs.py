@@ -19,6 +19,7 @@ from multicast.records import (
     DeliveredReference,
     Installed,
     Members,
+    SegmentHeader,
     Started,
     Stopped,
     Submitted,
@@ -27,7 +28,7 @@ from multicast.records import (
 from multicast.types import AppMessage, Timestamp
 from spark_etl import extract, histories, sources
 from spark_etl.inputs import Inputs, Top, behind, understand
-from tests.spark_etl.runs import SEGMENT, bank_run, message_id, write_mark
+from tests.spark_etl.runs import CLUSTER, MEMBERS, SEGMENT, bank_run, message_id, write_mark
 
 
 class Row(dict[str, Any]):
@@ -76,6 +77,17 @@ def test_a_whole_run_has_no_problem(run: Path):
     assert found.inputs.shards == {0: [0, 1, 2], 1: [3, 4, 5]}
     assert [stop[0] for stop in found.inputs.stops] == [0, 1, 2, 3, 4, 5]
     assert found.count("deliveries", 0) == found.count("outcomes", 0) == 13
+
+
+@pytest.mark.parametrize("joining", [True, False])
+def test_who_was_to_be_added_and_never_was_is_no_stranger(run: Path, joining: bool):
+    journal = run / "replicas" / "9" / "journal"
+    journal.mkdir(parents=True)
+    body = encode_record(Started(109, 9, 0, MEMBERS, "white_box", "fsync", 1)) + encode_record(BatchEnd(1))
+    (journal / SEGMENT).write_bytes(SegmentHeader(CLUSTER, 0, 9, 0, 0).encode() + body if joining else b"")
+    found = read(run).inputs
+    said = "replicas/9/journal: no other replica of this run knows replica 9"
+    assert found.problems == ([] if joining else [said]) and 9 not in found.replicas
 
 
 def test_an_installed_snapshot_stands_for_deliveries(run: Path):
