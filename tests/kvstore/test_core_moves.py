@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvstore.api.model import Get, Move, Put, Transaction
+from kvstore.api.model import Get, Move, OperationResult, Put, Transaction
 from kvstore.api.shard_map import PlacedRun, ShardMap, runs_of, slot_of
-from kvstore.core.audit import APPLIED, MOVED
+from kvstore.core.audit import APPLIED, MOVED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
 from kvstore.core.messages import Parts, ShardResult, Vote, decode_remembered, encode_remembered
 from kvstore.core.moves import Moves, moved
@@ -95,6 +95,34 @@ def test_ids_that_touched_the_slots_go_along_also_those_that_come_late() -> None
         pass
     found = [two.stores[1].remembered(message_id) for message_id, _ in (early, late, other, refused)]
     assert found == [early[1], late[1], None, None]
+
+
+def test_the_last_row_that_was_given_is_given_again_if_it_changes() -> None:
+    two = Two(portion=1)
+    assert two.step()
+    two.write(min(KEYS), b"new")
+    while two.step():
+        pass
+    assert two.rows(1)[min(KEYS)].value == b"new"
+
+
+def test_what_both_know_of_an_id_goes_together() -> None:
+    """Its effect, not that a copy had none, the slots that it touched and what was read of each."""
+    two = Two()
+    both, again = new_message_id(10, 1), new_message_id(20, 1)
+    slots = [slot_of(KEYS[0]).to_bytes(2, "big"), slot_of(KEYS[1]).to_bytes(2, "big")]
+    for shard, store in enumerate(two.stores):
+        read = [(shard, OperationResult(value=shard))]
+        applied = ShardResult(both, b"", at(10), APPLIED, True, "", b"", read)
+        store.remember(both, encode_remembered(applied, slots[shard]))
+        status = REPEATED if shard else APPLIED
+        copy = ShardResult(again, b"", at(20 + shard), status, True, "", b"", [])
+        store.remember(again, encode_remembered(copy, slots[0]))
+    assert not two.step()
+    joined = decode_remembered(two.stores[1].remembered(both) or b"")
+    assert joined.slots == b"".join(sorted(slots))
+    assert joined.results == [(0, OperationResult(value=0)), (1, OperationResult(value=1))]
+    assert two.stores[1].remembered(again) == two.stores[0].remembered(again)
 
 
 def test_only_who_asks_none_of_the_right_shards_is_told_moved() -> None:

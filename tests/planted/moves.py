@@ -60,6 +60,16 @@ class DirtyRowsForgotten(Moves):
     """What the source changes after it was given is not given again."""
 
 
+@rewrite("wrote", "key <= leaving.rows_to", "key < leaving.rows_to")
+class LastRowNotDirty(Moves):
+    """What the source changes of the last row that it has given is not given again."""
+
+
+@rewrite("_took", "_joined(own, record)", "None")
+class OwnMemoryKept(Moves):
+    """What the target knows of an id itself is not joined with what it is given."""
+
+
 @rewrite("remembers", "if leaving is not None and message_id <=", "if False and message_id <=")
 class DirtyIdsForgotten(Moves):
     """What the source remembers after its ids were given is not given any more."""
@@ -142,6 +152,8 @@ PLANTED_IN_STORE = (
     Planted("moved_by_who_gave", "", MovedByWhoGave, settings=THREE),
     Planted("staged_deletion_lost", "", core=StagedDeletionLost, settings=CALM),
     Planted("dirty_rows_forgotten", "", core=DirtyRowsForgotten, settings=CALM),
+    Planted("last_row_not_dirty", "", core=LastRowNotDirty, settings=CALM),
+    Planted("own_memory_kept", "", core=OwnMemoryKept, settings=MOVING),
     Planted("dirty_ids_forgotten", "", core=DirtyIdsForgotten, settings=MOVING),
     Planted("staged_of_another_move", "", core=StagedOfAnotherMove, settings=CALM),
     Planted("places_lost_at_restart", "", core=PlacesLostAtRestart, settings=MOVING),
