@@ -423,6 +423,7 @@ def _freshness(version: Timestamp | None, consistency: Consistency, max_age: flo
 
 
 def bounds_query(prefix: bytes | str, start: bytes | str, end: bytes | str) -> str:
+    """The query that says these bounds."""
     """The part of a query that says which keys."""
     parts = [f"prefix={quote_from_bytes(as_bytes('prefix', prefix), safe='')}"]
     for name, bound in (("start", start), ("end", end)):

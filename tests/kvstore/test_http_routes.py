@@ -64,7 +64,6 @@ some_text = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_siz
 SAMPLES: dict[str, list[str]] = {
     "Idempotency-Key": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
     "If-Match": ["*", '"1-1"', 'W/"1-1"', "x"],
-    "Kv-Lease": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
     "If-None-Match": ["*", '"1-1", "2-2"', "x"],
     "X-Timeout-Ms": ["1", "500", "0", "-1"],
     "id": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],

@@ -6,6 +6,7 @@ import pytest
 
 from kvstore.simulated.runner import run_seed
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
+from tests.planted.leases import PLANTED_IN_STORE as LEASES
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
 from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
@@ -30,11 +31,13 @@ CHECKS = {
     "final states",
     "memory",
     "liveness",
+    "leases",
     "exception",
 }
 
 
-ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES)
+ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
+       *LEASES)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

@@ -20,6 +20,7 @@ from tests.planted import (
     SEEDS_MAX,
     Planted,
     backups,
+    leases,
     moves,
     past,
     rights,
@@ -71,6 +72,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "snapshots", snapshots.PLANTED_IN_STORE
     yield "backups", backups.PLANTED_IN_STORE
     yield "moves", moves.PLANTED_IN_STORE
+    yield "leases", leases.PLANTED_IN_STORE
     yield "rights", rights.PLANTED_IN_STORE
     yield "watches", watches.PLANTED_IN_STORE
 

@@ -1,0 +1,57 @@
+"""Bugs planted in leases: when they are revoked, and what goes with them."""
+
+from __future__ import annotations
+
+from kvstore.core.execution import Execution
+from kvstore.core.leases import Leases
+from kvstore.simulated.runner import Settings
+from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+SMALL = Settings(protocol="white_box", size="small", leases=True)
+TWO = Settings(protocol="white_box", size="small", leases=True, shards=2, profile="calm")
+
+
+@rewrite(
+    "_revoke",
+    "transaction = leases.revoke(row, lease)",
+    "transaction = leases.revoke(row, lease); c, = transaction.compare; c.op, c.operand = '!=', (0, 0)",
+)
+class RevokedAnyhow(Leases):
+    """A renewal that was ordered first does not win."""
+
+
+@rewrite("_begin", "row.version, now)", "row.version, now - 1_000_000)")
+class TimeOfTheLastLeader(Leases):
+    """A new leader takes every lease for one that was not renewed for long."""
+
+
+@rewrite("on_tick", "self._versions.get(lease) == version:", "lease in self._versions:")
+@rewrite("_revoke", "if row is None or row.version != version:", "if row is None:")
+class TimeOfTheFirstVersion(Leases):
+    """A lease is revoked a time to live after any of its renewals."""
+
+
+@rewrite("_attached", "return found + [", "return found[::2] + [")
+class HalfOfTheKeys(Execution):
+    """Every other key that is attached stays."""
+
+
+@rewrite("_attach", "if operation.slot not in lease.slots:", "if not lease.slots:")
+class OneSlotNoted(Execution):
+    """The home of a lease notes where its first key is, and no other."""
+
+
+@rewrite("run", "leases.pop(operation.key, None)", "pass")
+class AttachedByAnotherPut(Execution):
+    """A put without a lease, behind one with a lease in its transaction, leaves the key attached."""
+
+
+PLANTED_IN_STORE = (
+    Planted("revoked_anyhow", "leases", core=RevokedAnyhow, settings=SMALL),
+    Planted("time_of_the_last_leader", "leases", core=TimeOfTheLastLeader, settings=SMALL),
+    Planted("time_of_the_first_version", "leases", core=TimeOfTheFirstVersion, settings=SMALL),
+    Planted("half_of_the_keys", "serial execution", core=HalfOfTheKeys, settings=TWO),
+    Planted("one_slot_noted", "serial execution", core=OneSlotNoted, settings=TWO),
+    Planted("attached_by_another_put", "", core=AttachedByAnotherPut, settings=TWO),
+)
