@@ -83,3 +83,25 @@ def test_who_does_not_change_members_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
         growing.remove_replica(tmp_path, 0, str)
     assert config.load(tmp_path) == made
+
+
+def test_who_was_down_when_it_was_removed_is_told_by_whoever_it_greets(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "run", 1, 3, "white_box") as replicas:
+        directory = tmp_path / "run"
+        own = tmp_path / "own"
+        own.mkdir()
+        (own / "cluster.json").write_bytes((directory / "cluster.json").read_bytes())
+        (own / "replicas").symlink_to(directory / "replicas")
+        kill(directory, 2)
+        growing.remove_replica(directory, 2, str)
+        kill(directory, 0)  # whoever lives on has a link to the removed one
+        after = config.load(directory)
+        started = [cluster.start(directory, after, after.replica(0))]
+        try:
+            wait_until(lambda: cluster.is_ready(started[0].replica))
+            assert members_of(replicas[0], 0) == [0, 1]
+            started.append(cluster.start(own, config.load(own), config.load(own).replica(2)))
+            assert started[1].process.wait(20) == 1
+            assert "process 2 was removed from its group, in view 1" in started[1].last_words()
+        finally:
+            cluster.stop_started(directory, started, str)
