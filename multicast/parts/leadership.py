@@ -260,9 +260,9 @@ class Leadership(Election[V], Generic[V, S]):
         self.membership.follow(self.group)
         super().follow_views()
 
-    def _view_begun(self, out: Outbox) -> None:
-        """A ballot of this one's view has."""
-        if self.views.begin(self.joined.view):
+    def _view_begun(self, ballot: Ballot, out: Outbox) -> None:
+        """A ballot has, and with it its view."""
+        if self.views.begin(ballot.view):
             self._put_begun(out)
 
     def _put_begun(self, out: Outbox) -> None:
@@ -385,7 +385,7 @@ class Leadership(Election[V], Generic[V, S]):
         self._deadlines.by("beat", now)
         if self.state is LEADER:
             others = tuple(p for p in self.membership.processes if p != self._self_id)
-            self._view_begun(out)
+            self._view_begun(self.joined, out)
             self.tell_view(others, out)
         self._led.confirmed(now, out)
         if self.state is LEADER:
@@ -414,6 +414,7 @@ class Leadership(Election[V], Generic[V, S]):
             raise PeerError("a heartbeat of somebody else's ballot")
         if self.state is REJOINING:
             self.leaders.learn(self.group, ballot)
+            self._view_begun(ballot, out)  # who was removed need not answer
             if heartbeat.position > self._deliveries.position:
                 out.catch_up(sender)
         elif self.state is REMOVED:
@@ -422,7 +423,7 @@ class Leadership(Election[V], Generic[V, S]):
             out.send((sender,), Nack(self.promised))
         elif ballot == self.joined:
             self.heard(now, heartbeat.resigning)
-            self._view_begun(out)
+            self._view_begun(ballot, out)
             self.confirm(now, out)
             self._led.heard(heartbeat, out)
         else:  # this process missed the election, or the new state was lost

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multicast.membership import Membership
+from multicast.membership import Change, Membership, change_payload
 from multicast.parts.ballots import (
     CANDIDATE,
     ELECT,
@@ -34,7 +34,7 @@ from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.rejoin import Highest, Returned
 from multicast.protocol import Outbox, PeerError, Saved
-from multicast.types import AppMessage, Ballot, ProcessId, Topology
+from multicast.types import VIEW_BITS, AppMessage, Ballot, ProcessId, Topology
 
 OPTIONS = GroupOptions(heartbeat_us=1_000, election_timeout_us=10_000, retry_us=5_000)
 TOPOLOGY = Topology({0: [0, 1, 2], 1: [3]})
@@ -381,7 +381,7 @@ def test_a_restarted_leader_waits_or_stands_again() -> None:
 
 
 def test_who_lost_its_disk_promises_nothing() -> None:
-    member = Member(1, saved=Saved({}, lost=True))
+    member = Member(1, saved=Saved({}, first=False, lost=True))
     member.handlers[NewLeader].call(2, NewLeader(Ballot(9, 2), 0), 0, member.out)
     member.leadership.tick(100 * OPTIONS.election_timeout_us, member.out)
     assert member.leadership.state == REJOINING
@@ -408,3 +408,15 @@ def test_what_the_table_does_not_have_does_not_happen() -> None:
     group = Group()
     with pytest.raises(AssertionError, match="process 1 is follower: it cannot step down"):
         group[1].step_down(0)
+
+
+def test_who_lost_its_disk_does_not_wait_for_one_who_was_removed() -> None:
+    member = Member(2, saved=Saved({}, lost=True))
+    for change in (Change(0, True, 7), Change(1, False, 7)):
+        member.position += 1
+        message = AppMessage(bytes([member.position]) * 16, (0,), change_payload(change), 0)
+        member.leadership.delivered(message, member.out)
+    assert 7 in member.leadership.members, "it may still count"
+    beat = Heartbeat(Ballot((2 << VIEW_BITS) + 1, 0), 2, False)
+    member.handlers[Heartbeat].call(0, beat, 1, member.out)
+    assert member.leadership.state == REJOINING and member.leadership.members == (0, 1, 2)
