@@ -254,4 +254,5 @@ def test_who_was_given_a_snapshot_knows_nothing_older_than_that():
     Snapshots(backend)._take_over(Sealed(9, Timestamp(9, 1), b"", 1), owner_of(bytes(16), 0))
     again = Store.open(backend)
     assert again.floor == last_version(Timestamp(9, 1)) and again.at(again.floor).get(b"k") is not None
+    assert again.changes_from == again.floor
     assert backend.count(PAST) == 0 and int.from_bytes(backend.get(META, USED), "big") == 0
