@@ -24,6 +24,7 @@ from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import decode_bundle, decode_transaction
 from kvstore.core.execution import Execution, LocalPlan, vote
 from kvstore.core.messages import Vote
+from kvstore.simulated.runner import Settings, run_seed
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import Timestamp
@@ -192,3 +193,10 @@ def test_the_time_to_live_begins_anew_with_a_new_leader() -> None:
     assert asked(bench) == []
     bench.tick(1)
     assert [transaction.success[0] for transaction in asked(bench)] == [Revoke(mine, ())]
+
+
+@pytest.mark.parametrize("protocol", ["skeen", "white_box"])
+def test_simulated_leases_expire_in_time_and_not_before_it(protocol: str) -> None:
+    """What clients that hold some find under faults, slots that move among them; and at last all have gone."""
+    settings = Settings(protocol=protocol, size="small", leases=True, moves=True)
+    assert [run_seed(settings, seed).violations for seed in range(2)] == [[], []]
