@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kvstore.simulated.runner import run_seed
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
 from tests.planted.leases import PLANTED_IN_STORE as LEASES
+from tests.planted.moves import GROWING
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
 from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
@@ -58,3 +60,9 @@ def test_every_check_has_a_bug() -> None:
 def test_without_a_bug_nothing_is_found() -> None:
     for settings, seed in {str(bug.settings): (bug.settings, bug.first_seed) for bug in PLANTED_IN_STORE}.values():
         assert run_seed(settings, seed).violations == [], (settings, seed)
+
+
+@pytest.mark.parametrize(("protocol", "seed"), [("primcast", 6), ("white_box", 1)])
+def test_a_shard_that_is_added_takes_slots_and_nothing_is_wrong(protocol: str, seed: int) -> None:
+    outcome = run_seed(msgspec.structs.replace(GROWING, protocol=protocol), seed)
+    assert outcome.violations == [] and outcome.moves > 0
