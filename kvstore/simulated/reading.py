@@ -102,19 +102,29 @@ class Unordered:
         for operation, places in self._places:
             if strict and operation.consistency != "linearizable":
                 continue
+            shards = tuple(sorted(places))
+            by_shard = self._reads(operation, places)
             for shard, position in places.items():
-                at = bisect_right(self._positions[shard], position)
-                version = operation.seen if not operation.places else self._versions[shard][at - 1] if at else ZERO
-                seen = tuple(
-                    Read(key, read) for key, read in reads_of(operation).items()
-                    if len(places) == 1 or self.owner(key, version) == shard
-                )  # fmt: skip
-                outcome = Outcome(operation.id, APPLIED, True, seen)
-                shards = tuple(sorted(places))
+                outcome = Outcome(operation.id, APPLIED, True, tuple(by_shard[shard]))
                 at_version = ZERO if operation.places else operation.seen
                 read = Executed(position, at_version, False, operation.id, shards, operation.transaction, outcome)
                 log = logs[shard]
                 log.insert(bisect_right(log, position, key=lambda executed: executed.position), read)
+
+    def _reads(self, operation: Operated, places: dict[GroupId, int]) -> dict[GroupId, list[Read]]:
+        """What it read of each shard; a key that is several shards' by their own places may be of any of them: that can
+        be so of a stale read, while a slot moves."""
+        found: dict[GroupId, list[Read]] = {shard: [] for shard in places}
+        for key, version in reads_of(operation).items():
+            owners = list(places) if len(places) == 1 else []
+            for shard, position in places.items() if not owners else ():
+                at = bisect_right(self._positions[shard], position)
+                upto = operation.seen if not operation.places else self._versions[shard][at - 1] if at else ZERO
+                if self.owner(key, upto) == shard:
+                    owners.append(shard)
+            if len(owners) == 1:
+                found[owners[0]].append(Read(key, version))
+        return found
 
     def owner(self, key: bytes, version: Timestamp) -> GroupId:
         """See `checks.Owner`."""
