@@ -317,6 +317,7 @@ class Watches:
             self._raise(asked, told.transactions[-1][0] if told.transactions else ZERO, now, out)
         if not asked.missing and asked.number in self._rounds:
             if len(asked.shards) < len(self._peers.replicas):  # what was told may go on in a shard that was added
+                asked.wanted, asked.news = max(asked.wanted, asked.upto), False
                 self._ask_all(asked, {}, now, out)
             else:
                 self._over(asked, out)
