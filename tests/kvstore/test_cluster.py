@@ -226,8 +226,8 @@ def test_a_damaged_journal_is_refused_in_one_line(stopped_afterwards: Path, said
 def test_beyond_loopback_a_replica_starts_only_when_told_that_it_is_insecure(tmp_path: Path) -> None:
     made = config.new_cluster(shards=1, replicas=2, protocol="white_box", cluster_id="0" * 32, host="192.0.2.1")
     config.create(tmp_path, made)
-    said = "is to listen on 192.0.2.1, and there is no TLS and no authentication yet"
-    assert said in refusal(serve(tmp_path)) and "start it with --insecure" in refusal(serve(tmp_path))
+    said = "is to listen on 192.0.2.1 without TLS"
+    assert said in refusal(serve(tmp_path)) and "start the replica with --insecure" in refusal(serve(tmp_path))
     with pytest.raises(ConfigError, match=said):
         cluster.up(tmp_path, print)
     assert [path.name for path in (tmp_path / "replicas" / "0").iterdir()] == ["identity.json"]

@@ -21,11 +21,11 @@ VALUE = b"the value of k, long enough to be found"
 
 
 async def written(directory: Path) -> ClusterConfig:
-    """A replica that has ended in good order, with one key."""
+    """A replica that has ended in good order, with a key, and one before it, since the first is read at once."""
     made = make_cluster(directory, 1, 1, "skeen")
     replica = LiveReplica(directory, made, 0)
     await replica.start()
-    answer = await executed(replica, replica.new_message_id(), Transaction((), (Put(b"k", VALUE),)))
+    answer = await executed(replica, replica.new_message_id(), Transaction((), (Put(b"a", b"v"), Put(b"k", VALUE))))
     assert isinstance(answer, Answered)
     await replica.stop()
     return made

@@ -8,9 +8,10 @@ import pytest
 
 from multicast import registry
 from multicast.protocols.white_box import WhiteBox
-from multicast.simulation import forgotten
+from multicast.simulation import forgotten, invariants
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.runner import Run, run_seed
+from multicast.simulation.watermarks import Watermarks
 from multicast.types import Topology
 from tests.planted import SEEDS_MAX, SMALL, Planted
 from tests.planted.white_box import MarksToldAlone
@@ -23,7 +24,9 @@ def test_a_drawn_fault_finds_what_is_forgotten(
     protocol: type[WhiteBox], first: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protocol without the bug is not accused, and without these faults the same seed does not find it. first: a
-    seed that found it when that was last looked for."""
+    seed that found it when that was last looked for. The check that looks at watermarks themselves is left out."""
+    left = tuple(kind for kind in invariants.CHECKERS["white_box"] if kind is not Watermarks)
+    monkeypatch.setitem(invariants.CHECKERS, "white_box", left)
     seed = next(
         seed
         for seed in (first, *range(SEEDS_MAX))

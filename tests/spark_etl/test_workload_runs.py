@@ -134,7 +134,7 @@ async def histories(directory: Path) -> list[Path]:
 def conserved(operations: DataFrame) -> DataFrame:
     """The bank's check of what clients saw, one bank; its journals are not there."""
     messages = operations.select("id", F.col("version").alias("gts"))
-    columns = "key binary, gts binary, id binary, value binary, digested boolean"
+    columns = "key binary, gts binary, id binary, value binary, digested boolean, deleted boolean"
     writes = operations.sparkSession.createDataFrame([], columns)
     return bank_checks.conservation(operations, messages, writes, F.lit(True))
 

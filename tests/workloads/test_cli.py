@@ -86,6 +86,7 @@ def test_put_get_scan_delete(shell: Shell) -> None:
         "key": "a/b",
         "value": "hello",
         "version": version,
+        "create_version": version,
     }
     assert shell.data("scan", "a/").out == "a/b\thello\n"
     assert shell.data("delete", "a/b").out == "deleted\n"
@@ -96,7 +97,8 @@ def test_put_get_scan_delete(shell: Shell) -> None:
 
 def test_results_for_programs_and_bytes_as_they_are(shell: Shell) -> None:
     version = json.loads(shell.data("put", "j", "a\n", "-o", "json").out)["version"]
-    assert json.loads(shell.data("get", "j", "-o", "json").out) == {"key": "j", "value": "a\n", "version": version}
+    found = {"key": "j", "value": "a\n", "version": version, "create_version": version}
+    assert json.loads(shell.data("get", "j", "-o", "json").out) == found
     assert shell.data("get", "j", "--raw").out == "a\n" and shell.data("get", "j").out == "a\n\n"
     assert json.loads(shell.data("del", "j", "-o", "json").out) == {"deleted": True}
     assert json.loads(shell.data("delete", "--prefix", "j", "-o", "json").out) == {"deleted": 0}
