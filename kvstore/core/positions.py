@@ -75,7 +75,7 @@ class Positions(Generic[T]):
         self._new: list[T] = []
         self._unknown: list[T] = []
         self._questions: dict[int, Question[T]] = {}
-        self._number = 0
+        self._number: int | None = None
         self._open: Question[T] | None = None
         self._barrier: MessageId | None = None
 
@@ -102,6 +102,8 @@ class Positions(Generic[T]):
             out.send((leader,), PositionRequest(question.number))
 
     def _next(self, waiting: list[T], now: int) -> Question[T]:
+        if self._number is None:  # answers to an earlier life must not be taken for answers to this one
+            self._number = self._rng.getrandbits(48)
         self._number += 1
         return Question(self._number, waiting, now)
 

@@ -52,9 +52,11 @@ class Confirm(msgspec.Struct, array_like=True, tag=126, gc=False):
 
 
 class Confirmed(msgspec.Struct, array_like=True, tag=127, gc=False):
-    """It does, and did for all rounds before."""
+    """It does, and did for all rounds of that ballot before: an answer to an earlier life of the leader, which counted
+    from one, too, says nothing of a later ballot. None: from an earlier release, and of no ballot."""
 
     number: int
+    ballot: Ballot | None = None
 
 
 MESSAGES = (Confirm, Confirmed)
@@ -136,11 +138,11 @@ class LeaderReads:
 
     def _on_confirm(self, sender: ProcessId, asked: Confirm, now: int, out: Outbox) -> None:
         if self._leadership.is_current(asked.ballot):
-            out.send((sender,), Confirmed(asked.number))
+            out.send((sender,), Confirmed(asked.number, asked.ballot))
 
     def _on_confirmed(self, sender: ProcessId, confirmed: Confirmed, now: int, out: Outbox) -> None:
         for asked in self._rounds:
-            if asked.number <= confirmed.number:
+            if asked.number <= confirmed.number and asked.ballot == confirmed.ballot:
                 asked.members.add(sender)
         self._answer(out)
 

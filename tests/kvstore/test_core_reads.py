@@ -131,6 +131,21 @@ def test_a_follower_asks_its_leader_once_for_all_and_waits_until_it_has_come_the
     assert len(bench.answers()) == 2 and bench.multicast() == []
 
 
+def test_what_was_answered_to_an_earlier_life_answers_no_question_of_this_one() -> None:
+    bench = Bench(1, leader_reads=True)
+    bench.request(read(key(0)), NO_ID)
+    ((_, first),) = bench.sent(PositionRequest)
+    bench.deliver(write(key(0)))
+    bench.restart_replica()
+    bench.request(read(key(0)), NO_ID)
+    ((_, second),) = bench.sent(PositionRequest)
+    assert second.number != first.number
+    bench.hear(0, PositionTold(first.number, 0))
+    assert bench.answers() == []
+    bench.hear(0, PositionTold(second.number, 0))
+    assert len(bench.answers()) == 1
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_where_the_leader_does_not_know_or_is_silent_there_is_a_barrier(told: bool) -> None:
     bench = Bench(1, leader_reads=True)

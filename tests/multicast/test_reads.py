@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multicast import wire
 from multicast.parts.reads import REPEATED_MAX, Confirm, Confirmed
 from multicast.protocols.white_box import WhiteBox
 from multicast.types import Ballot, Topology
@@ -38,6 +39,18 @@ def test_a_confirmation_more_than_a_quorum_has_time() -> None:
     assert not world.protocol(0).can_wait(Confirmed(1))
     world.step(1, 0)
     assert world.protocol(0).can_wait(Confirmed(1)) and not world.protocol(0).can_wait(Confirm(Ballot(1, 1), 1))
+
+
+def test_a_confirmation_of_another_ballot_counts_for_nothing() -> None:
+    """A leader counts its rounds from one in every life: what is late may be an answer to an earlier one."""
+    world = cluster()
+    world.read(0)
+    for ballot in (None, Ballot(1, 1)):
+        world.links[1, 0].appendleft(world.engines[1].codec.encode(wire.PROTOCOL, Confirmed(1, ballot)))
+        world.step(1, 0)
+        assert world.fresh(0) == []
+    world.settle()
+    assert world.fresh(0) == [0]
 
 
 def test_what_is_asked_in_one_batch_costs_one_round() -> None:

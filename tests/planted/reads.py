@@ -43,6 +43,11 @@ class AnybodyConfirms(WhiteBox):
     """Who has promised another ballot says that this one still stands, and so does who has no memory."""
 
 
+@rewrite("_on_confirmed", "and asked.ballot == confirmed.ballot", "", part="_reads")
+class ConfirmsAnyBallot(WhiteBox):
+    """What a member has confirmed to an earlier life of a leader, which counted from one, too, counts in this one."""
+
+
 @rewrite("_on_confirm", "is_current(asked.ballot)", "joined == asked.ballot", part="_reads")
 class ConfirmsAfterPromise(WhiteBox):
     """No bug in White-Box: who has promised another ballot, but has not joined it yet, says that this one still stands.

@@ -70,6 +70,11 @@ class StaleRangeOfTheLeast(Collects):
     """A stale range is read at a version that not all shards' fresh states are below."""
 
 
+@rewrite("_next", "self._number = self._rng.getrandbits(48)", "self._number = 0")
+class NumbersFromOneInEveryLife(Positions):
+    """What a leader has answered to an earlier life of a replica is taken for the answer to a question of this one."""
+
+
 PLANTED_IN_STORE = (
     Planted("completion_not_awaited", AGES, core=CompletionNotAwaited, settings=LEADERS),
     Planted("nobody_asked", AGES, core=NobodyAsked, settings=LEADERS),
@@ -80,5 +85,6 @@ PLANTED_IN_STORE = (
     Planted("differences_overlooked", STRICT, core=DifferencesOverlooked, settings=SEVERAL),
     Planted("deleted_in_between", STRICT, core=DeletedInBetween, settings=DELETING),
     Planted("age_understated", AGES, core=AgeUnderstated, settings=LEADERS),
+    Planted("numbers_from_one_in_every_life", AGES, core=NumbersFromOneInEveryLife, settings=SEVERAL),
     Planted("stale_range_of_the_least", AGES, core=StaleRangeOfTheLeast, settings=SEVERAL),
 )
