@@ -156,7 +156,7 @@ class Replica(Application):
         self.watches = Watches(self.peers, self.changes, store, known_time, clock_ahead_us_max, rng)
         self.versions = Versions(
             self.peers, self.moves, store, self.log, known_time, clock_ahead_us_max, rng, self.changes.wanted,
-            self._unread,
+            self.shards, self._unread,
         )  # fmt: skip
         self.collects = Collects(self.peers, self.moves, self.versions, rng, self._unread)
         self.clients = Clients(

@@ -9,7 +9,8 @@ one, until most replicas of a shard have compacted it.
 
 (1) holds once the last version of what is complete is not less than v, since what is delivered later is of a later
 version. A shard in which nothing happens never gets there by itself: while somebody waits and nothing is delivered that
-is late enough, the replica multicasts an *empty* transaction to its shard, one at a time for all who wait. A version
+is late enough, the replica multicasts an *empty* transaction to its shard, one at a time for all who wait; to all
+shards, if that does not help because its own clock is behind those of others. A version
 beyond all clocks would make it do so for ever, so it is refused.
 """
 
@@ -37,12 +38,15 @@ from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Unread
+from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
 from multicast.types import ZERO, AppMessage, GroupId, ProcessId, Timestamp, new_message_id, quorum_of
 
 RETRY_US = 500_000
 """After so long another replica is asked, and another empty transaction leaves."""
+IN_VAIN = 5
+"""After so many that have not moved the shard far enough, the next one is for all shards."""
 PACE_US = 20_000
 """Between two empty transactions of one replica."""
 WAIT_US_MAX = 10_000_000
@@ -100,6 +104,7 @@ class Versions:
         ahead_us_max: int,
         rng: random.Random,
         also_wanted: Callable[[], Timestamp],
+        shards: Shards,
         unread: Unread,
     ):
         self.served = self.emptied = 0
@@ -111,12 +116,14 @@ class Versions:
         self._ahead_us_max = ahead_us_max
         self._rng = rng
         self._also_wanted = also_wanted
+        self._shards = shards
         self._unread = unread
         self._asked: dict[int, _Asked] = {}
         self._waiting: list[_Waiting] = []
         self._number: int | None = None
         self._emptied_at = 0
         self._emptied_after = ZERO
+        self._in_vain = 0
 
     def __len__(self) -> int:
         """How many reads wait."""
@@ -271,13 +278,20 @@ class Versions:
     # -- batches and time ---------------------------------------------------------------------------------------------
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
-        """Move the shard on if somebody waits for that."""
+        """Move the shard on if somebody waits for that. Where that is in vain, for its clock is behind, all shards: the
+        message then has a timestamp above all of their clocks."""
         at = self._moves_on_at()
-        if at is not None and at <= now:
+        if at is None:
+            self._in_vain = 0
+        elif at <= now:
             self._emptied_at, self._emptied_after = now, self._delivered_to()
             self.emptied += 1
+            self._in_vain += 1
+            shards = tuple(sorted(self._peers.replicas))
+            alone = self._in_vain <= IN_VAIN or self._shards.refusal(shards, Transaction(), now) is not None
             message_id = new_message_id(self._clock(now) or now, self._rng.getrandbits(62))
-            out.submit(AppMessage(message_id, (self._peers.shard,), EMPTY, self._peers.self_id))
+            to = (self._peers.shard,) if alone else shards
+            out.submit(AppMessage(message_id, to, EMPTY, self._peers.self_id))
 
     def _delivered_to(self) -> Timestamp:
         entries = self._log.entries

@@ -10,7 +10,18 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.model import Range, between, bounds, only_reads
+from kvstore.api.model import (
+    Add,
+    Append,
+    Delete,
+    DeleteRange,
+    LeasedPut,
+    Put,
+    Range,
+    between,
+    bounds,
+    only_reads,
+)
 from kvstore.core.audit import APPLIED, Write
 from kvstore.core.messages import Follow, Followed, Refused
 from kvstore.core.state import Changed
@@ -76,10 +87,15 @@ class Watcher:
         reads = self._workload.reads
         return [op.result.version for op in done if op.result and not (reads and only_reads(op.transaction))]
 
+    def _last_change(self) -> Timestamp:
+        """The greatest version of what was answered and has changed something: no watch is told of anything else."""
+        done = [op for op in self._workload.history.operations.values() if op.result and _has_changed(op)]
+        return max([op.result.version for op in done if op.result], default=ZERO)
+
     def _ask(self) -> None:
         watch, self._left = self._watched, self._left - 1
         over = self._world.now >= self._workload.stop_at
-        if not self._left or (over and watch.upto is not None and watch.upto >= max(self._told(), default=ZERO)):
+        if not self._left or (over and watch.upto is not None and watch.upto >= self._last_change()):
             self._workload.running -= 1
             return
         if self._rng.random() < _ELSEWHERE:
@@ -112,6 +128,21 @@ class Watcher:
         pause = self._rng.choice(_PAUSES_US) if isinstance(answer, Followed) else 50_000
         ends = watch.refused or (self._world.now < self._workload.stop_at and self._rng.random() < _FORGETS)
         self._world.after(pause, self.begin if ends else self._ask)
+
+
+def _has_changed(operation: Operated) -> bool:
+    """Whether it has, or may have where its results are not known any more."""
+    transaction, result = operation.transaction, operation.result
+    assert result is not None
+    branch = transaction.success if result.succeeded else transaction.failure
+    if len(result.results) < len(branch):
+        return not result.failure and not only_reads(transaction)
+    return any(
+        one.deleted or one.value > 0
+        if isinstance(asked, Delete | DeleteRange)
+        else isinstance(asked, Put | LeasedPut | Add | Append)
+        for asked, one in zip(branch, result.results, strict=True)
+    )
 
 
 def start(workload: Workload, seed: str, wanted: bool | None) -> list[Watched]:

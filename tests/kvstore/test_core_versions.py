@@ -7,7 +7,7 @@ import pytest
 from kvstore.api.model import Delete, Get, KeyValue, OperationResult, Put, Range, Transaction
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, last_version
 from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
-from kvstore.core.versions import PACE_US, RETRY_US, WAIT_US_MAX
+from kvstore.core.versions import IN_VAIN, PACE_US, RETRY_US, WAIT_US_MAX
 from kvstore.storage.store import Store
 from multicast.protocol import PeerError
 from multicast.types import ZERO, Timestamp
@@ -72,6 +72,25 @@ def test_an_empty_transaction_that_is_too_early_or_lost_is_followed_by_another_o
     assert bench.multicast() == []
     bench.tick(1)
     assert len(bench.multicast()) == 1
+
+
+def test_a_shard_whose_clock_stays_behind_is_moved_on_with_all_others() -> None:
+    """Its timestamps rise by no more than one each: only what goes to whoever is ahead has a later one."""
+    bench = Bench()
+    bench.deliver(write(A))
+    later = Timestamp(bench.now + 5_000_000, 0)
+    read(bench, later, Get(A))
+    for _ in range(IN_VAIN):
+        [empty] = bench.multicast()
+        assert empty.destinations == (0,)
+        bench.order(empty)
+        bench.tick(PACE_US)
+    [wide] = bench.multicast()
+    assert wide.destinations == (0, 1, 2)
+    delivery = bench.order(wide, at=later.time + 1)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+    assert len(found(bench)) == 1 and bench.multicast() == []
 
 
 def test_what_is_delivered_and_not_complete_is_waited_for_without_more() -> None:
