@@ -498,15 +498,12 @@ class Loss(NamedTuple):
     found: str
 
 
+CUT_AWAY = "acknowledged-but-absent unknown-position"
 LOSSES = {
     "a replica that was killed and came back": Loss(restarted, (1,), ""),
     "rolled back everywhere": Loss(_crashed_and(rolled_back), EVERYWHERE, ""),
-    "the last positions cut everywhere": Loss(
-        _crashed_and(cut(12)), EVERYWHERE, "acknowledged-but-absent unknown-position"
-    ),
-    "the last positions cut at one shard": Loss(
-        _crashed_and(cut(12)), (0, 1, 2), "acknowledged-but-absent unknown-position"
-    ),
+    "the last positions cut everywhere": Loss(_crashed_and(cut(12)), EVERYWHERE, CUT_AWAY),
+    "the last positions cut at one shard": Loss(_crashed_and(cut(12)), (0, 1, 2), CUT_AWAY),
     "the last positions cut at most of a shard": Loss(_crashed_and(cut(12)), (1, 2), ""),
     "the last operation dropped": Loss(_crashed_and(cut(1)), EVERYWHERE, "acknowledged-but-absent"),
     "no second start": Loss(_crashed_and(without_start), (1,), "damage"),
