@@ -512,8 +512,7 @@ LOSSES = {
     "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),
     "a used id in every journal": Loss(_at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent mismatch-without-first"),
 }
-"""Of a run without faults whose journals are shortened or exchanged so that they fit one another. What replicas that
-were down at the end may not have written is counted only."""
+"""Of journals that fit one another. What replicas that were down at the end may not have written is counted only."""
 
 
 Events = list[dict[str, Any]]
