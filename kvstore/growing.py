@@ -39,6 +39,7 @@ from kvstore.config import (
     replica_directory,
     save,
 )
+from kvstore.members import GUARDED
 from kvstore.process import Handle, running
 from multicast import registry
 from multicast.types import GroupId, ProcessId, new_message_id
@@ -100,6 +101,8 @@ def add_shard(
     config = open_cluster(directory)
     first = min(config.shards)
     _check_change(config, first)
+    if config.root:
+        raise ConfigError(GUARDED)
     if replicas < 1:
         raise ConfigError(f"a shard has at least one replica, not {replicas}")
     known = {shard.id for shard in _told_by(config, first).shards}

@@ -315,7 +315,8 @@ class LiveReplica:
 
     def change_members(self, wanted: Wanted) -> bool:
         assert self._host is not None
-        return ask_for(wanted, self._protocol, self.new_message_id(), self._host.submit)
+        guarded = bool(self.config.root) or self._replica.rights.known
+        return ask_for(wanted, self._protocol, self.new_message_id(), self._host.submit, guarded)
 
     def _on_members(self) -> None:
         """The members of a shard have changed: some may be new."""

@@ -40,6 +40,9 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     found: tuple[ReplicaConfig, ...] = ()
 
 
+GUARDED = "a cluster with tokens or roles takes no further shard: that would not know them; add shards before"
+
+
 class Unfit(Exception):
     """It cannot be done; the text says why."""
 
@@ -71,9 +74,11 @@ def shards_json(
 
 
 def ask_for(
-    wanted: Wanted, protocol: MulticastProtocol, message_id: MessageId, submit: Callable[[AppMessage], None]
-) -> bool:
-    """At a replica of the shard. Whether nothing is left to be done. Unfit."""
+    wanted: Wanted, protocol: MulticastProtocol, message_id: MessageId, submit: Callable[[AppMessage], None],
+    guarded: bool = False,
+) -> bool:  # fmt: skip
+    """At a replica of the shard. guarded: there are rights, which a new shard would not know: it would judge
+    transactions otherwise than the others do. Whether nothing is left to be done. Unfit."""
     group, name = protocol.group, protocol.specification.name
     if not protocol.specification.changes_members:
         raise Unfit(f"the protocol {name} does not change the members of a shard")
@@ -81,6 +86,8 @@ def ask_for(
         raise Unfit(f"replica {wanted.add.id} is to belong to shard {wanted.add.shard}; ask there")
     if wanted.found:
         founding = founding_for(protocol.topology, group, wanted.found)
+        if founding is not None and guarded:
+            raise Unfit(GUARDED)
         if founding is not None:
             submit(AppMessage(message_id, (group,), founding_payload(founding), protocol.self_id))
         return founding is None

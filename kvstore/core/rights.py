@@ -7,7 +7,8 @@ transaction come to the same end without telling one another: they deliver it an
 all of them, in one order. So what is ordered after a change has been executed is judged by it, whatever the replica
 where it entered knew. What is read without an order is checked where it is read.
 
-A token that a shard does not know may do nothing: so is one that was taken back, and any in a shard that is new.
+A token that a shard does not know may do nothing, as one that was taken back. A shard that is new would know none, and
+come to another end than the others: so none is added where there are rights (`kvstore.members`).
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Rights:
     def change(self, rule: Rule) -> None:
         """It takes effect."""
         self._store.set_note(_RULES + rule.name, rule.record or None)
+
+    @property
+    def known(self) -> bool:
+        """Whether there are any."""
+        return bool(self._store.notes(_RULES, 1))
 
     def token(self, token_id: str) -> Token | None:
         """None: there is none, or no longer."""

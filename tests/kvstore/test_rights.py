@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import client_sdk
 from client_sdk import Client, Denied
 from client_sdk import rights as requests
-from kvstore import cluster, config
+from kvstore import cluster, config, growing, members
 from kvstore.api import rights
 from kvstore.api.model import (
     CUT,
@@ -43,6 +44,8 @@ from kvstore.core.messages import Follow, Refused
 from kvstore.core.rights import ROLE, TOKEN, Rights, encode
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
+from multicast.protocols.white_box import WhiteBox
+from multicast.types import AppMessage
 from tests.kvstore.live import Answer, Replica, wait_until
 from tests.kvstore.one_replica import Bench, key, write
 from tests.ports import free_base_port
@@ -336,6 +339,22 @@ def test_a_token_is_for_what_its_roles_say_until_it_is_taken_back(guarded: Guard
         nobody.get("app/1")
     with pytest.raises(ValueError, match="token: not a token"):
         Client(guarded.directory, token="secret\r\nX: y").get("app/1")
+
+
+def test_a_shard_that_would_not_know_the_rights_is_not_added(tmp_path: Path) -> None:
+    """It would judge transactions otherwise than the others: half of one would take effect."""
+    assert not known().known and known(HOLDER).known and not known(HOLDER, rule(TOKEN + b"ann")).known
+    made = config.new_cluster(shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32)
+    founder = msgspec.structs.replace(made.replicas[0], id=9, shard=1, peer_port=1, http_port=2, added=True)
+    protocol = WhiteBox(0, made.topology(0), WhiteBox.specification.options(), random.Random(1))
+    ordered: list[AppMessage] = []
+    wanted = members.Wanted(found=(founder,))
+    with pytest.raises(members.Unfit, match="takes no further shard"):
+        members.ask_for(wanted, protocol, bytes(16), ordered.append, guarded=True)
+    assert ordered == [] and not members.ask_for(wanted, protocol, bytes(16), ordered.append) and len(ordered) == 1
+    config.create(tmp_path, msgspec.structs.replace(made, root="0" * 64))
+    with pytest.raises(config.ConfigError, match="takes no further shard"):
+        growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, lambda _: None)
 
 
 def test_tokens_stand_in_no_file_of_a_replica(guarded: Guarded) -> None:
